@@ -93,9 +93,9 @@ struct Engine::Parts {
   Parts(const EngineSettings& settings, Opener opener)
       : core(std::make_shared<EngineCore>(settings)),
         open(std::move(opener)),
-        forwarded(std::make_shared<ForwardedCalls>([records = &core->records](CallEvent event) {
-          return records->Add(std::move(event));
-        })) {}
+        forwarded(std::make_shared<ForwardedCalls>(
+            [records = &core->records](CallEvent event) { return records->Add(std::move(event)); },
+            settings.call_ring)) {}
 
   /// Returns the engine's own services, and the methods that the owner answers.
   std::vector<Service> Services(const ConnectionLimits& limits,

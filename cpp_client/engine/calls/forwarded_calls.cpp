@@ -31,7 +31,7 @@ class ForwardedCalls::Stream final : public StreamHandler,
       : calls_(std::move(calls)), call_(std::move(call)) {}
 
   void Start() {
-    id_ = calls_->Add({nullptr, shared_from_this()});
+    id_ = calls_->Add({nullptr, shared_from_this(), 0, {}, false});
     call_->Read();
   }
   void OnMessage(Bytes message) override {
@@ -62,8 +62,8 @@ Method ForwardedCalls::UnaryMethod() {
   Method method;
   method.unary = [self = shared_from_this()](const std::shared_ptr<UnaryCall>& call,
                                              const Bytes& message) -> std::shared_ptr<Unary> {
-    const std::int64_t id = self->Add({call, nullptr});
-    if (!self->Hand(id, *call, message, true)) {
+    const std::int64_t id = self->Add({call, nullptr, call->connection_number(), {}, false});
+    if (!self->HandOrKeep(id, call, message)) {
       self->Remove(id);
       call->Fail(NoRoom());
       return nullptr;
@@ -106,17 +106,101 @@ std::int64_t ForwardedCalls::num_open() const {
 
 std::int64_t ForwardedCalls::Add(Open open) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (open.unary != nullptr) ++lines_[open.connection_number].num_handed;
   open_[next_id_] = std::move(open);
   return next_id_++;
 }
 
 ForwardedCalls::Open ForwardedCalls::Remove(std::int64_t id) {
+  Open open = RemoveAlone(id);
+  if (open.unary != nullptr) HandNext(open.connection_number);
+  return open;
+}
+
+ForwardedCalls::Open ForwardedCalls::RemoveAlone(std::int64_t id) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = open_.find(id);
   if (found == open_.end()) return {};
   Open open = std::move(found->second);
   open_.erase(found);
+  if (open.unary == nullptr) return open;
+  const auto line = lines_.find(open.connection_number);
+  if (open.is_waiting) {
+    // Its ID stays in the line until it is its turn.
+    Count(&line->second, -1, open.waiting);
+  } else {
+    --line->second.num_handed;
+  }
+  if (line->second.num_handed == 0 && line->second.num_waiting == 0) lines_.erase(line);
   return open;
+}
+
+void ForwardedCalls::Count(Line* line, int num, const Bytes& message) {
+  const std::int64_t num_bytes = num * static_cast<std::int64_t>(message.view.size());
+  line->num_waiting += num;
+  line->num_bytes += num_bytes;
+  num_waiting_ += num;
+  num_bytes_ += num_bytes;
+}
+
+bool ForwardedCalls::HandOrKeep(std::int64_t id, const std::shared_ptr<UnaryCall>& call,
+                                const Bytes& message) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Line& line = lines_[call->connection_number()];
+    if (line.num_handed > kAtOnce || line.num_waiting > 0) {
+      const auto size = static_cast<std::int64_t>(message.view.size());
+      if (!HasRoom(line, size)) return false;
+      Open& open = open_[id];
+      open.waiting = message;
+      open.is_waiting = true;
+      --line.num_handed;
+      line.waiting.push_back(id);
+      Count(&line, 1, message);
+      return true;
+    }
+  }
+  return Hand(id, *call, message, true);
+}
+
+bool ForwardedCalls::HasRoom(const Line& line, std::int64_t num_bytes) const {
+  const auto num_lines = static_cast<std::int64_t>(lines_.size());
+  const auto fits = [num_lines](std::int64_t all, std::int64_t own, std::int64_t most) {
+    return all <= most || own <= most / num_lines;
+  };
+  return fits(num_waiting_ + 1, line.num_waiting + 1, most_waiting_.max_entries) &&
+         fits(num_bytes_ + num_bytes, line.num_bytes + num_bytes, most_waiting_.max_bytes);
+}
+
+void ForwardedCalls::HandNext(std::uint64_t connection_number) {
+  std::int64_t id = 0;
+  Bytes message;
+  while (const std::shared_ptr<UnaryCall> call = TakeNext(connection_number, &id, &message)) {
+    if (Hand(id, *call, message, true)) return;
+    RemoveAlone(id);
+    call->Fail(NoRoom());
+  }
+}
+
+std::shared_ptr<UnaryCall> ForwardedCalls::TakeNext(std::uint64_t connection_number,
+                                                    std::int64_t* id, Bytes* message) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = lines_.find(connection_number);
+  if (found == lines_.end()) return nullptr;
+  Line& line = found->second;
+  while (line.num_handed < kAtOnce && !line.waiting.empty()) {
+    *id = line.waiting.front();
+    line.waiting.pop_front();
+    const auto open = open_.find(*id);
+    // Its client has cancelled it.
+    if (open == open_.end()) continue;
+    *message = std::exchange(open->second.waiting, {});
+    open->second.is_waiting = false;
+    Count(&line, -1, *message);
+    ++line.num_handed;
+    return open->second.unary;
+  }
+  return nullptr;
 }
 
 std::shared_ptr<ForwardedCalls::Stream> ForwardedCalls::FindStream(std::int64_t id) {

@@ -30,6 +30,7 @@ struct CallOrigin {
   RequestHeaders headers;
   double deadline_s = 0;
   std::shared_ptr<const std::string> peer;
+  std::uint64_t connection_number = 0;
   std::shared_ptr<Outbox> outbox;
   /// Null if the port has no such method.
   const Method* method = nullptr;
@@ -90,6 +91,7 @@ class WireCall : public Timed, public std::enable_shared_from_this<WireCall> {
  protected:
   /// Null once the call is over.
   Connection* connection() const { return origin_.connection; }
+  std::uint64_t NumberOfConnection() const { return origin_.connection_number; }
   const Method* method_of_port() const { return origin_.method; }
   // Any thread.
   Outbox& outbox() const { return *origin_.outbox; }
@@ -117,6 +119,7 @@ class HandledCall : public Seen, public WireCall {
   }
   double deadline_s() const override { return WireCall::deadline_s(); }
   std::string peer() const override { return PeerText(); }
+  std::uint64_t connection_number() const override { return NumberOfConnection(); }
   std::string_view method() const override { return headers().path(); }
 };
 

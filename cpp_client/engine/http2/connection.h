@@ -150,6 +150,8 @@ class Connection final : public Timed {
   Loop* const loop_;
   PortState& port_;
   const std::int64_t id_;
+  /// Unlike the ID, unique among all loops.
+  const std::uint64_t number_;
   const std::shared_ptr<SSL_CTX> context_;
   Socket socket_;
   const std::shared_ptr<const std::string> peer_;

@@ -172,6 +172,7 @@ void Connection::OnRequest(std::int32_t stream_id, bool is_half_closed) {
   origin.headers = std::move(headers_);
   origin.deadline_s = loop_->now_s() + origin.headers.timeout_s();
   origin.peer = peer_;
+  origin.connection_number = number_;
   origin.outbox = loop_->outbox();
   origin.max_message_bytes = port_.limits.max_message_bytes;
   const auto found = port_.methods.find(origin.headers.path());

@@ -73,6 +73,7 @@ struct PortState {
   MemoryLedger ledger;
   OpenCalls open_calls;
   std::atomic<bool> is_draining{false};
+  std::atomic<std::uint64_t> last_connection_number{0};
 };
 
 }  // namespace recsys::http2

@@ -30,6 +30,8 @@ class Call {
   virtual double deadline_s() const = 0;
   /// Such as "ipv4:127.0.0.1:1234"; empty once the call is over.
   virtual std::string peer() const = 0;
+  /// A number of the call's connection, which no other one has; 0 if it came over none.
+  virtual std::uint64_t connection_number() const { return 0; }
   /// Returns how often the metadata contains the key.
   virtual int CountMetadata(std::string_view key) const { return Metadata(key).empty() ? 0 : 1; }
   /// Returns all of the call's metadata, in order.

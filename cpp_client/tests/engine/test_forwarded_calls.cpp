@@ -93,5 +93,69 @@ TEST_F(ForwardedTest, AStreamCanBeFailed) {
   EXPECT_EQ(calls_->num_open(), 0);
 }
 
+CallFacts FactsOf(std::uint64_t connection_number) {
+  CallFacts facts;
+  facts.connection_number = connection_number;
+  return facts;
+}
+
+TEST_F(ForwardedTest, ConnectionsTakeTurns) {
+  const Method method = calls_->UnaryMethod();
+  std::vector<std::shared_ptr<FakeUnaryCall>> many;
+  for (int i = 0; i < 100; ++i) {
+    many.push_back(std::make_shared<FakeUnaryCall>(FactsOf(1)));
+    method.unary(many.back(), Bytes::Of(std::to_string(i)));
+  }
+  const auto one = std::make_shared<FakeUnaryCall>(FactsOf(2));
+  method.unary(one, Bytes::Of("one"));
+  // The neighbour's call is forwarded beside the first of the others.
+  ASSERT_EQ(events_.size(), ForwardedCalls::kAtOnce + 1);
+  EXPECT_EQ(events_.back().message, "one");
+  for (std::size_t i = 0; i < events_.size(); ++i) calls_->Answer(events_[i].id, "yes");
+  // All were forwarded once, in order, each once an earlier one was answered.
+  ASSERT_EQ(events_.size(), 101U);
+  for (const auto& call : many) EXPECT_EQ(call->Wait().second, "yes");
+  EXPECT_EQ(events_.back().message, "99");
+  EXPECT_EQ(calls_->num_open(), 0);
+}
+
+TEST_F(ForwardedTest, AWaitingCallWhoseClientHasGoneIsPassedOver) {
+  const Method method = calls_->UnaryMethod();
+  std::vector<std::shared_ptr<UnaryHandler>> handlers;
+  for (int i = 0; i < 10; ++i) {
+    handlers.push_back(
+        method.unary(std::make_shared<FakeUnaryCall>(FactsOf(1)), Bytes::Of(std::to_string(i))));
+  }
+  handlers[ForwardedCalls::kAtOnce]->Cancelled();
+  calls_->Answer(events_[0].id, "yes");
+  EXPECT_EQ(events_.back().message, std::to_string(ForwardedCalls::kAtOnce + 1));
+  for (const auto& handler : handlers) handler->Cancelled();
+  EXPECT_EQ(calls_->num_open(), 0);
+  method.unary(std::make_shared<FakeUnaryCall>(FactsOf(1)), Bytes::Of("again"));
+  EXPECT_EQ(events_.back().message, "again");
+}
+
+TEST_F(ForwardedTest, AFullRoomRefusesThoseWhoHaveMoreThanTheirShare) {
+  const auto calls = std::make_shared<ForwardedCalls>(
+      [this](CallEvent event) {
+        events_.push_back(std::move(event));
+        return true;
+      },
+      RingLimits{20, 1 << 20});
+  const Method method = calls->UnaryMethod();
+  std::vector<std::shared_ptr<FakeUnaryCall>> many;
+  for (int i = 0; i < 50; ++i) {
+    many.push_back(std::make_shared<FakeUnaryCall>(FactsOf(1)));
+    method.unary(many.back(), Bytes::Of("many"));
+  }
+  EXPECT_EQ(many.back()->Wait().first.code, StatusCode::kResourceExhausted);
+  std::vector<std::shared_ptr<FakeUnaryCall>> few;
+  for (int i = 0; i < 8; ++i) {
+    few.push_back(std::make_shared<FakeUnaryCall>(FactsOf(2)));
+    method.unary(few.back(), Bytes::Of("few"));
+  }
+  for (const auto& call : few) EXPECT_EQ(call->num_ends(), 0);
+}
+
 }  // namespace
 }  // namespace recsys

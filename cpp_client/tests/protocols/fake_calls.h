@@ -22,6 +22,7 @@ namespace recsys {
 struct CallFacts {
   std::map<std::string, std::string> metadata;
   double deadline_s = std::numeric_limits<double>::infinity();
+  std::uint64_t connection_number = 0;
 };
 
 /// Thread-safe.
@@ -35,6 +36,7 @@ class FakeUnaryCall : public UnaryCall {
   }
   double deadline_s() const override { return facts_.deadline_s; }
   std::string peer() const override { return "fake"; }
+  std::uint64_t connection_number() const override { return facts_.connection_number; }
   void Answer(Message message) override { End({}, message.Joined()); }
   void Fail(const Status& status) override { End(status, ""); }
 
