@@ -106,7 +106,8 @@ def export_model(
             manifest = with_linear_dtype(manifest, chosen)
         (work / MANIFEST_NAME).write_text(manifest.dumps())
         verified = verify(prepared, work, floats)
-        manifest = replace(manifest, verification=_verification(prepared, verified, trials))
+        verification = _verification(prepared, verified, trials)
+        manifest = replace(manifest, verification=verification, answers=verified.answers)
         if config.single_file:
             write_single_file(prepared, work, manifest, destination.file)
         else:

@@ -12,13 +12,12 @@ import torch
 
 from export.graph.prepared import PreparedModel
 from export.verify.reference import arguments, float_model
-from recsys.artifact.samples import Batch, made_batch, random_batch
+from recsys.artifact.ranking import picked
+from recsys.artifact.samples import Batch, made_batch, random_batch, warm_up_sizes
 from recsys.errors import ExportError
 from recsys.signature import Signature
 
 _NUM_ROWS = 16
-# As many as a model takes whose rows belong together.
-_NUM_MADE = 2
 _SEED = 20260101
 
 
@@ -45,11 +44,12 @@ def check_made_rows(prepared: PreparedModel) -> None:
     Raises:
         ExportError: It fails on them.
     """
-    error = _failure(prepared, prepared.signature)
-    if error is None:
+    failure = _failure(prepared, prepared.signature)
+    if failure is None:
         return
+    num_rows, error = failure
     raise ExportError(
-        f"model: forward failed on {_NUM_MADE} made rows: {type(error).__name__}: {error}. "
+        f"model: forward failed on {num_rows} made row{'s'[: num_rows - 1]}: {type(error).__name__}: {error}. "
         "Servers warm up with such rows: expected it to take zeros for dense inputs, and any IDs of the tables, as "
         "many in each bag as a sample has"
     ) from error
@@ -84,8 +84,14 @@ def _takes_drawn(prepared: PreparedModel, signature: Signature) -> bool:
     return _failure_on(prepared, replace(rows, dense=zeros)) is None
 
 
-def _failure(prepared: PreparedModel, signature: Signature) -> Exception | None:
-    return _failure_on(prepared, made_batch(signature, _NUM_MADE))
+def _failure(prepared: PreparedModel, signature: Signature) -> tuple[int, Exception] | None:
+    """Return on how many made rows the model fails, of the batches with which servers warm up, and why."""
+    for num_requests, num_rows in warm_up_sizes(signature):
+        of_each = torch.arange(num_rows).repeat(num_requests)
+        error = _failure_on(prepared, picked(signature, made_batch(signature, num_rows), of_each))
+        if error is not None:
+            return len(of_each), error
+    return None
 
 
 def _failure_on(prepared: PreparedModel, rows: Batch) -> Exception | None:

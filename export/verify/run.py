@@ -38,6 +38,7 @@ from export.verify.retrieval import ItemScores, comparable, item_scores
 from export.verify.rows import check_rows
 from export.verify.shapes import request_outputs, signature_outputs
 from export.verify.variation import hardly_varying
+from recsys.artifact.answers import Answers, few_rows
 from recsys.artifact.graphs import can_exchange
 from recsys.artifact.inputs import checked_inputs
 from recsys.artifact.load import load_artifact, load_compiled_artifact
@@ -212,6 +213,7 @@ class Verified:
         differences: The differences of its outputs to the float model.
         ranking: The differences of the ranking form's outputs to the plain form's; empty without a ranking form.
         ran_on: Where it ran.
+        answers: Some rows with what the model makes of them, for loaders.
         exchanged: What became of its operators when it was loaded; nothing for a target whose operators stay.
         hardly_varying: The outputs that are so equal for all samples that their differences prove nothing.
     """
@@ -219,6 +221,7 @@ class Verified:
     differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
     ranking: dict[str, dict[str, Difference]] = field(default_factory=dict)
     ran_on: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, Any] = field(default_factory=dict)
     exchanged: dict[str, operators.Exchanged] = field(default_factory=dict)
     hardly_varying: tuple[str, ...] = ()
 
@@ -237,7 +240,9 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
     _check_lookups(prepared, work, floats.collections)
     reference = Reference(prepared, work)
     expected_of_floats = comparable(floats.outputs, floats.item_scores)
-    verified = Verified(hardly_varying=_hardly_varying(prepared, expected_of_floats))
+    verified = Verified(
+        hardly_varying=_hardly_varying(prepared, expected_of_floats), answers=_answers(prepared, reference)
+    )
     samples, clean = prepared.samples, prepared.clean
     for i, name in enumerate(prepared.stored.envs):
         prepared.progress("verify", i, len(prepared.stored.envs))
@@ -289,6 +294,20 @@ def _hardly_varying(prepared: PreparedModel, outputs: Mapping[str, Tensor]) -> t
         "the artifact; expected rows like those of requests: give --samples with a table or with requests, or "
         "--accept-unproven if the model's outputs are the same for all rows"
     )
+
+
+def _answers(prepared: PreparedModel, reference: Reference) -> dict[str, Any]:
+    """Return some rows and what the model makes of them, by which loaders check operators; empty without any."""
+    signature, samples = prepared.signature, prepared.samples
+    rows = few_rows(signature, samples)
+    if rows is None or reference.scores is not None:
+        return {}  # the items that score best tell little: equal scores have them in any order
+    outputs, _ = reference.of(rows)
+    tolerance = max(
+        END_TO_END_TOLERANCES[prepared.dense_dtype], LINEAR_TOLERANCES[prepared.config.linear_dtype]
+    )
+    floats = {output.name: outputs[output.name] for output in signature.outputs if not output.is_integer}
+    return Answers(batch=picked(signature, samples, rows), outputs=floats, tolerance=tolerance).to_json()
 
 
 def _formats(prepared: PreparedModel) -> list[bool]:

@@ -9,8 +9,9 @@ the same artifact share its pages.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from recsys import torchscript
+from recsys.artifact.answers import Answers
 from recsys.artifact.compiled import (
     CompiledGraphs,
     CompiledModel,
@@ -41,11 +43,13 @@ from recsys.errors import (
     RowsMemoryError,
     TargetError,
 )
+from recsys.kernels import operators
 from recsys.rows.memory import RowsMemory, lock
 from recsys.sharding.plan.device_rows import DeviceRows, device_layouts, fill
 from recsys.sharding.plan.env import ShardingEnv, num_cuda_devices
 from recsys.signature import Signature
 
+_LOGGER = logging.getLogger(__name__)
 _DEFAULT_MEMORY = RowsMemory()
 _NO_CUDA_GRAPHS = CudaGraphOptions()
 
@@ -84,6 +88,14 @@ class LoadedArtifact:
                 f"target {self.target.name!r}: loaded as compiled graphs, which are no TorchScript"
             )
         return self.graphs.frozen
+
+    @property
+    def has_own_operators(self) -> bool:
+        """Whether operators of recsys_ops compute some of it."""
+        if isinstance(self.graphs, CompiledGraphs):
+            parts = [graph.compiled for graph in self.target.graphs]
+            return not operators.why_missing() and any(part and part.operators for part in parts)
+        return any(o.num_linear or o.num_dot or o.num_lookup for o in self.graphs.own_operators)
 
     @property
     def signature(self) -> Signature:
@@ -176,18 +188,27 @@ def load_artifact(
         ArtifactError: The artifact cannot be used; the subclass says why, the message names the part.
         RuntimeError: A device cannot record the model's work, or has too little memory; torch's words.
     """
+
+    def load(own_operators: bool) -> LoadedArtifact:
+        return _load(path, target, verify_checksums, memory, own_operators, cuda_graphs)
+
+    return _checked(load, own_operators)
+
+
+def _load(
+    path: str | os.PathLike[str],
+    target: str | None,
+    verify_checksums: bool,
+    memory: RowsMemory,
+    own_operators: bool,
+    cuda_graphs: CudaGraphOptions,
+) -> LoadedArtifact:
     where = Path(path)
     manifest = read_manifest(where)
     chosen = _choose(manifest, target)
     capture = Capture.on_target(chosen, manifest.signature, cuda_graphs) if cuda_graphs.rows else None
     if chosen.skeleton is None:
-        return load_compiled_artifact(
-            path,
-            target=chosen.name,
-            verify_checksums=verify_checksums,
-            memory=memory,
-            own_operators=own_operators,
-        )
+        return _load_compiled(path, chosen.name, verify_checksums, memory, own_operators)
     if where.is_dir():
         blob, file = open_rows(where, manifest, memory)
         if verify_checksums:
@@ -226,6 +247,52 @@ def load_compiled_artifact(
         TargetError: There are none, or this processor or this torch cannot run them.
         ArtifactError: The artifact cannot be used otherwise; the subclass says why.
     """
+
+    def load(own_operators: bool) -> LoadedArtifact:
+        return _load_compiled(path, target, verify_checksums, memory, own_operators)
+
+    return _checked(load, own_operators)
+
+
+def _checked(load: Callable[[bool], LoadedArtifact], own_operators: bool) -> LoadedArtifact:
+    """Load a model with own operators if it then answers as it was verified; else without them.
+
+    Raises:
+        TargetError: It answers otherwise without them too, or it cannot do without.
+        ArtifactError: The artifact cannot be used otherwise.
+    """
+    loaded = load(own_operators)
+    manifest, target = loaded.manifest, loaded.target
+    if not own_operators or not loaded.has_own_operators or not manifest.answers:
+        return loaded
+    answers = Answers.from_json(manifest.answers, manifest.signature)
+    difference = answers.difference(loaded.graphs.calls, manifest.signature)
+    if not difference:
+        return loaded
+    found = f"with own operators it answers otherwise than the export verified ({difference})"
+    if target.linear_dtype != "float32":
+        raise TargetError(
+            f"target {target.name!r}: {found}, and it cannot do without them: export it on this machine, or with "
+            "--linear-dtype float32"
+        )
+    plain = load(False)
+    difference = answers.difference(plain.graphs.calls, manifest.signature)
+    if difference:
+        raise TargetError(
+            f"target {target.name!r}: it answers otherwise than the export verified ({difference}): export it with the "
+            "torch and fbgemm-gpu of this machine"
+        )
+    _LOGGER.warning("target %r: %s: it is loaded without them, which is slower", target.name, found)
+    return plain
+
+
+def _load_compiled(
+    path: str | os.PathLike[str],
+    target: str | None,
+    verify_checksums: bool,
+    memory: RowsMemory,
+    own_operators: bool,
+) -> LoadedArtifact:
     where = Path(path)
     manifest = read_manifest(where)
     chosen = _choose(manifest, target)

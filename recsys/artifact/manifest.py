@@ -97,6 +97,7 @@ class Manifest:
         options: The export's options that say what of the model is exported, as it wrote them, for deltas.
         schema: The columns that the inputs were made of in training; None if they are not known.
         examples: Rows like those that the model was trained on, as a request in JSON; empty if none are known.
+        answers: Rows with the answers that the export has verified, of ``recsys.artifact.answers``; empty without any.
     """
 
     name: str
@@ -112,15 +113,16 @@ class Manifest:
     options: Mapping[str, Any] = field(default_factory=dict)
     schema: Schema | None = None
     examples: Mapping[str, Any] = field(default_factory=dict)
+    answers: Mapping[str, Any] = field(default_factory=dict)
 
     def dumps(self) -> str:
         """Return the manifest as text, including its digest."""
         data = self._to_json()
         data["manifest_sha256"] = _digest(data)
-        examples = data.pop("examples", None)
+        in_lines = {name: data.pop(name) for name in ("examples", "answers") if name in data}
         content = json.dumps(data, indent=1)
-        if examples is not None:  # in one line: they hold thousands of numbers
-            content = content.removesuffix("\n}") + f',\n "examples": {json.dumps(examples)}\n}}'
+        for name, numbers in in_lines.items():  # in one line: they hold thousands of numbers
+            content = content.removesuffix("\n}") + f',\n "{name}": {json.dumps(numbers)}\n}}'
         return content + "\n"
 
     def fitting_examples(self) -> Mapping[str, Any]:
@@ -180,6 +182,7 @@ class Manifest:
             **({"options": dict(self.options)} if self.options else {}),
             **({} if self.schema is None else {"schema": self.schema.to_json()}),
             **({"examples": dict(self.examples)} if self.examples else {}),
+            **({"answers": dict(self.answers)} if self.answers else {}),
         }
 
     @classmethod
@@ -245,6 +248,7 @@ class Manifest:
             options=mapping(data, "options", "manifest") if "options" in data else {},
             schema=_schema(data),
             examples=mapping(data, "examples", "manifest") if "examples" in data else {},
+            answers=mapping(data, "answers", "manifest") if "answers" in data else {},
         )
 
 

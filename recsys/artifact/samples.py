@@ -64,6 +64,18 @@ def fewest_rows(signature: Signature) -> int:
     return 2 if signature.by_request else 1
 
 
+#: The batches with which servers warm up: requests, and the rows of each. One request and many, because batches are put
+#: together in different ways.
+WARM_UP_SIZES = ((1, 1), (1, 2), (2, 1), (8, 1), (32, 1), (1, 64), (128, 1))
+#: The same where a batch is one request: the model may take few numbers of rows.
+WARM_UP_SIZES_BY_REQUEST = ((1, 2),)
+
+
+def warm_up_sizes(signature: Signature) -> tuple[tuple[int, int], ...]:
+    """Return the batches with which servers warm a model up: requests, and the rows of each."""
+    return WARM_UP_SIZES_BY_REQUEST if signature.by_request else WARM_UP_SIZES
+
+
 def spread_ids(uses: Sequence[SparseInput], num_rows: int) -> tuple[list[int], npt.NDArray[np.int64]]:
     """Return the length of each input's bags, and the IDs of all inputs.
 

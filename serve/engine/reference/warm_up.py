@@ -15,7 +15,7 @@ from itertools import cycle
 
 import numpy as np
 
-from recsys.artifact.samples import spread_ids
+from recsys.artifact.samples import spread_ids, warm_up_sizes
 from recsys.signature import Signature, SparseInput
 from serve.config.models import BatchLimits
 from serve.engine.reference.request_check import CheckedRequest, RequestChecker
@@ -25,10 +25,6 @@ from serve.protocols.calls import parse
 from serve.wire import predict_pb2 as wire
 
 _log = logging.getLogger("serve")
-# One request and many: the collation has different code paths for them.
-_SIZES = ((1, 1), (1, 2), (2, 1), (8, 1), (32, 1), (1, 64), (128, 1))
-# Where a batch is one request, the model may take few numbers of rows; exports verify two.
-_BY_REQUEST = (1, 2)
 # Numbers of captured requests per batch, in turn.
 _CAPTURED_SIZES = (1, 8, 64)
 # More would delay a model's first request for little benefit.
@@ -46,7 +42,7 @@ def warm_up_batches(signature: Signature, limits: BatchLimits) -> Iterator[list[
         limits: bounds of the batches, except of the one with one row.
     """
     for context in ((), signature.context) if signature.context else ((),):
-        for num_requests, num_rows in [_BY_REQUEST] if signature.by_request else _SIZES:
+        for num_requests, num_rows in warm_up_sizes(signature):
             batch = [_request(signature, num_rows, context) for _ in range(num_requests)]
             if num_requests * num_rows > 1 and not _fits(batch, limits):
                 continue

@@ -100,7 +100,7 @@ def test_made_rows_that_no_size_fits_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError) as caught:
         export_model(_FromOne().eval(), tmp_path / "a", config)
     assert str(caught.value).startswith(
-        "model: forward failed on 2 made rows: IndexError: index out of range in self. Servers warm up with such rows: "
+        "model: forward failed on 1 made row: IndexError: index out of range in self. Servers warm up with such rows: "
         "expected it to take zeros for dense inputs, and any IDs of the tables, as many in each bag as a sample has. "
         "At tests/export/verify/test_bags.py:"
     )
@@ -120,3 +120,22 @@ def test_dense_deltas_apply_to_fixed_bags(tmp_path: Path) -> None:
     apply(prepare(artifact.rows, tmp_path / "d"))
     (after,) = artifact.forward(*inputs).values()
     torch.testing.assert_close(after, before + 0.5)
+
+
+class _UpTo100(nn.Module):
+    """Takes at most 100 rows at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users = EmbeddingBagCollection([bag("u", 30, _DIM, ["user"])])
+        self.register_buffer("zeros", torch.zeros(100, _DIM))
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        rows: Tensor = self.users(features).values()
+        return (rows + self.zeros.narrow(0, 0, rows.size(0))).sum(dim=1)
+
+
+def test_a_model_that_a_server_could_not_warm_up_is_refused(tmp_path: Path) -> None:
+    samples = _samples(tmp_path, {"sparse": {"user": [[i] for i in range(8)]}})
+    with pytest.raises(ExportError, match="model: forward failed on 128 made rows"):
+        export_model(_UpTo100().eval(), tmp_path / "a", ExportConfig(samples=samples))
