@@ -43,6 +43,16 @@ void CheckRows(const Manifest& manifest, const at::Tensor& blob) {
   }
 }
 
+std::vector<FileDigest> DigestsOf(const Manifest& manifest) {
+  std::vector<FileDigest> found;
+  for (std::size_t i = 0; i < manifest.blocks.size(); ++i) {
+    const RowBlock& block = manifest.blocks[i];
+    const auto end = static_cast<std::int64_t>(block.offset_bytes + block.num_bytes());
+    found.push_back({static_cast<std::int64_t>(block.offset_bytes), end, manifest.block_sha256[i]});
+  }
+  return found;
+}
+
 /// Opens a model step by step in the order of recsys/artifact/load.py, so that errors occur in the
 /// same order.
 class Opening {
@@ -125,7 +135,7 @@ void Opening::LoadFolder() {
   const std::string file = path_ + "/" + *manifest().rows_path;
   const std::int64_t num_bytes = manifest().rows_bytes;
   CheckPartSize(file, num_bytes);
-  rows_->file = std::make_unique<RowsFile>(file);
+  rows_->file = std::make_unique<RowsFile>(file, DigestsOf(manifest()));
   blob_ = rows_->file->Held(num_bytes, options_);
   if (options_.copy_rows) rows_->file.reset();
   if (options_.verify_checksums) CheckRows(manifest(), blob_);

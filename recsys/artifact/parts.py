@@ -128,9 +128,21 @@ def open_rows(where: Path, manifest: Manifest, memory: RowsMemory) -> tuple[Tens
     rows = where / manifest.rows_path
     num_bytes = manifest.layout.num_bytes
     _check_size(rows, num_bytes)
-    file = RowsFile(rows)
+    file = rows_file(where, manifest)
     blob = file.held(num_bytes, memory)
     return blob, None if memory.copy_rows else file
+
+
+def rows_file(where: Path, manifest: Manifest) -> RowsFile:
+    """Open the rows file of a directory, with the digests of its blocks.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    assert manifest.rows_path is not None
+    blocks = zip(manifest.layout.blocks, manifest.block_sha256, strict=True)
+    digests = {(block.offset_bytes, block.offset_bytes + block.num_bytes): digest for block, digest in blocks}
+    return RowsFile(where / manifest.rows_path, digests)
 
 
 def map_rows(path: Path, layout: BlobLayout, *, random_access: bool = False) -> Tensor:

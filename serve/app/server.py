@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 
 from serve.config.settings import ServerConfig
@@ -18,6 +19,9 @@ from serve.observe.observers import Observers
 from serve.rpc.backend import Backend
 from serve.rpc.calls import PREDICTION_SERVICE, rare_calls
 
+_log = logging.getLogger("serve")
+# How often the files of loaded models are looked at. The engines look before each batch.
+_WATCH_FILES_S = 1.0
 # Grace period for the remaining calls once the drain time has passed.
 _GRACE_S = 1.0
 
@@ -74,8 +78,8 @@ class Server:
         self.backend = Backend(
             engine=self.engine, manager=self.manager, metrics=self.metrics, observer=observers
         )
-        watching = asyncio.ensure_future(self._watch_health())
-        self._started.callback(watching.cancel)
+        for watch in (self._watch_health, self._watch_files):
+            self._started.callback(asyncio.ensure_future(watch()).cancel)
         self.port = await self.engine.listen(
             PortSettings(host=config.host, port=config.port, limits=config.connections, tls=config.tls),
             rare_calls(self.backend, config.connections.max_message_bytes),
@@ -144,6 +148,14 @@ class Server:
             await self._changed.wait()
             self._changed.clear()
             self._update_health()
+
+    async def _watch_files(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_FILES_S)
+            try:
+                await self.manager.check_files()
+            except Exception:
+                _log.exception("the files of loaded models could not be checked")
 
     def _update_health(self) -> None:
         """Update health: SERVING once the repository was scanned and while at least one model answers."""

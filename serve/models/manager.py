@@ -8,6 +8,7 @@ never see a partial change: they are looked up in a route table that is replaced
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -233,6 +234,14 @@ class ModelManager:
         if not self._has_started:
             self._has_started = True
             self._changed()
+
+    async def check_files(self) -> None:
+        """Unload versions whose files were written to and hold other rows: each of their batches would be refused."""
+        for model in [*self._models.values()]:
+            spoiled = await model.spoiled()
+            if spoiled:
+                with contextlib.suppress(DrainingError):
+                    await self._change(model, partial(model.drop, spoiled))
 
     async def close(self, timeout_s: float) -> bool:
         """Refuse further requests, answer all accepted ones, and free all memory.

@@ -103,6 +103,24 @@ class ManagedModel:
         finally:
             self._publish()
 
+    async def spoiled(self) -> list[ManagedVersion]:
+        """Return the versions whose files were written to since they were loaded, and hold other rows now."""
+        return [version for version in [*self._versions.values()] if await version.is_spoiled()]
+
+    async def drop(self, spoiled: Sequence[ManagedVersion]) -> None:
+        """Let versions whose rows have changed answer no more, and load another where the routing is ``latest``."""
+        on_disk = await self._look()
+        dropped = [version for version in spoiled if version.is_ready]
+        for version in dropped:
+            version.spoil(on_disk.get(version.name, ()))
+        self._publish()
+        for version in dropped:
+            version.drain()
+        try:
+            await self._bring_latest(self._routing, on_disk)
+        finally:
+            self._publish()
+
     async def load(self, name: str) -> ModelVersionStatus:
         """Load a version; the newest if ``name`` is empty. It stays, even if the routing does not need it.
 

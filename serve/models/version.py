@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from recsys.allocator import memory_apart, returning_memory
+from recsys.artifact.parts import read_manifest, rows_file
 from recsys.errors import ArtifactError
+from recsys.rows.file import RowsFile
 from serve.config.models import ModelSettings
 from serve.engine.interface import Engine, Servable
 from serve.engine.routes import RouteTable
@@ -96,6 +98,8 @@ class ManagedVersion:
         # Its files when it failed; it is not retried automatically until they change.
         self._failed_as: Fingerprint | None = None
         self._digest = ""
+        # Opened beside the engine's, to notice changes also while no request comes.
+        self._rows: RowsFile | None = None
         # Deltas since an operator loaded it; they are applied again if it is reloaded for a rollback.
         self._deltas: list[str] = []
         self._folder = folder
@@ -169,6 +173,28 @@ class ManagedVersion:
             await self._left()
             raise DrainingError("the server is stopping")
 
+    async def is_spoiled(self) -> bool:
+        """Return whether the rows that it reads from its file are not those that it was loaded with.
+
+        A file that is being written may yet get the same bytes: it counts once two calls have found it alike.
+        """
+        rows = self._rows
+        if rows is None or not self.is_ready:
+            return False
+        before = rows.spoiled
+        try:
+            await self._in_thread(rows.check)
+        except ArtifactError as error:
+            self._reason, self._is_unusable = str(error), True
+            return rows.spoiled == before
+        return False
+
+    def spoil(self, files: Fingerprint) -> None:
+        """Mark it as failed; call ``drain`` once nothing is routed to it. It is loaded again if its files change."""
+        _log.error("model %s, version %s answers no more: %s", self.model, self.name, self._reason)
+        self._failed_as = files
+        self._set_state(ModelState.FAILED)
+
     def leave(self) -> None:
         """Mark it as not ready; call ``drain`` once nothing is routed to it."""
         self._set_state(ModelState.DRAINING)
@@ -176,7 +202,8 @@ class ManagedVersion:
     def drain(self) -> None:
         """Start ``draining``: answer accepted requests, free the memory. Nothing may be routed to it."""
         if self.servable is not None:
-            self._set_state(ModelState.DRAINING)
+            if self.state is not ModelState.FAILED:
+                self._set_state(ModelState.DRAINING)
             self.draining = asyncio.create_task(self._drain())
 
     def close(self) -> None:
@@ -252,6 +279,7 @@ class ManagedVersion:
             )
         self._shop.metrics.add(servable)
         try:
+            self._rows = None if self._settings.copy_rows else _rows_of(path)
             digest = servable.info.digest
             if self._digest != digest:  # different files under the same name
                 self._digest, self._deltas = digest, []
@@ -348,12 +376,13 @@ class ManagedVersion:
 
     async def _drain(self) -> None:
         assert self.servable is not None
-        servable, self.servable = self.servable, None
+        servable, self.servable, self._rows = self.servable, None, None
         try:
             await self._in_thread(partial(self._close, servable))
         finally:
             self.draining = None
-            self._set_state(ModelState.AVAILABLE)
+            if self.state is ModelState.DRAINING:
+                self._set_state(ModelState.AVAILABLE)
         _log.info("model %s, version %s has left the memory", self.model, self.name)
 
     def _close(self, servable: Servable) -> None:
@@ -367,6 +396,11 @@ class ManagedVersion:
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await in_thread(function, f"manage-{self.model}")
+
+
+def _rows_of(path: Path) -> RowsFile | None:
+    """Open the rows file of an artifact; None for a single file, whose rows are copied when it is loaded."""
+    return rows_file(path, read_manifest(path)) if path.is_dir() else None
 
 
 def reason_of(error: Exception, what: str) -> str:

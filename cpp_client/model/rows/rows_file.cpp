@@ -5,8 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <utility>
 
+#include "base/sha256.h"
 #include "base/text.h"
 #include "check/files/file_name.h"
 #include "model/rows/rows_memory.h"
@@ -14,6 +17,8 @@
 
 namespace recsys {
 namespace {
+
+constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 
 /// Returns pages as a tensor that unmaps them when it is released. `file`: -1 for anonymous memory.
 at::Tensor Pages(int file, std::int64_t num_bytes) {
@@ -30,10 +35,14 @@ at::Tensor Pages(int file, std::int64_t num_bytes) {
 
 }  // namespace
 
-RowsFile::RowsFile(const std::string& path)
-    : name_(NameOfPath(path)), file_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+RowsFile::RowsFile(const std::string& path, std::vector<FileDigest> digests)
+    : name_(NameOfPath(path)),
+      file_(open(path.c_str(), O_RDONLY | O_CLOEXEC)),
+      digests_(std::move(digests)) {
   if (file_ < 0) throw Error(ErrorKind::kMissingPart, "part " + Repr(name_) + ": cannot be read");
-  state_ = PresentState();
+  const State state = PresentState();
+  known_ns_ = state.modified_ns;
+  size_ = state.size;
 }
 
 RowsFile::~RowsFile() { close(file_); }
@@ -48,7 +57,7 @@ at::Tensor RowsFile::Held(std::int64_t num_bytes, const ModelOptions& options) c
 at::Tensor RowsFile::Mapped(std::int64_t num_bytes, bool random_access) const {
   // The file of this name may have been replaced since its size was checked; reading past the end
   // of a mapped file would kill the process.
-  if (state_.size < num_bytes) throw EndsEarly(state_.size, num_bytes);
+  if (size_ < num_bytes) throw EndsEarly(size_, num_bytes);
   at::Tensor rows = Pages(file_, num_bytes);
   // Refused by kernels without huge pages.
   madvise(rows.mutable_data_ptr(), rows.nbytes(), random_access ? MADV_RANDOM : MADV_HUGEPAGE);
@@ -76,11 +85,17 @@ Error RowsFile::EndsEarly(std::int64_t found, std::int64_t expected) const {
                                     " bytes, expected " + std::to_string(expected)};
 }
 
-void RowsFile::Check() const {
-  const State now = PresentState();
-  if (now.size == state_.size && now.seconds == state_.seconds &&
-      now.nanoseconds == state_.nanoseconds) {
-    return;
+void RowsFile::Check() {
+  if (PresentState() == State{size_, known_ns_}) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const State found = PresentState();
+    if (found == State{size_, known_ns_}) return;
+    if (!(spoiled_ == found) && HoldsTheSame(found)) {
+      known_ns_ = found.modified_ns;
+      return;
+    }
+    spoiled_ = found;
   }
   throw Error(
       ErrorKind::kChecksum,
@@ -89,10 +104,29 @@ void RowsFile::Check() const {
           "by writing into its files, and load it again");
 }
 
+bool RowsFile::HoldsTheSame(const State& state) const {
+  if (state.size != size_) return false;
+  std::vector<char> chunk(kChunkBytes);
+  for (const FileDigest& part : digests_) {
+    Sha256 digest;
+    for (std::int64_t at = part.begin; at < part.end;) {
+      const auto wanted = std::min(kChunkBytes, static_cast<std::size_t>(part.end - at));
+      const ssize_t num_read = pread(file_, chunk.data(), wanted, at);
+      if (num_read < 0 && errno == EINTR) continue;
+      if (num_read <= 0) return false;
+      digest.Update(chunk.data(), static_cast<std::size_t>(num_read));
+      at += num_read;
+    }
+    if (HexOf(digest.Finish()) != part.sha256) return false;
+  }
+  // It was not written to while it was read.
+  return PresentState() == state;
+}
+
 RowsFile::State RowsFile::PresentState() const {
   struct stat found {};
-  if (fstat(file_, &found) != 0) return {-1, 0, 0};
-  return {found.st_size, found.st_mtim.tv_sec, found.st_mtim.tv_nsec};
+  if (fstat(file_, &found) != 0) return {-1, 0};
+  return {found.st_size, found.st_mtim.tv_sec * 1'000'000'000 + found.st_mtim.tv_nsec};
 }
 
 }  // namespace recsys

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import shutil
 import signal
 import struct
 import threading
@@ -18,6 +20,7 @@ from google.protobuf.descriptor import Descriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from serve.client.errors import PredictError, UnavailableError
 from serve.client.packing import read_response
 from serve.wire import admin_pb2, open_inference_pb2, predict_pb2, predictor_pb2
 from tests.conformance.support.artifacts import Exported
@@ -64,6 +67,32 @@ def test_health_says_serving_of_the_server_its_service_and_its_model(
 ) -> None:
     assert check(server, service) == SERVING
     assert next(watch(server, service)) == SERVING
+
+
+@pytest.mark.engine
+def test_a_file_that_is_written_to_is_served_on_as_long_as_its_bytes_are_the_same(
+    small: Exported, tmp_path: Path
+) -> None:
+    artifact = shutil.copytree(small.path, tmp_path / "artifact")
+    rows = artifact / "rows.bin"
+    sample = small.sample(3)
+    with running(artifact, folder=tmp_path) as server:
+        client = server.client()
+        statuses = watch(server, PREDICTION)
+        assert next(statuses) == SERVING
+        data = rows.read_bytes()
+        os.utime(rows, (5, 5))
+        assert_answers(client.predict(sample.dense, sample.sparse, sample.weights), small.answer(sample))
+        rows.write_bytes(data)
+        assert_answers(client.predict(sample.dense, sample.sparse, sample.weights), small.answer(sample))
+        assert check(server, PREDICTION) == SERVING
+        rows.write_bytes(bytes([data[0] ^ 255]) + data[1:])
+        with pytest.raises(PredictError):
+            client.predict(sample.dense, sample.sparse, sample.weights)
+        assert next(statuses) == NOT_SERVING
+        with pytest.raises(UnavailableError):
+            client.predict(sample.dense, sample.sparse, sample.weights)
+    assert (tmp_path / "server.log").read_text().count("it was written to while it was in use") >= 1
 
 
 def test_health_of_what_is_not_there_is_not_found(server: ServerUnderTest) -> None:

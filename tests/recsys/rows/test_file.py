@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,45 @@ def test_a_file_that_was_written_to_is_noticed(path: Path, num_bytes: int) -> No
     path.write_bytes(bytes(num_bytes))
     with pytest.raises(ChecksumError, match=r"'rows\.bin': it was written to while it was in use"):
         file.check()
+
+
+DIGESTS = {
+    (0, 1000): hashlib.sha256(DATA[:1000]).hexdigest(),
+    (1024, len(DATA)): hashlib.sha256(DATA[1024:]).hexdigest(),
+}
+
+
+def _touched(path: Path) -> None:
+    os.utime(path, (5, 5))
+
+
+def _written_again(path: Path) -> None:
+    path.write_bytes(DATA)
+
+
+def _other_padding(path: Path) -> None:
+    path.write_bytes(DATA[:1000] + bytes(24) + DATA[1024:])
+
+
+@pytest.mark.parametrize("change", [_touched, _written_again, _other_padding])
+def test_a_file_that_holds_the_same_goes_on_being_read(path: Path, change: Callable[[Path], None]) -> None:
+    file = RowsFile(path, DIGESTS)
+    change(path)
+    file.check()
+    # It is read once, not at every call.
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("recsys.rows.file.hashlib.sha256", None)
+        file.check()
+
+
+@pytest.mark.parametrize(
+    "data", [DATA[:-1] + b"x", DATA[:-1], DATA + b"x", b""], ids=["other", "cut", "more", "empty"]
+)
+def test_a_file_that_holds_something_else_is_refused_until_it_is_put_back(path: Path, data: bytes) -> None:
+    file = RowsFile(path, DIGESTS)
+    path.write_bytes(data)
+    for _ in range(2):
+        with pytest.raises(ChecksumError, match="it was written to while it was in use"):
+            file.check()
+    path.write_bytes(DATA)
+    file.check()
