@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/log.h"
 #include "base/sha256.h"
 #include "base/text.h"
 #include "check/files/file_name.h"
+#include "model/answers.h"
 #include "model/artifact_files.h"
 #include "model/compiled.h"
 #include "model/fbgemm.h"
@@ -61,6 +63,13 @@ class Opening {
       : path_(path), options_(options), rows_(std::make_shared<LoadedRows>()) {}
 
   std::unique_ptr<Model::Parts> Run();
+
+  /// Returns how far a model that was opened is away from the answers that were verified; empty if
+  /// it is near enough, or nothing tells.
+  std::string Difference(const Model::Parts& parts) const;
+  const Target& target() const { return *target_; }
+  /// Whether own operators may compute some of it.
+  bool has_own_operators() const { return !linear_dtype().empty(); }
 
  private:
   const Manifest& manifest() const { return rows_->manifest; }
@@ -205,6 +214,44 @@ std::unique_ptr<Model::Parts> Opening::Run() {
   return parts;
 }
 
+std::string Opening::Difference(const Model::Parts& parts) const {
+  const Json& answers = parts.rows->manifest.answers;
+  if (!answers.is_object() || answers.empty()) return {};
+  return Answers(answers, parts.signature()).Difference(*parts.graphs);
+}
+
+/// Opens a model with own operators if it then answers as it was verified; else without them.
+std::unique_ptr<Model::Parts> OpenChecked(const std::string& path, const ModelOptions& options) {
+  Opening opening(path, options);
+  std::unique_ptr<Model::Parts> parts = opening.Run();
+  if (!opening.has_own_operators()) return parts;
+  std::string difference = opening.Difference(*parts);
+  if (difference.empty()) return parts;
+  const std::string target = "target " + Repr(opening.target().name) + ": ";
+  const std::string found =
+      "with own operators it answers otherwise than the export verified (" + difference + ")";
+  if (opening.target().linear_dtype != "float32") {
+    throw Error(ErrorKind::kTarget,
+                target + found +
+                    ", and it cannot do without them: export it on this machine, or with "
+                    "--linear-dtype float32");
+  }
+  parts.reset();
+  ModelOptions plain = options;
+  plain.own_operators = false;
+  Opening again(path, plain);
+  parts = again.Run();
+  difference = again.Difference(*parts);
+  if (!difference.empty()) {
+    throw Error(ErrorKind::kTarget, target + "it answers otherwise than the export verified (" +
+                                        difference +
+                                        "): export it with the torch and fbgemm-gpu of this "
+                                        "machine");
+  }
+  Log(LogLevel::kWarning, target + found + ": it is loaded without them, which is slower");
+  return parts;
+}
+
 /// Runs `step`; converts exceptions from torch or the system into Error.
 template <typename Step>
 auto Guarded(Step step) {
@@ -222,7 +269,7 @@ auto Guarded(Step step) {
 }  // namespace
 
 Model Model::Open(const std::string& path, const ModelOptions& options) {
-  return Guarded([&] { return Model(Opening(path, options).Run()); });
+  return Guarded([&] { return Model(OpenChecked(path, options)); });
 }
 
 void SetIntraOpThreads(int num_threads) { at::set_num_threads(num_threads); }

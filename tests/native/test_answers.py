@@ -1,4 +1,4 @@
-"""What an artifact answers with own operators is compared with what its export verified.
+"""What an artifact answers with own operators is compared with what its export verified, by every loader.
 
 Shape letters: B batch, N number of IDs.
 """
@@ -6,6 +6,10 @@ Shape letters: B batch, N number of IDs.
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +25,9 @@ from recsys.artifact.load import load_artifact
 from recsys.artifact.manifest import Manifest
 from recsys.errors import ManifestError, TargetError
 from recsys.kernels import operators
+from tests.conformance.support.artifacts import export_small
 from tests.native.test_effects import Towers
+from tests.native.tool import NativeError, NativeModel, needs_tool
 from tests.support.export_models import dlrm
 
 pytestmark = pytest.mark.skipif(
@@ -127,3 +133,50 @@ def test_wrong_answers_in_a_manifest_are_named(exported: Path, change: dict[str,
     set_answers(exported, {**manifest_of(exported).answers, **change})
     with pytest.raises(ManifestError, match=r"manifest\.answers"):
         load_artifact(exported)
+
+
+@needs_tool
+@pytest.mark.parametrize("has_context", [False, True])
+def test_the_native_library_does_the_same(tmp_path: Path, has_context: bool) -> None:
+    path = export_small(tmp_path / "a").path if has_context else tmp_path / "a"
+    if not has_context:
+        export_model(dlrm().eval(), path, ExportConfig())
+    native = NativeModel()
+    native.open(path)
+    answer_as_plain(path, tolerance=0.0)
+    native.open(path)
+    spoil(path)
+    with pytest.raises(NativeError, match="it answers otherwise than the export verified"):
+        native.open(path)
+    assert native.close() == 0
+
+
+@needs_tool
+def test_the_native_library_names_wrong_answers(exported: Path) -> None:
+    set_answers(exported, {**manifest_of(exported).answers, "lengths": [-1] * 64})
+    native = NativeModel()
+    with pytest.raises(NativeError, match=r"manifest\.answers"):
+        native.open(exported)
+    assert native.close() == 0
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_servers_say_which_operators_they_leave_out(exported: Path, engine: str) -> None:
+    answer_as_plain(exported, tolerance=0.0)
+    command = [sys.executable, "-m", "serve.app.cli", str(exported), "--engine", engine, "--port", "0"]
+    server = subprocess.Popen(
+        [*command, "--no-metrics"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ},
+    )
+    assert server.stdout is not None
+    assert "ready" in server.stdout.readline()
+    server.send_signal(signal.SIGTERM)
+    _, errors = server.communicate(timeout=60)
+    assert "with own operators it answers otherwise than the export verified" in errors
+    spoil(exported)
+    refused = subprocess.run([*command, "--no-metrics"], capture_output=True, text=True, timeout=120)
+    assert refused.returncode != 0
+    assert "it answers otherwise than the export verified" in refused.stdout + refused.stderr

@@ -301,6 +301,7 @@ Manifest FromJson(const Json& data) {
   }
   if (manifest.rows_path) manifest.rows_path = FileName(rows, "path", "manifest.rows");
   manifest.verification = JsonMapping(data, "verification", "manifest");
+  if (data.contains("answers")) manifest.answers = JsonMapping(data, "answers", "manifest");
   return manifest;
 }
 

@@ -100,6 +100,8 @@ struct Manifest {
   std::vector<Part> skeletons;
   /// The exporter's measurements; informational.
   Json verification;
+  /// Rows with the answers that the export has verified; null without any.
+  Json answers;
   /// The artifact's content-based name: twelve hexadecimal digits of the SHA-256 of the manifest's
   /// text, also of fields that this reader does not know.
   std::string digest;
