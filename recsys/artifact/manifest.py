@@ -125,6 +125,12 @@ class Manifest:
             content = content.removesuffix("\n}") + f',\n "{name}": {json.dumps(numbers)}\n}}'
         return content + "\n"
 
+    def indented(self) -> str:
+        """Return the same with each number in a line, as all readers write it: the text that names an artifact."""
+        data = self._to_json()
+        data["manifest_sha256"] = _digest(data)
+        return json.dumps(data, indent=1) + "\n"
+
     def fitting_examples(self) -> Mapping[str, Any]:
         """Return the examples; nothing if they do not fit the signature."""
         try:
