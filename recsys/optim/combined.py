@@ -42,7 +42,7 @@ class OptimizerWrapper(KeyedOptimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Delegate to the wrapped optimizer."""
-        return self._optimizer.step() if closure is None else self._optimizer.step(closure)
+        return self._optimizer.step(closure=closure)
 
     def state_dict(self) -> dict[str, Any]:
         """Delegate to the wrapped optimizer."""
@@ -132,7 +132,7 @@ class CombinedOptimizer(KeyedOptimizer):
             with torch.enable_grad():
                 loss = closure()
         for _, optim in self._optims:
-            optim.step()
+            optim.step(closure=None)
         return loss
 
     def save_param_groups(self, save: bool) -> None:

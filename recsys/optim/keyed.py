@@ -161,7 +161,8 @@ class KeyedOptimizer(Optimizer):
         try:
             for group, values in zip(self.param_groups, numbers, strict=True):
                 group.update(dict.fromkeys(values, 0.0))
-            self.step()
+            # Named, as everywhere here: subclasses written for TorchRec take it without a default.
+            self.step(closure=None)
         finally:
             for group, values in zip(self.param_groups, numbers, strict=True):
                 group.update(values)
@@ -211,7 +212,7 @@ class KeyedOptimizerWrapper(KeyedOptimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Delegate to the wrapped optimizer."""
-        return self._optimizer.step() if closure is None else self._optimizer.step(closure)
+        return self._optimizer.step(closure=closure)
 
 
 def check_params(params: Mapping[str, Tensor]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,17 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop, SparseAda
 from torch.optim.lr_scheduler import StepLR
 
 from recsys.errors import CheckpointError
-from recsys.optim import KeyedOptimizer, KeyedOptimizerWrapper, OptimizerWrapper, RowWiseAdagrad
+from recsys.optim import (
+    CombinedOptimizer,
+    GradientClipping,
+    GradientClippingOptimizer,
+    KeyedOptimizer,
+    KeyedOptimizerWrapper,
+    OptimizerWrapper,
+    RowWiseAdagrad,
+    WarmupOptimizer,
+    WarmupStage,
+)
 
 Factory = Callable[[list[Tensor]], Optimizer]
 FACTORIES: dict[str, Factory] = {
@@ -322,3 +333,44 @@ def test_rowwise_adagrad_has_its_state_from_the_start() -> None:
         "step": (),
         "sum": (3, 1),
     }
+
+
+class _NeedsClosure(KeyedOptimizer):
+    """As code for TorchRec writes it: the closure has no default."""
+
+    def step(self, closure: Callable[[], float] | None) -> float | None:  # type: ignore[override]
+        for param in self.params.values():
+            if param.grad is not None:
+                self.state[param] = {"steps": torch.tensor(1.0)}
+        return None if closure is None else closure()
+
+
+def _needs_closure(model: nn.Module) -> _NeedsClosure:
+    params = dict(model.named_parameters())
+    return _NeedsClosure(params, defaultdict(dict), [{"params": list(params.values())}])
+
+
+def test_a_step_that_needs_its_closure_is_given_one() -> None:
+    model = _model()
+    optimizer = _needs_closure(model)
+    optimizer.init_state()
+    assert set(optimizer.state_dict()["state"]) == set(dict(model.named_parameters()))
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda keyed: CombinedOptimizer([("", keyed)]),
+        OptimizerWrapper,
+        lambda keyed: GradientClippingOptimizer(keyed, GradientClipping.NORM),
+        lambda keyed: WarmupOptimizer(keyed, [WarmupStage(max_iters=2)]),
+        lambda keyed: KeyedOptimizerWrapper(keyed.params, lambda _: keyed),
+    ],
+)
+def test_what_wraps_an_optimizer_passes_the_closure_on(around: Callable[[KeyedOptimizer], Optimizer]) -> None:
+    model = _model()
+    inner = _needs_closure(model)
+    optimizer = around(inner)
+    model(torch.ones(1, 3)).sum().backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    assert len(inner.state) == len(list(model.parameters()))
