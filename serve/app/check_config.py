@@ -23,6 +23,7 @@ from serve.config.settings import ServerConfig, Settings
 from serve.config.sources import Effective
 from serve.models.repository import ModelSource, Repository
 from serve.models.routing import key_error
+from serve.models.routing_file import RoutingFile, RoutingFileError
 from serve.net.auth import read_token
 from serve.net.files import SecurityError
 from serve.net.limits import missing_open_files, num_ports
@@ -212,7 +213,8 @@ def _check_security(config: ServerConfig) -> Iterator[Finding]:
     try:
         if config.admin is not None:
             read_token(config.admin.token_file)
-    except SecurityError as error:
+            RoutingFile(config.admin.routing_file)
+    except (SecurityError, RoutingFileError) as error:
         yield Finding(True, str(error))
     if config.tls is not None:
         return

@@ -9,7 +9,7 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -20,7 +20,7 @@ from recsys.errors import ArtifactError
 from serve.app.check_config import check, check_start, missing_packages, print_report
 from serve.app.lifetime import serve
 from serve.config.options import NONE, POSITIONAL, ConfigError, Option, Section, key_of, sections
-from serve.config.settings import ProcessConfig, SourceConfig
+from serve.config.settings import ProcessConfig, ServerConfig, SourceConfig
 from serve.config.sources import Effective, effective
 from serve.engine.choose import EngineError, choose_engine
 from serve.errors import UnusableModelsError
@@ -182,11 +182,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     args = parser().parse_args(argv)
     try:
-        found = effective(_flags(args), os.environ, args.config)
+        found = effective(_flags(args), os.environ, args.config).with_routing_file()
         source = source_of(found)
         if args.check_config:
             return _check(found, source, args.json)
-        return _serve(found, source, args.json)
+        return _serve(
+            found,
+            source,
+            args.json,
+            lambda: effective(_flags(args), os.environ, args.config).settings.server,
+        )
     except (ArtifactError, EngineError, ValueError) as error:
         print(f"recsys-serve: {error}", file=sys.stderr)
         return 2
@@ -201,7 +206,9 @@ def _check(found: Effective, source: ModelSource, as_json: bool) -> int:
     return 2 if any(finding.is_error for finding in findings) else 0
 
 
-def _serve(found: Effective, source: ModelSource, as_json: bool) -> int:
+def _serve(
+    found: Effective, source: ModelSource, as_json: bool, read_config: Callable[[], ServerConfig]
+) -> int:
     settings = found.settings
     for text in missing_packages(settings.server):
         raise ConfigError(text)
@@ -219,6 +226,10 @@ def _serve(found: Effective, source: ModelSource, as_json: bool) -> int:
         return 2
     set_process(settings.process)
     freeze_imports()
+    if settings.server.admin is not None and settings.server.admin.routing_file is None:
+        _log.warning(
+            "routing that operators set does not survive a restart: admin.routing_file names no file"
+        )
     limits = settings.server.connections
     ports = num_ports(settings.server)
     allow_open_files(limits, ports)
@@ -231,7 +242,9 @@ def _serve(found: Effective, source: ModelSource, as_json: bool) -> int:
             left,
         )
     try:
-        code = asyncio.run(serve(source, settings.server, make_engine, as_json=as_json))
+        code = asyncio.run(
+            serve(source, settings.server, make_engine, as_json=as_json, read_config=read_config)
+        )
     except UnusableModelsError as error:
         if settings.source.artifact is None:
             raise  # A repository's contents may differ at the next start.

@@ -8,18 +8,34 @@ import json
 import logging
 import signal
 import sys
+from collections.abc import Callable
 
 from serve.app.server import MakeEngine, Server
 from serve.config.settings import ServerConfig
 from serve.models.repository import ModelSource
+from serve.threads import in_thread
 
 _log = logging.getLogger("serve")
 
 
 async def serve(
-    repository: ModelSource, config: ServerConfig, make_engine: MakeEngine, *, as_json: bool
+    repository: ModelSource,
+    config: ServerConfig,
+    make_engine: MakeEngine,
+    *,
+    as_json: bool,
+    read_config: Callable[[], ServerConfig] | None = None,
 ) -> int:
-    """Serve until SIGTERM or SIGINT, then drain. SIGHUP scans the repository for new models and versions.
+    """Serve until SIGTERM or SIGINT, then drain.
+
+    SIGHUP reads the routings of the settings again, and scans the repository for new models and versions.
+
+    Args:
+        repository: the source of the models.
+        config: how to serve them.
+        make_engine: makes the engine.
+        as_json: whether the ready and stopped lines are JSON.
+        read_config: reads the settings again; None where they cannot have changed.
 
     Returns:
         The exit code.
@@ -47,7 +63,7 @@ async def serve(
         if starting.done():
             starting.result()
             _print_ready(server, config, as_json)
-            reloading = asyncio.ensure_future(_reload(server, reloads, config.poll_repository_s))
+            reloading = asyncio.ensure_future(_reload(server, reloads, config.poll_repository_s, read_config))
         await ended
     finally:
         ended.cancel()
@@ -58,15 +74,33 @@ async def serve(
     return 0 if in_time else 1
 
 
-async def _reload(server: Server, asked: asyncio.Queue[None], every_s: float) -> None:
-    """Scan the repository on request, and every ``every_s`` seconds."""
+async def _reload(
+    server: Server,
+    asked: asyncio.Queue[None],
+    every_s: float,
+    read_config: Callable[[], ServerConfig] | None,
+) -> None:
+    """Scan the repository on request, and every ``every_s`` seconds; a request reads the settings again too."""
     while True:
+        is_asked = False
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asked.get(), every_s or None)
+            is_asked = True
         try:
+            if is_asked and read_config is not None:
+                await _reroute(server, read_config)
             await server.reload()
         except Exception:
             _log.exception("the repository could not be looked through; what is served stays")
+
+
+async def _reroute(server: Server, read_config: Callable[[], ServerConfig]) -> None:
+    try:
+        config = await in_thread(read_config, "settings")
+    except ValueError as error:
+        _log.error("the settings cannot be read again; what is served stays: %s", error)
+        return
+    await server.reroute(config)
 
 
 def _print_ready(server: Server, config: ServerConfig, as_json: bool) -> None:

@@ -15,6 +15,7 @@ from serve.metrics.registry import Metrics
 from serve.metrics.server import MetricsServer
 from serve.models.manager import ModelManager
 from serve.models.repository import ModelSource
+from serve.models.routing_file import RoutingFile
 from serve.observe.observers import Observers
 from serve.rpc.backend import Backend
 from serve.rpc.calls import PREDICTION_SERVICE, rare_calls
@@ -75,6 +76,7 @@ class Server:
         self.manager = ModelManager(
             self._repository, self.engine, config.settings_of, self.metrics, self._changed.set
         )
+        self.manager.kept = RoutingFile(None if config.admin is None else config.admin.routing_file)
         self.backend = Backend(
             engine=self.engine, manager=self.manager, metrics=self.metrics, observer=observers
         )
@@ -111,6 +113,10 @@ class Server:
     async def reload(self) -> None:
         """Scan the repository for new models and versions."""
         await self.manager.rescan()
+
+    async def reroute(self, config: ServerConfig) -> None:
+        """Switch to the routings of settings that were read again."""
+        await self.manager.reroute(config.settings_of)
 
     async def stop(self) -> bool:
         """Drain: refuse further requests, answer every accepted one, close all ports.

@@ -51,11 +51,15 @@ class AdminConfig:
         host: the address to listen on.
         port: 0 lets the system choose.
         token_file: file with the bearer token that calls must carry; read again when it changes.
+        routing_file: file that keeps the routing that operators set over a restart, one for each server; by default
+            beside the file of --config, with the ending .routing.json, if that folder can be written to. None to keep
+            none.
     """
 
     token_file: Path
     host: str = "127.0.0.1"
     port: int = 8502
+    routing_file: Path | None = None
 
     def __post_init__(self) -> None:
         _check_host(self.host)

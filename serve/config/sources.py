@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import tomllib
 import typing
@@ -30,7 +31,7 @@ from serve.config.settings import Settings
 
 #: The environment variable for ``--config``.
 CONFIG_ENVIRONMENT = ENV_PREFIX + "CONFIG"
-_MODELS, _DEFAULTS = "models", "defaults"
+_MODELS, _DEFAULTS, _ADMIN = "models", "defaults", "admin"
 # Variables that Kubernetes sets in every container for a service whose name is or begins with recsys-serve.
 _SERVICE_LINK = re.compile(
     r"_SERVICE_HOST|_SERVICE_PORT|_SERVICE_PORT_\w+|_PORT_[0-9]+_(TCP|UDP|SCTP)(_\w+)?"
@@ -61,10 +62,27 @@ class Effective:
     Attributes:
         settings: all settings, checked.
         given: the settings that were given explicitly; all others have their defaults.
+        file: the file of settings; None for none.
     """
 
     settings: Settings
     given: Values
+    file: Path | None = None
+
+    def with_routing_file(self) -> Effective:
+        """Return the same settings with a file beside ``file`` for the routing that operators set.
+
+        They are unchanged if they have no admin service, say something about such a file, or the folder cannot be
+        written to.
+        """
+        path = (_ADMIN, "routing_file")
+        if self.file is None or self.settings.server.admin is None or path in self.given:
+            return self
+        if not os.access(self.file.absolute().parent, os.W_OK):
+            return self
+        beside = Given(self.file.absolute().with_suffix(".routing.json"), f"beside {self.file.name}")
+        given = {**self.given, path: beside}
+        return Effective(settings=_build(Settings, (), given), given=given, file=self.file)
 
     def rows(self) -> list[tuple[str, object, str]]:
         """Return each effective setting: its key, its value, its origin.
@@ -99,7 +117,7 @@ def effective(flags: Mapping[str, str], environment: Mapping[str, str], file: Pa
         given.update(read_file(file))
     given.update(_read_environment(environment))
     given.update(_read_flags(flags))
-    return Effective(settings=_build(Settings, (), given), given=given)
+    return Effective(settings=_build(Settings, (), given), given=given, file=file)
 
 
 def read_file(path: Path) -> Values:

@@ -11,16 +11,18 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from serve.config.models import ModelSettings, Routing
 from serve.engine.interface import Engine
 from serve.engine.routes import Route, Routes, RouteTable
-from serve.errors import DrainingError, ModelNotFoundError, UnusableModelsError
+from serve.errors import DrainingError, ModelChangeError, ModelNotFoundError, UnusableModelsError
 from serve.metrics.registry import Metrics
 from serve.models.model import ManagedModel
 from serve.models.repository import ModelSource
+from serve.models.routing_file import RoutingFile, RoutingFileError, text_of
 from serve.models.status import ModelStatus, ModelVersionStatus
 from serve.models.version import Workshop
 from serve.threads import in_thread
@@ -45,6 +47,7 @@ class ModelManager:
         sleep: waits for seconds, between polls of folders of deltas.
 
     Attributes:
+        kept: keeps the routings that operators set; may be replaced before the first scan.
         routes: the route tables.
     """
 
@@ -59,7 +62,7 @@ class ModelManager:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._source = source
-        self._settings_of = settings_of
+        self._settings_of = self._routing_from = settings_of
         self._changed = changed
         self._engine = engine
         self._shop = Workshop(source=source, engine=engine, metrics=metrics, publish=self._publish)
@@ -67,6 +70,9 @@ class ModelManager:
         self.routes = Routes()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._sleep = sleep
+        self.kept = RoutingFile(None)
+        # The routings of the settings, as they were last read.
+        self._given: dict[str, Routing] = {}
         self._following: dict[str, asyncio.Task[None]] = {}
         self._has_started = False
         self._is_closed = False
@@ -157,18 +163,68 @@ class ModelManager:
         """
         model = self._known(name)
         await self._change(model, lambda: model.unload(version))
+        await self._keep(model)
 
     async def set_routing(self, name: str, routing: Routing) -> ModelStatus:
         """Load the versions that a routing needs, then switch to it in one step.
 
         Raises:
             ModelNotFoundError: there is no such model, or the routing names a version that does not exist.
-            ModelChangeError: a version that it needs cannot be loaded; nothing is changed.
+            ModelChangeError: a version that it needs cannot be loaded, or the routing cannot be kept; nothing is
+                changed.
         """
         model = await self._model(name)
         num_rollbacks = model.num_rollbacks
-        await self._change(model, lambda: model.set_routing(routing, num_rollbacks))
+
+        async def change() -> None:
+            try:
+                await in_thread(self.kept.check, "routing-file")
+            except RoutingFileError as error:
+                raise ModelChangeError(str(error)) from None
+            await model.set_routing(routing, num_rollbacks)
+            await self._keep(model)
+
+        await self._change(model, change)
         return model.status()
+
+    async def reroute(self, settings_of: Callable[[str], ModelSettings]) -> None:
+        """Switch to the routings of settings that were read again, where they differ from the ones read before.
+
+        A routing that operators set holds for as long as the settings give the same one as before. A routing that
+        cannot be switched to is reported in the log, and tried again the next time.
+
+        Args:
+            settings_of: returns the settings of a model; all but the routing is ignored.
+        """
+        self._routing_from = settings_of
+        for model in [*self._models.values()]:
+            given = settings_of(model.name).routing
+            if given == self._given[model.name]:
+                routing = model.status().routing
+                if routing != given:
+                    _log.info(
+                        "model %s: routing: %s, as operators set it, not %s as in the settings, which have not changed",
+                        model.name,
+                        text_of(routing),
+                        text_of(given),
+                    )
+                continue
+            try:
+                num_rollbacks = model.num_rollbacks
+                await self._change(model, partial(model.set_routing, given, num_rollbacks))
+            except DrainingError:
+                return
+            except (ModelChangeError, ModelNotFoundError, OSError) as error:
+                _log.error(
+                    "model %s: routing: cannot switch to %s as the settings say: %s",
+                    model.name,
+                    text_of(given),
+                    error,
+                )
+                continue
+            self._given[model.name] = given
+            _log.info("model %s: routing: %s, as in the settings", model.name, text_of(given))
+            await self._keep(model)
 
     async def rollback(self, name: str) -> ModelStatus:
         """Return to the routing and the version before the last change. A second rollback undoes the first.
@@ -183,6 +239,7 @@ class ModelManager:
         model = self._known(name)
         if self._is_closed or not model.lock.locked() or not model.rollback_at_once():
             await self._change(model, model.rollback)
+        await self._keep(model)
         return model.status()
 
     async def apply_delta(self, name: str, version: str, file_name: str) -> ModelVersionStatus:
@@ -276,6 +333,14 @@ class ModelManager:
             self._engine.withdraw(model.name)
             self._changed()
 
+    async def _keep(self, model: ManagedModel) -> None:
+        """Keep a model's routing; where that fails, the routing holds until the server ends."""
+        given = self._given[model.name]
+        try:
+            await in_thread(lambda: self.kept.keep(model.name, model.status().routing, given), "routing-file")
+        except RoutingFileError as error:
+            _log.error("model %s: its routing will not survive a restart: %s", model.name, error)
+
     async def _change(self, model: ManagedModel, change: Callable[[], Awaitable[T]]) -> T:
         """Run a change after all earlier ones; it continues if the caller is cancelled."""
 
@@ -306,7 +371,8 @@ class ModelManager:
 
     def _added(self, name: str) -> ManagedModel:
         if name not in self._models:
-            settings = self._settings_of(name)
+            given = self._given[name] = self._routing_from(name).routing
+            settings = replace(self._settings_of(name), routing=self.kept.routing_of(name, given))
             self._models[name] = ManagedModel(name, settings, self._shop)
             if settings.deltas is not None:
                 self._following[name] = asyncio.create_task(self._follow(name, settings.poll_deltas_s))

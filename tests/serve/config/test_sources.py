@@ -74,6 +74,7 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
 }
 # What else must be there so that a setting may be.
 _BESIDE: dict[str, dict[str, str]] = {
+    "admin.routing_file": {"admin.token_file": "t"},
     "defaults.routing.canary": {"defaults.routing.canary_percent": "50"},
     "defaults.routing.canary_percent": {"defaults.routing.canary": "9"},
     "defaults.routing.canary_key": {
