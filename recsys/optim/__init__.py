@@ -15,11 +15,13 @@ from recsys.optim.in_backward import (
     mark_in_backward,
 )
 from recsys.optim.keyed import KeyedOptimizer, KeyedOptimizerWrapper
+from recsys.optim.layerwise import LAMB, LarsSGD, PartialRowWiseAdam, PartialRowWiseLAMB
 from recsys.optim.rowwise_adagrad import RowWiseAdagrad
 from recsys.optim.state import recut_row_state
 from recsys.optim.warmup import WarmupOptimizer, WarmupPolicy, WarmupStage
 
 __all__ = [
+    "LAMB",
     "CombinedOptimizer",
     "EmbOptimType",
     "FusedConfig",
@@ -29,7 +31,10 @@ __all__ = [
     "GradientClippingOptimizer",
     "KeyedOptimizer",
     "KeyedOptimizerWrapper",
+    "LarsSGD",
     "OptimizerWrapper",
+    "PartialRowWiseAdam",
+    "PartialRowWiseLAMB",
     "RowWiseAdagrad",
     "WarmupOptimizer",
     "WarmupPolicy",
