@@ -150,7 +150,8 @@ class LAMB(_Layerwise):
         second = state["momentum2"].lerp_(square, 1 - group["beta2"])
         num_steps = float(state["step"])
         root = second.div(1 - group["beta2"] ** num_steps).sqrt_().add_(group["eps"])
-        return first.div(1 - group["beta1"] ** num_steps).div_(root)
+        found: Tensor = first.div(1 - group["beta1"] ** num_steps).div_(root)
+        return found
 
 
 class PartialRowWiseLAMB(LAMB):
@@ -171,6 +172,6 @@ class PartialRowWiseAdam(LAMB):
 
 def _norm(tensor: Tensor, by_row: bool) -> Tensor:
     """Return the norm: one number, or ``[R, 1]`` of the rows of ``[R, D]``."""
-    if by_row and tensor.dim() > 1:
-        return tensor.flatten(1).norm(dim=1).view(-1, *[1] * (tensor.dim() - 1))
-    return tensor.norm()
+    dims = list(range(1, tensor.dim())) if by_row and tensor.dim() > 1 else None
+    found: Tensor = torch.linalg.vector_norm(tensor, dim=dims, keepdim=dims is not None)
+    return found

@@ -151,6 +151,8 @@ def test_they_run_in_the_backward_pass_of_other_parameters() -> None:
         (LarsSGD, {"eta": float("inf")}, "eta: got inf, expected a finite"),
     ],
 )
-def test_wrong_numbers_are_named(kind: Callable[..., Optimizer], numbers: dict[str, Any], message: str) -> None:
+def test_wrong_numbers_are_named(
+    kind: Callable[..., Optimizer], numbers: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         kind([nn.Parameter(torch.ones(1))], **numbers)
