@@ -30,6 +30,12 @@ _MAX_MIN_WIDTH = 40
 _MIN_RATIO, _RATIO_MARGIN = 0.6, 0.05
 #: The command whose process lives on, and has handlers of its own for signals.
 SERVER = "recsys-serve"
+# Errors of the dynamic linker, of torch and of C++ where memory is lacking.
+_NO_MEMORY = re.compile(
+    "failed to map segment|[Cc]annot allocate memory|can't allocate memory|DefaultCPUAllocator|std::bad_alloc"
+)
+# torch 2.7 to 2.12 with fbgemm-gpu need about 0.6 GB to be imported.
+_LEAST_ADDRESS_SPACE = 700 << 20
 _SHELLS = ("bash", "fish", "tcsh", "zsh")
 # Metavars of arguments whose values are paths but are not parsed as such.
 _PATHS = ("ARTIFACT", "DIR", "FILE", "PATH")
@@ -80,6 +86,8 @@ def _imported(module: str) -> Callable[[Sequence[str] | None], int]:
     except (ImportError, OSError) as error:
         from recsys.machine import unusable_package
 
+        if _NO_MEMORY.search(str(error)):
+            raise _UnusableError(_out_of_memory()) from None
         unusable = unusable_package(error)
         if unusable is None:
             raise
@@ -140,11 +148,13 @@ def command(program: str, module: str) -> Callable[..., int]:
     """
 
     def main(argv: Sequence[str] | None = None) -> int:
-        if list(sys.argv[1:] if argv is None else argv) == ["--version"]:
+        words = list(sys.argv[1:] if argv is None else argv)
+        if words == ["--version"]:
             print(_version_text(program))
             return 0
         _open_standard_files()
         try:
+            _check_address_space()
             with _ended_by_signals(program):
                 run = _imported(module)
                 _say_data_warnings(program)
@@ -152,14 +162,53 @@ def command(program: str, module: str) -> Callable[..., int]:
                     # It has handlers of its own from when it listens.
                     return run(argv)
             return run(argv)
-        except _UnusableError as error:
-            sys.stderr.write(f"{program}: {error}\n")
+        except (_UnusableError, UnicodeEncodeError) as error:
+            text = str(error)
+            if isinstance(error, UnicodeEncodeError):
+                from recsys.files import not_utf8
+
+                text = not_utf8(error.object)
+            sys.stderr.write(f"{program}: {text}\n")
             return 2
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
+                raise
+            sys.stderr.write(f"{program}: {_out_of_memory()}\n")
+            return 1
         except KeyboardInterrupt:
             sys.stderr.write(f"{program}: interrupted\n")
             return 1
 
     return main
+
+
+def _address_space() -> int | None:
+    """Return the limit of this process's address space in bytes; None for none."""
+    try:
+        import resource
+    except ImportError:  # not a Unix
+        return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def _check_address_space() -> None:
+    """Check that torch can be loaded: with less address space it aborts the process.
+
+    Raises:
+        _UnusableError: There is too little.
+    """
+    limit = _address_space()
+    if limit is not None and limit < _LEAST_ADDRESS_SPACE:
+        raise _UnusableError(_out_of_memory())
+
+
+def _out_of_memory() -> str:
+    """Return why memory cannot be had, naming the limit of the process if it has one."""
+    limit = _address_space()
+    if limit is None:
+        return "out of memory"
+    return f"out of memory: this process may have {size_text(limit)} of address space; raise it (ulimit -v unlimited)"
 
 
 def _say_data_warnings(program: str) -> None:

@@ -25,6 +25,21 @@ class DiskFullError(OSError):
     """A file cannot be written: its disk, a quota or a limit on the size of files is full."""
 
 
+def is_utf8(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is UTF-8, as paths are that native libraries open."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def not_utf8(path: str | os.PathLike[str]) -> str:
+    """Return what to say of a path that is not UTF-8."""
+    shown = os.fsencode(path).decode(errors="backslashreplace")
+    return f"got '{shown[:200]}', which is not UTF-8; rename it"
+
+
 def parse_json(content: str | bytes, what: str, error: type[ValueError]) -> Any:
     """Parse untrusted JSON. The caller checks the contents.
 

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from recsys.artifact.parts import MANIFEST_NAME, read_manifest
 from recsys.errors import ArtifactError, ExportError
-from recsys.files import sync
+from recsys.files import is_utf8, not_utf8, sync
 
 
 class Destination:
@@ -33,6 +33,8 @@ class Destination:
 
     def _check_replaceable(self) -> None:
         name = self._path.name
+        if not is_utf8(self._path):
+            raise ExportError(f"out: {not_utf8(self._path)}")
         if not self._path.exists():
             return
         if not self._overwrite:

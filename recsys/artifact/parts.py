@@ -24,6 +24,7 @@ from recsys.errors import (
     MissingPartError,
     PartSizeError,
 )
+from recsys.files import is_utf8, not_utf8
 from recsys.rows.file import RowsFile
 from recsys.rows.layout import BlobLayout
 from recsys.rows.memory import RowsMemory
@@ -43,6 +44,8 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         ArtifactError: It cannot be used; the subclass says why.
     """
     where = Path(path)
+    if not is_utf8(where):
+        raise ForeignFileError(f"artifact: {not_utf8(where)}")
     if not where.exists():
         raise ArtifactNotFoundError(f"artifact: got {where.name!r}, which does not exist; {_EXPECTED}")
     if where.is_dir():

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 
+from serve.app.ports import taken_ports
 from serve.config.settings import ServerConfig
 from serve.engine.interface import Engine, PortSettings
 from serve.engine.records import Observer
@@ -62,6 +63,9 @@ class Server:
         """
         try:
             await self._start()
+        except OSError as error:
+            await self._started.aclose()
+            raise OSError(f"{error}{taken_ports(self._config)}") from error
         except BaseException:
             await self._started.aclose()
             raise

@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("address", help="host:port of a server")
+    top.add_argument("address", help="host:port of a server, or unix:PATH")
     _add_load(top)
     _add_requests(top)
     _add_wire(top)

@@ -13,7 +13,7 @@ from serve.bench.load.native import why_not_native
 from serve.bench.load.plan import Recording, Target
 from serve.bench.load.requests import PRIORITIES, Mix, Shape, parse_mix, parse_names
 from serve.bench.load.wires import PROTOCOLS
-from serve.client.settings import checked_address, tls_of
+from serve.client.settings import checked_address, checked_host_port, tls_of
 
 SENDERS = ("auto", "native", "python")
 
@@ -308,9 +308,9 @@ def _check_protocol(args: argparse.Namespace, mode: str) -> None:
         )
     if args.protocol == "rest" and (args.tls or args.tls_ca):
         raise ValueError("--tls: got --protocol rest, expected plain HTTP")
-    checked_address(args.address)
+    (checked_host_port if args.protocol == "rest" else checked_address)(args.address)
     if args.metrics:
-        _some("--metrics", checked_address, args.metrics)
+        _some("--metrics", checked_host_port, args.metrics)
     if mode == "replay" and (args.rows or args.candidates):
         raise ValueError(
             "--replay: expected without --rows and --candidates: the recording has its own requests"

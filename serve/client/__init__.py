@@ -130,13 +130,13 @@ class Client:
     It crosses processes: a forked process, and one that unpickles it, connect by themselves at their first call.
 
     Args:
-        address: ``host:port`` of a server.
+        address: ``host:port`` of a server, or ``unix:PATH`` of a socket that leads to one.
         timeout_s: timeout of each call that names none.
         model: name of the model; empty for the only one that the server holds.
         settings: replaces the two above, and has more.
 
     Raises:
-        ValueError: the address is not ``host:port``, or a file of ``settings.tls`` cannot be used.
+        ValueError: the address is neither, or a file of ``settings.tls`` cannot be used.
     """
 
     def __init__(
@@ -258,13 +258,13 @@ class AsyncClient:
     """The client for asyncio. Belongs to the event loop in which it was created.
 
     Args:
-        address: ``host:port`` of a server.
+        address: ``host:port`` of a server, or ``unix:PATH`` of a socket that leads to one.
         timeout_s: timeout of each call that names none.
         model: name of the model; empty for the only one that the server holds.
         settings: replaces the two above, and has more.
 
     Raises:
-        ValueError: the address is not ``host:port``, or a file of ``settings.tls`` cannot be used.
+        ValueError: the address is neither, or a file of ``settings.tls`` cannot be used.
     """
 
     def __init__(

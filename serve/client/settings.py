@@ -11,12 +11,17 @@ from pathlib import Path
 
 import grpc
 
+from recsys.files import is_utf8
 from serve.client.retries import Retries
 from serve.net.tls import check_authorities, check_pair, read_file
 from serve.wire import predict_pb2 as wire
 
-# ``dns:///`` is gRPC's scheme for all addresses of a name instead of the first.
-_ADDRESS = re.compile(r"(?:dns:///)?(?:\[[0-9A-Za-z:.%]+\]|[^\s/:@\[\]]+):([0-9]{1,5})")
+# gRPC's schemes: ``dns:///`` is for all addresses of a name instead of the first.
+_ADDRESS = re.compile(
+    r"(?:dns:(?:///)?|ipv4:(?=[0-9.]+:)|ipv6:(?=\[))?(?:\[[0-9A-Za-z:.%]+\]|[^\s/:@\[\]]+):([0-9]{1,5})"
+)
+_SOCKET = re.compile(r"unix:(?!//[^/])[^\0]*[^\0/]|unix-abstract:[^\0]+")
+_IPV6 = re.compile(r"(?:ipv6:)?\[?[0-9A-Fa-f:.%]+\]?")
 _MAX_PORT = 65535
 _MAX_CHARS = 80
 
@@ -25,12 +30,27 @@ def checked_address(address: str) -> str:
     """Return the address of a server after checking it.
 
     Raises:
+        ValueError: the address is neither ``host:port`` nor ``unix:PATH``.
+    """
+    is_socket = isinstance(address, str) and is_utf8(address) and _SOCKET.fullmatch(address) is not None
+    return address if is_socket else checked_host_port(address)
+
+
+def checked_host_port(address: str) -> str:
+    """Return the address of a port after checking it.
+
+    Raises:
         ValueError: the address is not ``host:port``.
     """
     match = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
-    if match is None or not 0 < int(match[1]) <= _MAX_PORT:
-        raise ValueError(f"address: got {str(address)[:_MAX_CHARS]!r}, expected host:port")
+    if match is None or not is_utf8(address) or not 0 < int(match[1]) <= _MAX_PORT:
+        brackets = ", with brackets around IPv6, such as [::1]:8500" if _is_bare_ipv6(address) else ""
+        raise ValueError(f"address: got {str(address)[:_MAX_CHARS]!r}, expected host:port{brackets}")
     return address
+
+
+def _is_bare_ipv6(address: str) -> bool:
+    return isinstance(address, str) and address.count(":") > 1 and _IPV6.fullmatch(address) is not None
 
 
 def checked_timeout_s(timeout_s: float) -> float:

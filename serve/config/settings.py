@@ -6,6 +6,7 @@ Help texts come from the Attributes sections of the docstrings (serve/config/opt
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,7 +63,7 @@ class AdminConfig:
     routing_file: Path | None = None
 
     def __post_init__(self) -> None:
-        _check_host(self.host)
+        object.__setattr__(self, "host", _checked_host(self.host))
         _check_port("port", self.port)
 
 
@@ -243,7 +244,7 @@ class ServerConfig:
     drain_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        _check_host(self.host)
+        object.__setattr__(self, "host", _checked_host(self.host))
         for name in ("port", "metrics_port", "http_port"):
             port = getattr(self, name)
             if port is not None:
@@ -319,9 +320,19 @@ class Settings:
     server: ServerConfig = field(default_factory=ServerConfig)
 
 
-def _check_host(host: str) -> None:
-    if not host:
-        raise ValueError("host: got an empty text, expected an address such as 127.0.0.1")
+def _checked_host(host: str) -> str:
+    """Return an address without the brackets that IPv6 has in URLs."""
+    address = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if host.startswith(("unix:", "unix-abstract:")):
+        raise ValueError(
+            f"host: got {host[:80]!r}, expected an address such as 127.0.0.1 or ::1; Unix sockets are not listened on"
+        )
+    if not address or re.search(r"[\s/\[\]]", address) or re.fullmatch(r"[^:]*:[0-9]*", address):
+        raise ValueError(
+            f"host: got {host[:80]!r}, expected an address such as 127.0.0.1 or ::1, without a port; that has a "
+            "setting of its own"
+        )
+    return address
 
 
 def _check_at_least(name: str, value: int, least: int) -> None:

@@ -61,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[_common(None, _DEFAULT_TIMEOUT_S)],
     )
-    top.add_argument("address", metavar="ADDRESS", help="host:port of the admin service")
+    top.add_argument("address", metavar="ADDRESS", help="host:port of the admin service, or unix:PATH")
     add_program_options(top)
     # Common options are accepted before and after the command.
     common = _common(argparse.SUPPRESS, argparse.SUPPRESS)

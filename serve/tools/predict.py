@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("address", help="host:port of a server; with --input, an artifact")
+    top.add_argument("address", help="host:port of a server, or unix:PATH; with --input, an artifact")
     what = top.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "--json-request", metavar="FILE", help="a request in JSON; - reads it from standard input"

@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("address", help="host:port of the server")
+    top.add_argument("address", help="host:port of the server, or unix:PATH")
     top.add_argument("--service", default="", help="whose health; empty for the whole server's")
     top.add_argument("--alive", action="store_true", help="be content with any answer of the service")
     top.add_argument("--timeout-s", type=float, default=5.0, metavar="S", help="default: %(default)s")

@@ -6,13 +6,14 @@ import asyncio
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from serve.client import GET_MODEL_METADATA, PREDICT, Client
+from serve.client import GET_MODEL_METADATA, PREDICT, AsyncClient, Client
 from serve.client.errors import (
     DeadlineError,
     OverloadedError,
@@ -22,7 +23,7 @@ from serve.client.errors import (
 )
 from serve.client.packing import read_response
 from serve.config.models import BatchLimits, ModelSettings
-from serve.config.settings import ConnectionLimits, ServerConfig
+from serve.config.settings import AdminConfig, ConnectionLimits, ServerConfig
 from serve.engine.reference.executor import ServedModel
 from serve.engine.reference.protocols.recsys_v1 import SERVICE
 from serve.wire import predict_pb2 as wire
@@ -318,10 +319,40 @@ def test_a_taken_port_is_a_clear_error(live: LiveServer, model: ServedModel) -> 
     async def start(config: ServerConfig) -> None:
         await server_of(model, config).start()
 
-    with pytest.raises(OSError, match=r"cannot listen on 127\.0\.0\.1:"):
-        asyncio.run(start(ServerConfig(port=live.server.port, metrics_port=None)))
-    with pytest.raises(OSError, match="cannot serve metrics on port"):
-        asyncio.run(start(ServerConfig(port=0, metrics_port=live.server.metrics_port)))
+    port, metrics_port = live.server.port, live.server.metrics_port
+    with pytest.raises(OSError, match=r"cannot listen on 127\.0\.0\.1:.* choose other ports with --port, or"):
+        asyncio.run(start(ServerConfig(port=port, metrics_port=None)))
+    with pytest.raises(OSError, match=r"cannot serve metrics on port .* with --metrics-port or --no-metrics"):
+        asyncio.run(start(ServerConfig(port=0, metrics_port=metrics_port)))
+    with pytest.raises(OSError, match=f"{port} and {metrics_port} are taken, .* --port 0 --metrics-port 0"):
+        asyncio.run(start(ServerConfig(port=port, metrics_port=metrics_port)))
+    with pytest.raises(OSError, match=r"not ours$"):
+        asyncio.run(start(ServerConfig(host="192.0.2.1", port=0, metrics_port=None)))
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_ipv6_is_listened_on(model: ServedModel, host: str) -> None:
+    async def ask() -> str:
+        server = server_of(model, ServerConfig(host=host, port=0, metrics_port=0))
+        await server.start()
+        await server.wait_until_ready()
+        async with AsyncClient(f"[::1]:{server.port}") as client:
+            answered = (await client.metadata()).model
+        await server.stop()
+        return answered
+
+    assert asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    "host", ["", "unix:/tmp/socket", "[::1]:80", "127.0.0.1:80", "http://a", "a b", "[::1"]
+)
+def test_what_is_no_address_is_refused(host: str) -> None:
+    for make in (ServerConfig, lambda **of: AdminConfig(token_file=Path("t"), **of)):
+        with pytest.raises(
+            ValueError, match=r"^host: got .*, expected an address such as 127\.0\.0\.1 or ::1"
+        ):
+            make(host=host)
 
 
 def test_metadata_is_the_whole_signature(client: Client) -> None:

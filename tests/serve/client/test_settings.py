@@ -29,6 +29,14 @@ _WRONG_ADDRESSES = (
     "a:0",
     "a:65536",
     "a b:1",
+    "::1:8500",
+    "[::1]",
+    "ipv6:::1:8500",
+    "unix:",
+    "unix://host/path",
+    "unix:folder/",
+    "\udcff:1",
+    "unix:\udcff",
 )
 
 
@@ -54,8 +62,27 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("address", _WRONG_ADDRESSES)
 def test_an_address_is_a_host_and_a_port(address: str) -> None:
     for connect in (Client, AsyncClient):
-        with pytest.raises(ValueError, match=r"^address: got .*, expected host:port$"):
+        with pytest.raises(
+            ValueError, match=r"^address: got .*, expected host:port(, with brackets around IPv6, .*)?$"
+        ):
             connect(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "a:1",
+        "[::1]:8500",
+        "dns:///a:1",
+        "dns:a:1",
+        "ipv4:127.0.0.1:1",
+        "ipv6:[::1]:1",
+        "unix:a",
+        "unix:///a/b",
+    ],
+)
+def test_addresses_of_grpc_are_taken(address: str) -> None:
+    assert checked_address(address) == address
 
 
 @pytest.mark.parametrize("address", ["localhost:8500", "[::1]:1", "a.b:65535", "dns:///all.of.them:8500"])
