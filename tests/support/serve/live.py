@@ -34,7 +34,7 @@ class OneModel:
 
     def path(self, name: str, version: str) -> Path:
         del name, version
-        return Path()
+        return Path("in memory")
 
     def delta_path(self, name: str, file_name: str) -> Path:
         raise ModelNotFoundError(f"delta: got {file_name!r} of {name!r}, there is none")
