@@ -38,6 +38,15 @@ class Metrics:
         """Return plain data."""
         return asdict(self)
 
+    def one_class_text(self, label: str) -> str:
+        """Return why there is no AUC, where a label is the same in all rows; else empty."""
+        if self.auc is not None:
+            return ""
+        return (
+            f"label {label!r}: it is {0 if self.calibration is None else 1} in all {self.num_rows:,} rows that were "
+            "measured, so that AUC and NE are undefined; more rows may have both (a schema's held_out)"
+        )
+
 
 def measure(logits: Floats, labels: Floats, weights: Floats | None = None) -> Metrics:
     """Return all metrics of a model's ``[N]`` logits for ``[N]`` labels of 0 or 1.

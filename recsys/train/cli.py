@@ -209,6 +209,10 @@ def _finish(args: argparse.Namespace, job: TrainJob, trained: Trained, ranks: Ra
     """Write the model and print the results; rank 0 only."""
     dataset, epochs, kept = job.dataset, trained.epochs, trained.kept
     reference = dataset.reference()
+    measured = kept.labels or {dataset.schema.label_names[0]: kept.held_out}
+    one_class = [text for name, metrics in measured.items() if (text := metrics.one_class_text(name))]
+    for text in one_class:
+        _complain(text)
     info = {
         "data": dataset.name,
         "dense_names": list(dataset.dense_names),
@@ -247,6 +251,7 @@ def _finish(args: argparse.Namespace, job: TrainJob, trained: Trained, ranks: Ra
         "seconds": round(time.perf_counter() - started, 3),
         "epochs": [_epoch_to_json(epoch) for epoch in epochs],
         "plan": trained.plan.to_json(),
+        "notices": [*dataset.notices, *one_class],
         **info,
     }
     print(json.dumps(result))

@@ -62,6 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         )
         return 0
+    for label, metrics in found["artifact"].items():
+        if text := metrics.one_class_text(label):
+            sys.stderr.write(f"recsys-eval: {text}\n")
     rows = [
         [
             who,

@@ -53,12 +53,22 @@ _PUBLISHED = {
     re.compile(r"\d+,\d+,\d+,(pv|buy|cart|fav),\d{9,10}"): Header(
         names=("user_id", "item_id", "category_id", "behavior", "timestamp"), separator=","
     ),
+    # Ali-CCP's sample_skeleton_*.csv: lists of field, feature and value. The users' features lie in another file.
+    re.compile(r"\d+,[01],[01],[^,\x01-\x03]+,\d+,[^,]*\x02[^,]*\x03[^,]*"): Header(
+        names=("sample_id", "click", "conversion", "common_feature_index", "num_features", "features"),
+        separator=",",
+    ),
+    # Amazon's ratings of 2018: product, reviewer, stars, time.
+    re.compile(r"[A-Z0-9]{10},[A-Z0-9]{11,},[1-5]\.0,\d{9,10}"): Header(
+        names=("item_id", "user_id", "rating", "timestamp"), separator=","
+    ),
     # Amazon's ratings_*.csv: reviewer, product, stars, time.
     re.compile(r"[A-Z0-9]{8,},[A-Z0-9]{10},[1-5]\.0,\d{9,10}"): Header(
         names=("user_id", "item_id", "rating", "timestamp"), separator=","
     ),
 }
 _TYPED = re.compile(r"(.+):(token|token_seq|float|float_seq)")
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")
 _NUMBER = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
 # Rows of features with their names or numbers, which have no columns.
 _SPARSE_FORMS = {
@@ -125,6 +135,7 @@ def _names(line: str, separator: str, place: str) -> tuple[list[str], dict[str, 
     if (
         num_numbers == len(names)
         or "" in doubled
+        or any(_CONTROL.search(name) for name in names)
         or (2 * num_numbers > len(names) and not _are_counted(names))
     ):
         raise DataError(

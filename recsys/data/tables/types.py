@@ -1,11 +1,12 @@
 """Arrow types: which are read, and the plain ones that they become.
 
 Frames and files have the same values in many types: pandas 3 has large texts, polars has views of texts, Spark and
-Hive have bytes. ``plain`` makes one of them, so that all else knows few types.
+Hive have bytes, DuckDB has UUIDs. ``plain`` makes one of them, so that all else knows few types.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -65,6 +66,8 @@ def plain_table(table: pa.Table) -> pa.Table:
 
 def _plain(array: pa.Array) -> pa.Array:
     kind, types = array.type, pa.types
+    if getattr(kind, "extension_name", "") == "arrow.uuid":
+        return _uuid_texts(array)
     if isinstance(kind, pa.BaseExtensionType):
         return _plain(array.storage)
     if types.is_dictionary(kind):
@@ -95,6 +98,23 @@ def _plain(array: pa.Array) -> pa.Array:
     return array
 
 
+def _uuid_texts(array: pa.ExtensionArray) -> pa.Array:
+    """Return UUIDs as they are written, which is how requests send them: 16 bytes are hashed otherwise."""
+    size = len(array)
+    values = array.storage.cast(pa.binary()).fill_null(bytes(16)).cast(pa.binary(16))
+    if not size:
+        return pa.nulls(0, pa.string())
+    packed = np.frombuffer(values.buffers()[1], np.uint8)[16 * values.offset :][: 16 * size].reshape(size, 16)
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
+    hexes = digits[np.stack([packed >> 4, packed & 15], axis=2)].reshape(size, 32)
+    texts = np.insert(hexes, [8, 12, 16, 20], ord("-"), axis=1)
+    data = pa.py_buffer(np.ascontiguousarray(texts))
+    fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(36), size, [None, data])
+    return pc.if_else(
+        array.is_valid(), fixed.cast(pa.binary()).cast(pa.string()), pa.scalar(None, pa.string())
+    )
+
+
 def _is_any_list(kind: pa.DataType) -> bool:
     types = pa.types
     is_view = types.is_list_view(kind) or types.is_large_list_view(kind)
@@ -123,7 +143,7 @@ def why_unread(kind: pa.DataType) -> str:
     if pa.types.is_temporal(kind):
         return "neither dates nor numbers; as numbers they are a dense feature"
     if kind.id in _NESTED:
-        return f"{_NESTED[kind.id]}; what they hold is read from columns of their own"
+        return f"{_NESTED[kind.id]}, which are not read; make columns of what they hold"
     return f"values of the type {kind}, which is not read"
 
 

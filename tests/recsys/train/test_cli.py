@@ -100,7 +100,13 @@ def test_criteo_without_clicks_in_the_held_out_part(
     data.write_text("\n".join(_criteo_line(label) for label in [0, 1, 0, 1, 0, 1, 0, 1, 0, 0]))
     argv = ["--data", "criteo", "--path", str(data), "--out", str(out), "--hash-rows", "16"]
     assert main(argv) == 0
-    assert "held-out AUC undefined" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "held-out AUC undefined" in printed.out
+    said = "label 'label': it is 0 in all 1 rows that were measured, so that AUC and NE are undefined"
+    assert said in printed.err
+    assert main([*argv, "--json"]) == 0
+    (notice,) = json.loads(capsys.readouterr().out)["notices"]
+    assert notice.startswith(said)
     checkpoint = load_checkpoint(out)
     assert checkpoint.info["metrics"]["auc"] is None
     assert checkpoint.arguments["tables"][25] == {

@@ -16,7 +16,7 @@ from recsys.data.tables.cells import split
 from recsys.data.tables.columns import date_parts
 from recsys.data.tables.conversions import OddValue, numbers_of
 from recsys.data.tables.infer.dates import Dates, dates_of
-from recsys.data.tables.infer.kinds import HEAD, has_codes, kind_of_ids, odd_entry, separator_of
+from recsys.data.tables.infer.kinds import HEAD, has_codes, has_digits, kind_of_ids, odd_entry, separator_of
 from recsys.data.tables.types import is_bytes, is_date, is_list, is_number, is_text, why_unread
 from recsys.schema import DATE_PARTS
 
@@ -117,6 +117,13 @@ class Column:
         return self.numbers is not None and bool((self.numbers == np.floor(self.numbers)).all())
 
     @cached_property
+    def is_truth(self) -> bool:
+        """Whether the values are true and false."""
+        return pa.types.is_boolean(self.array.type) or (
+            self.is_text and self.numbers is not None and not has_digits(self.different)
+        )
+
+    @cached_property
     def is_binary(self) -> bool:
         """Whether all values are 0 or 1, or words for them."""
         if self.is_list or not 0 < self.num_values <= _MOST_WORDS:
@@ -173,6 +180,8 @@ class Column:
         elif self.numbers is None:
             kind = "texts" if self.is_text else "bytes"
             kind += f" separated by {self.separator!r}" if self.separator else ""
+        elif self.is_truth:
+            kind = "true and false"
         else:
             kind = "whole numbers" if self.is_whole else "numbers"
         example = "" if not len(self.values) else str(self.array.drop_null()[0])[:24]

@@ -10,7 +10,7 @@ from recsys.data.tables.cells import are_bracketed, split
 from recsys.data.tables.conversions import OddValue, are_numbers, ids_of, numbers_of, without_missing
 from recsys.data.tables.types import is_bytes, is_text
 
-_SEPARATORS = "|;,"
+_SEPARATORS = "\x01|;,"
 # A text is a list where this share of a column's texts is within brackets, or has a separator.
 _MOST_BRACKETED = 0.95
 _SEPARATED = 0.05
@@ -20,12 +20,16 @@ _CODE = r"^0\d"
 _PLAIN_WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"
 # "12,5" and "1,234" are numbers of other countries as well as lists of two.
 _COMMA_NUMBER = r"^[-+]?[$£€¥]?\d+,\d+$|^[-+]?[$£€¥]?\d{1,3}(,\d{3})+$|^[-+]?\d+$"
+# "{'a': 1}", "{"a": 1}", DuckDB's and Spark's "{a=1}".
+_OBJECT = r"(?s)^\s*\{\s*(['\"][^'\"]*['\"]\s*:|\w+\s*[=:]).*\}\s*$"
+_AMOUNT = r"[$£€¥]|\d,\d"
 _SPACED_NUMBER = r"^[-+]?\d{1,3}( \d{3})*$"
 _SPACED_IDS = r"^-?\d+( +-?\d+)*$"
 #: Patterns are tried on so many texts before all.
 HEAD = 256
 # Shares are those of so many texts.
 _SOME = 10_000
+_PROSE_BLANKS, _PROSE_LETTERS = 3, 20
 # Of texts most of which are numbers, the others are named.
 _MOSTLY = 0.5
 
@@ -33,6 +37,21 @@ _MOSTLY = 0.5
 def has_codes(texts: pa.Array) -> bool:
     """Return whether a text has a zero in front, which a number would lose."""
     return _any(texts.filter(pc.starts_with(texts, "0")), _CODE)
+
+
+def has_digits(texts: pa.Array) -> bool:
+    """Return whether a text has a digit in it."""
+    return _any(texts, r"\d")
+
+
+def are_prose(texts: pa.Array) -> bool:
+    """Return whether most texts are sentences: several words, and more letters than names have."""
+    some = texts[:HEAD]
+    words = pc.count_substring_regex(some, r"\S\s+\S")
+    is_prose = pc.and_(
+        pc.greater_equal(words, _PROSE_BLANKS), pc.greater_equal(pc.utf8_length(some), _PROSE_LETTERS)
+    )
+    return _share(is_prose) > _MOSTLY
 
 
 def separator_of(texts: pa.Array, num_different: int) -> str:
@@ -45,6 +64,8 @@ def separator_of(texts: pa.Array, num_different: int) -> str:
     if not len(texts):
         return ""
     some = texts[:_SOME]
+    if _share(pc.match_substring_regex(texts[:HEAD], _OBJECT)) > _MOSTLY:
+        return ""
     if _share(are_bracketed(texts[:HEAD])) > _MOSTLY and _share(are_bracketed(some)) >= _MOST_BRACKETED:
         return _separator_in_brackets(some)
     for separator in _SEPARATORS:
@@ -90,7 +111,8 @@ def kind_of_ids(values: pa.Array) -> str:
     """Return what different values without nulls are as IDs.
 
     ``whole``: whole numbers of 64 bits. ``texts``: texts or bytes. ``beyond``: whole numbers of more bits, which are
-    hashed as texts. ``rounded``: whole numbers that lost digits. ``fractions``: other numbers.
+    hashed as texts. ``amounts``: whole numbers with signs of currencies or commas. ``rounded``: whole numbers that lost
+    digits. ``fractions``: other numbers.
     """
     if is_bytes(values.type):
         return "texts"
@@ -105,14 +127,18 @@ def kind_of_ids(values: pa.Array) -> str:
         values = without_missing(values).drop_null()
     if not isinstance(ids_of(values), OddValue):
         return "whole"
+    has_signs = False
     if is_text(values.type):
         if _all(values, r"^\s*-?\d+\s*$"):
             return "beyond"
+        has_signs = _any(values, _AMOUNT)
         values = numbers_of(values)
     if not pa.types.is_floating(values.type):
         return "beyond" if _all(values.cast(pa.string()), r"^-?\d+$") else "fractions"
     numbers = values.to_numpy(zero_copy_only=False)
-    return "rounded" if (numbers == np.floor(numbers)).all() else "fractions"
+    if not (numbers == np.floor(numbers)).all():
+        return "fractions"
+    return "amounts" if has_signs else "rounded"
 
 
 def odd_texts(texts: pa.Array) -> tuple[str, int] | None:
@@ -140,9 +166,12 @@ def odd_entry(texts: pa.Array) -> str:
             else f"{text[:24]!r} is not a number"
         )
     if _all(texts, _COMMA_NUMBER + r"|^[-+]?[$£€¥]?[\d.]+,\d+$|^[-+]?[$£€¥]?[\d.]+$"):
-        return f"{str(texts[0])[:24]!r} is not a number with a decimal point"
+        text = str(texts.filter(pc.match_substring(texts, ","))[0])[:24]
+        return f"{text!r} is not a number: its comma may separate thousands or decimals"
     if _share(pc.match_substring_regex(texts[:HEAD], r"^\s*[-+]?[\d.,]+\s?%\s*$")) > _MOSTLY:
         return f"{str(texts[0])[:24]!r} is not a number; without the sign it is"
+    if _share(pc.match_substring_regex(texts[:HEAD], _OBJECT)) > _MOSTLY:
+        return f"objects such as {str(texts[0])[:24]!r}; not split"
     if _share(are_bracketed(texts[:HEAD])) > _SEPARATED:
         return "some are within brackets; not split"
     for separator in _SEPARATORS:

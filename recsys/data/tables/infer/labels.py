@@ -15,18 +15,23 @@ from recsys.data.tables.infer.column import Column
 from recsys.schema import LabelColumn
 
 _NAMES = (
-    *("label", "click", "clicked", "is_click", "is_clicked", "target"),
+    *("label", "click", "clicked", "clk", "is_click", "is_clicked", "target"),
     *("conversion", "converted", "is_conversion", "purchase", "purchased"),
     *("liked", "like", "y", "rating", "stars", "overall"),
 )
-_RATINGS = ("rating", "ratings", "stars", "overall", "score")
+RATINGS = ("rating", "ratings", "stars", "overall", "score")
 # A rating of at least this share of the highest one is positive: 4 of 5, 8 of 10.
 _LIKED = 0.8
 _LARGEST_SCALE = 10
 _OUTCOME = re.compile(
-    r"(is_|has_|did_|label_)?(label|target|click|clicked|ctr|conversion|converted|cvr|purchase|purchased|buy|bought|"
+    r"(is_|has_|did_|label_|non_?)?(label|target|click|clicked|clk|ctr|conversion|converted|cvr|purchase|purchased|buy|bought|"
     r"like|liked|dislike|follow|followed|comment|commented|share|shared|forward|forwarded|favou?rite|fav|cart|"
     r"add_to_cart|install|installed|hate|long_view|profile_enter|finish|finished|rating|stars|overall)(_flag|_label)?"
+)
+# What users did after the label: for how long they watched, read or stayed.
+_MEASURE = re.compile(
+    r"((profile|comment|page|video)_)?(play|played|playing|watch|watched|watching|stay|dwell|read|reading)_?"
+    r"(time|times|duration|seconds|ratio|percentage|progress)(_?(ms|s|sec|seconds))?"
 )
 
 
@@ -76,13 +81,15 @@ def choose_labels(columns: Sequence[Column], names: Sequence[str]) -> list[Label
 
 
 def is_outcome(column: Column) -> bool:
-    """Return whether a column is named as a label, and its values may be those of one."""
+    """Return whether a column is named as a label or as a measure of what follows, and its values may be so."""
+    if _MEASURE.fullmatch(column.low):
+        return column.numbers is not None and column.dates is None
     if column.is_list or not _OUTCOME.fullmatch(column.low):
         return False
     numbers = column.numbers
     in_halves = numbers is not None and bool((numbers * 2 == np.floor(numbers * 2)).all())
     is_scale = in_halves and numbers is not None and float(numbers.max()) <= _LARGEST_SCALE
-    return column.is_binary or (is_scale and column.low in _RATINGS)
+    return column.is_binary or (is_scale and column.low in RATINGS)
 
 
 def _given(columns: Sequence[Column], text: str) -> Label:
@@ -127,7 +134,7 @@ def _threshold(name: str, numbers: NDArray[np.float64]) -> tuple[float, str]:
     in_halves = bool((values * 2 == np.floor(values * 2)).all())
     is_whole = bool((values == np.floor(values)).all())
     is_scale = in_halves and least > 0 and 3 <= most <= _LARGEST_SCALE
-    if least >= 0 and (is_scale or name in _RATINGS):
+    if least >= 0 and (is_scale or name in RATINGS):
         liked = values[np.searchsorted(values, _LIKED * most - 1e-9)]
         return float(max(liked, values[1])), "a rating: the chance of a high one is learned, not the rating"
     if is_whole and least == 0:

@@ -77,7 +77,7 @@ def infer(
     chosen = choose_labels([column for column in found if column.name not in given], labels)
     _check_classes(data, chosen)
     uses = {**given, **{label.column.name: ("label", label.reason) for label in chosen}}
-    for column in found:
+    for column in (*_time_of([column for column in found if column.name not in uses]), *found):
         if column.name not in uses:
             uses[column.name] = use_of(column, uses, files[0].kinds.get(column.name, ""))
     by_use = {
@@ -118,6 +118,12 @@ def infer(
             for name, (label, text) in shadows.items()
         ),
     )
+
+
+def _time_of(columns: Sequence[Column]) -> list[Column]:
+    """Return the column that orders the rows best: of dates rather than other numbers, the most different ones."""
+    times = [column for column in columns if not column.unread and len(column.values) and column.is_time()]
+    return sorted(times, key=lambda column: (column.dates is None, -column.num_values))[:1]
 
 
 def _shadows(by_use: Mapping[str, Sequence[Column]], labels: Sequence[Label]) -> dict[str, tuple[str, str]]:

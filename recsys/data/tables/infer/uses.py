@@ -7,7 +7,8 @@ import re
 import pyarrow as pa
 
 from recsys.data.tables.infer.column import Column
-from recsys.data.tables.infer.labels import is_outcome
+from recsys.data.tables.infer.kinds import are_prose
+from recsys.data.tables.infer.labels import RATINGS, is_outcome
 from recsys.data.tables.infer.row_ids import DIFFERENT, row_id_reason
 
 _WEIGHTS = ("sample_weight", "example_weight", "importance")
@@ -19,6 +20,8 @@ _IDS = re.compile(r"(^|_)(id|ids|code|category|cat|type|zip|hash)$|^c\d+$")
 # RecBole's types.
 _KINDS = {"token": "sparse", "float": "dense"}
 _DAYS_PER_YEAR = 366
+# Of texts in sentences, so many are different where they were written for their rows.
+_MOST_PROSE = 0.5
 # Words for parts of the day recur.
 _ROWS_PER_WORD = 20
 
@@ -54,31 +57,42 @@ def _use(column: Column, uses: dict[str, tuple[str, str]]) -> tuple[str, str]:
         return "ignored", column.unread
     if not len(column.values):
         return "ignored", "no values"
-    if is_outcome(column):
-        label = next(name for name, (use, _) in uses.items() if use == "label")
-        both = f"--label {label} --label {column.name}"
-        return "ignored", f"named as a label, and known only when {label!r} is, as a rule; {both} learns both"
+    is_constant = (
+        column.num_values == 1 and not pa.types.is_null(column.array.type) and not column.array.null_count
+    )
+    if is_outcome(column) and not is_constant:
+        return "ignored", _outcome_reason(column, uses)
     if column.is_time() and not any(use == "time" for use, _ in uses.values()):
         return "time", _time_reason(column)
     if column.low in _WEIGHTS and column.numbers is not None and column.numbers.min() >= 0:
         return "weight", "named as one"
-    if column.num_values == 1 and not pa.types.is_null(column.array.type) and not column.array.null_count:
+    if is_constant:
         return "ignored", "the same in every row"
     if column.dates is not None:
         return _date_use(column)
     if column.is_time():
         return "ignored", f"a second time; {column.date_form.note}"
     is_quantity = bool(_COUNTS.search(column.low)) and not _IDS.search(column.low)
-    if column.numbers is None or (column.is_whole and not is_quantity):
+    is_amount = column.numbers is not None and column.is_text and column.ids == "amounts"
+    if column.numbers is None or (column.is_whole and not is_quantity and not is_amount):
         reason = row_id_reason(column)
         if reason:
             return "ignored", reason
+    if column.is_text and not column.separator and column.numbers is None and _is_prose(column):
+        return (
+            "ignored",
+            f"texts in sentences, of which {column.num_values / len(column.values):.0%} are different",
+        )
     if column.is_list or column.numbers is None:
         return _list_use(column)
     if not column.is_whole:
         return "dense", "numbers with fractions"
     if column.ids == "texts":
         return "sparse", "texts: true and false"
+    if column.is_truth:
+        return "sparse", "true and false, as 1 and 0"
+    if is_amount:
+        return "dense", f"amounts, such as {str(column.values[0])[:24]!r}"
     if column.ids == "beyond":
         return "sparse", "whole numbers beyond 64 bits, which are hashed as texts"
     if column.ids == "rounded":
@@ -88,6 +102,20 @@ def _use(column: Column, uses: dict[str, tuple[str, str]]) -> tuple[str, str]:
     if is_quantity:
         return "dense", "named as a quantity"
     return "sparse", "whole numbers, which may be IDs"
+
+
+def _outcome_reason(column: Column, uses: dict[str, tuple[str, str]]) -> str:
+    label = next(name for name, (use, _) in uses.items() if use == "label")
+    reason = f"known only when {label!r} is, as a rule"
+    if not column.is_binary and column.low not in RATINGS:
+        return f"named as a measure of what follows, {reason}"
+    if column.num_missing:
+        return f"named as a label, and {reason}"
+    return f"named as a label, and {reason}; --label {label} --label {column.name} learns both"
+
+
+def _is_prose(column: Column) -> bool:
+    return column.num_values > _MOST_PROSE * len(column.values) and are_prose(column.different)
 
 
 def _time_reason(column: Column) -> str:
@@ -106,7 +134,7 @@ def _list_use(column: Column) -> tuple[str, str]:
         of = "texts" if column.ids in ("texts", "beyond") else "whole numbers"
         return "sparse", f"lists of {of} separated by {column.separator!r}"
     if column.is_list:
-        return "sparse", "lists of texts" if column.is_text else "lists"
+        return "sparse", "lists of texts" if column.is_text else "lists of whole numbers"
     return "sparse", "texts" if column.is_text else "bytes, which are hashed"
 
 

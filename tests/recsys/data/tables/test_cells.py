@@ -89,9 +89,15 @@ def test_texts_give_the_ids_of_lists(form: object, separator: str, strings: str)
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        (["12,5", "13,25", "7", "12,5"], "'12,5' is not a number with a decimal point"),
+        (
+            ["12,5", "13,25", "7", "12,5"],
+            "'12,5' is not a number: its comma may separate thousands or decimals",
+        ),
         (["1,234", "12,345", "999", "1,234"], "is not a number"),
         (["[a] b", "[a]", "c", "d"], "some are within brackets; not split"),
+        (["{'a': 1, 'b': 2}", "{'a': 3, 'b': 2}"] * 2, "objects such as \"{'a': 1, 'b': 2}\"; not split"),
+        (['{"a": [1, 2]}', '{"b": 1}'] * 2, "objects such as"),
+        (["{a=1, b=2}", "{a=3, b=2}"] * 2, "objects such as"),
         (["x; y", "z", "u; w", "z"], "50% have ';' in them; not split"),
     ],
 )

@@ -89,6 +89,25 @@ def test_codes_with_leading_zeros_are_texts() -> None:
     assert (spec.name, spec.strings) == ("zip_code", "xxh64")
 
 
+def test_amounts_are_numbers_and_true_is_no_number() -> None:
+    amounts = pa.table(
+        {
+            "click": [0, 1] * 200,
+            "user_id": [i % 9 for i in range(400)],
+            **{"paid": [f"${i % 300}" for i in range(400)], "fee": [f"€ {i % 90}" for i in range(400)]},
+            **{"sum": [f"${i % 7 + 1},{i % 300 + 100}" for i in range(400)], "verified": [True, False] * 200},
+        }
+    )
+    inferred = infer(amounts)
+    assert inferred.schema.dense_names == ("paid", "fee", "sum")
+    found = {column.name: (column.kind, column.reason) for column in inferred.columns}
+    assert found["paid"] == ("whole numbers", "amounts, such as '$0'")
+    assert found["verified"] == (
+        "true and false",
+        "true and false, as 1 and 0; alone tells it with an AUC of 1.000 (label 'click')",
+    )
+
+
 def test_labels_by_name() -> None:
     table = pa.table({"id": [5, 6, 7, 8], "bought": [0, 1, 1, 0], "viewed": [1, 1, 1, 0]})
     schema = infer(table, labels=("bought", "viewed")).schema

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import uuid
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,11 @@ def _dictionary(kind: pa.DataType) -> pa.Array:
         pytest.param(pa.array([t.encode() for t in _TEXTS]), _TEXTS, id="binary"),
         pytest.param(pa.array([t.encode() for t in _TEXTS], pa.binary(2)), _TEXTS, id="fixed_size_binary"),
         pytest.param(pa.array([t.encode() for t in _TEXTS], pa.large_binary()), _TEXTS, id="large_binary"),
+        pytest.param(
+            pa.array([None, *(uuid.UUID(int=int(n) << 90).bytes for n in _NUMBERS[1:])], pa.uuid()),
+            [None, *(str(uuid.UUID(int=int(n) << 90)) for n in _NUMBERS[1:])],
+            id="uuid",
+        ),
         pytest.param(compute.run_end_encode(pa.array(_TEXTS)), _TEXTS, id="run_end_encoded"),
         pytest.param(pa.array(_LISTS, pa.large_list(pa.large_string())), _LISTS, id="large_list"),
         pytest.param(pa.array(_LISTS, pa.list_view(pa.string())), _LISTS, id="list_view"),

@@ -53,6 +53,15 @@ def _avazu(folder: Path) -> Path:
     return folder / "train.gz"
 
 
+def _products(*, item_first: bool) -> Iterator[str]:
+    draw = np.random.default_rng(0).integers
+    for i in range(_NUM_ROWS):
+        pair = [f"A{draw(1, 40):013d}", f"B{draw(1, 90):09d}"]
+        yield ",".join(
+            [*(reversed(pair) if item_first else pair), f"{draw(1, 6)}.0", str(978_300_760 + 60 * i)]
+        )
+
+
 _MOVIES = ("userId", "movieId")
 _CATEGORIES = tuple(f"C{i}" for i in range(1, 27))
 _FILES: list[tuple[str, Callable[[Path], Path], str, tuple[str, ...], int]] = [
@@ -60,6 +69,16 @@ _FILES: list[tuple[str, Callable[[Path], Path], str, tuple[str, ...], int]] = [
     ("criteo", lambda f: _lines(f / "train.txt", _criteo()), "label", _CATEGORIES, 13),
     ("criteo-day", lambda f: _lines(f / "day_0.gz", _criteo()), "label", _CATEGORIES, 13),
     ("criteo-tsv", lambda f: _lines(f / "day_0.tsv", _criteo()), "label", _CATEGORIES, 13),
+    (
+        "amazon-2014",
+        lambda f: _lines(f / "ratings_Toys.csv", _products(item_first=False)),
+        *("rating", ("user_id", "item_id"), 0),
+    ),
+    (
+        "amazon-2018",
+        lambda f: _lines(f / "Toys.csv", _products(item_first=True)),
+        *("rating", ("item_id", "user_id"), 0),
+    ),
     ("movielens-100k", lambda f: _lines(f / "u.data", _ratings("\t", halves=False)), "rating", _MOVIES, 0),
     ("movielens-1m", lambda f: _lines(f / "ratings.dat", _ratings("::", halves=False)), "rating", _MOVIES, 0),
     ("movielens-10m", lambda f: _lines(f / "ratings.dat", _ratings("::", halves=True)), "rating", _MOVIES, 0),
@@ -124,6 +143,13 @@ def test_criteos_first_line_is_data(tmp_path: Path) -> None:
     assert examples.labels[0, 0] == float(first[0])
     expected = [float(number) if number else np.nan for number in first[1:14]]
     np.testing.assert_array_equal(examples.dense[0], np.array(expected, np.float32))
+
+
+def test_users_of_ali_ccp_are_no_table_of_examples(tmp_path: Path) -> None:
+    users = ["84dceed2e3a667f8,2,101\x0231\x031.0\x01121\x027\x031.0"]
+    path = _lines(tmp_path / "common_features_train.csv", iter(users))
+    with pytest.raises(DataError, match="which looks like data, expected a line with the columns' names"):
+        infer(path)
 
 
 def test_wrong_lines_of_files_without_header_are_named(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_rows_without_a_time_are_learned_from(tmp_path: Path, zero: str) -> None
         pytest.param("hour", [i % 24 for i in range(400)], "sparse", "no dates, as 0 to 23 are", id="hours"),
         pytest.param("timestamp", range(0, 4000, 10), "time", "no dates, as 0 to 3990 are", id="relative"),
         pytest.param(
-            "dwell_time", [i % 377 for i in range(400)], "dense", "named as a time; no dates", id="long"
+            "travel_time", [i % 377 for i in range(400)], "dense", "named as a time; no dates", id="long"
         ),
         pytest.param("visits_ms", range(400), "dense", "named as a quantity", id="quantity"),
         pytest.param("expiry", ["31/02/2026", "14/03/2026"] * 200, "sparse", "texts", id="no-such-day"),
@@ -162,3 +162,13 @@ def test_a_time_that_does_not_divide_the_rows(tmp_path: Path, capsys: pytest.Cap
         "recsys-train: schema.time: column 'hour' is 2014-10-21 00:00:00 in all rows; held out are the last 10% of "
         "the rows as they lie\n"
     )
+
+
+def test_the_finest_time_orders_the_rows() -> None:
+    days = [f"{at:%Y%m%d}" for at in _MOMENTS]
+    clock = [int(f"{at:%H%M}") for at in _MOMENTS]
+    table = pa.table({"click": [0, 1] * 200, "user_id": [i % 9 for i in range(400)], "date": days})
+    assert infer(table.append_column("time_ms", [[1000 * s for s in _SECONDS]])).schema.time == "time_ms"
+    # A clock without a day orders nothing, although it differs more.
+    assert infer(table.append_column("time", [clock])).schema.time == "date"
+    assert infer(table.add_column(0, "time", [clock])).schema.time == "date"

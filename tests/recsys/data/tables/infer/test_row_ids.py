@@ -84,6 +84,14 @@ def test_what_comes_again_elsewhere_is_kept(name: str, values: Any, use: str) ->
     assert _found(name, values)[0] == use
 
 
+def test_sentences_are_ignored_though_some_come_again() -> None:
+    many = _N * 3 // 4
+    reviews = [f"I have had this one for {i % many} days now." for i in range(_N)]
+    assert _found("body", reviews) == ("ignored", "texts in sentences, of which 75% are different")
+    titles = [f"The Return of the King, part {i % 20}" for i in range(_N)]
+    assert _found("title", titles)[0] == "sparse"
+
+
 def test_users_that_never_come_twice_in_many_rows_are_ignored() -> None:
     assert _found("user_id", range(10_000), 10_000) == ("ignored", "different in every row")
     assert _found("user_id", range(9_999), 9_999)[0] == "sparse"

@@ -96,6 +96,20 @@ def test_other_labels_are_no_features(name: str, values: Any) -> None:
     assert infer(data, ["click", name]).schema.label_names == ("click", name)
 
 
+def test_measures_of_what_follows_are_no_features() -> None:
+    after = dict.fromkeys(
+        ("play_time_ms", "watch_ratio", "watching_times", "read_percentage", "stayTime"), _NOISE
+    )
+    data = _table(**after, is_hate=[0] * _N, duration=_NOISE, follow=[None, *[0, 1] * (_N // 2 - 1), 1])
+    found = {column.name: column for column in infer(data).columns}
+    assert all(found[name].use == "ignored" for name in after)
+    assert "named as a measure of what follows, known only when" in found["watch_ratio"].reason
+    assert found["duration"].use == "dense"
+    # Labels that training refuses are not proposed.
+    assert found["follow"].reason == "named as a label, and known only when 'click' is, as a rule"
+    assert found["is_hate"].reason == "the same in every row"
+
+
 def test_what_is_named_otherwise_is_kept() -> None:
     data = _table(rating=_NOISE * 5, like=_RNG.integers(0, 50, _N), followers=_RNG.integers(0, 9, _N))
     schema = infer(data).schema
