@@ -1,7 +1,8 @@
 """How many samples recsys-train takes per second of processor time, beside a plain PyTorch loop, in turns.
 
 Ours reads a Parquet file, hashes its texts and trains as recsys-train does. The plain loop gets tensors of IDs, without
-reading and hashing: nn.Embedding(sparse=True) for each table, Adagrad for all. Both train a DLRM of the same sizes.
+reading and hashing: nn.Embedding(sparse=True) for each table, Adagrad for all. Both train a DLRM of the same sizes:
+those that recsys-train has by default, then wide layers. The dense layers' products alone are the limit of both.
 
 Shape letters: B batch, D dim, F sparse features, I dense features.
 """
@@ -43,8 +44,8 @@ from recsys.train.trainer import Trainer
 TARGET = 1.5
 OURS, OURS_READ, PLAIN = "recsys-train", "recsys-train, already read", "plain PyTorch"
 OURS_BF16 = "recsys-train --matmul-precision bfloat16"
-_DIM = 16
-_LAYERS = (512, 256)
+PRODUCTS = "products of the dense layers alone"
+_DIM = ModelConfig.embedding_dim
 _TABLE_ROWS = 100_000
 _LEARNING_RATE = 0.01
 _EPILOG = f"""\
@@ -71,20 +72,53 @@ class PlainResult:
     ratio: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """A DLRM's layers and its batches.
+
+    Attributes:
+        name: of the option ``--sizes``.
+        batch_size: B.
+        dense: sizes of the layers on the dense features; one of D follows.
+        over: sizes of the layers over the interactions; one of 1 follows.
+    """
+
+    name: str
+    batch_size: int
+    dense: tuple[int, ...]
+    over: tuple[int, ...]
+
+    def stacks(self) -> tuple[list[int], list[int]]:
+        """Return the widths of both stacks, inputs and results included."""
+        pairs = (NUM_TEXTS + 1) * NUM_TEXTS // 2
+        return [NUM_NUMBERS, *self.dense, _DIM], [_DIM + pairs, *self.over, 1]
+
+
+SIZES = (
+    Sizes(
+        name="default",
+        batch_size=TrainConfig.batch_size,
+        dense=ModelConfig.dense_layers,
+        over=ModelConfig.over_layers,
+    ),
+    Sizes(name="wide", batch_size=2048, dense=(512, 256), over=(512, 256)),
+)
+
+
 class PlainDLRM(nn.Module):
     """A DLRM as a tutorial has it: a table for each feature, pairwise products by ``bmm``."""
 
     triangle: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         tables = [nn.Embedding(_TABLE_ROWS, _DIM, sparse=True) for _ in range(NUM_TEXTS)]
         for table in tables:
             nn.init.uniform_(table.weight, -0.01, 0.01)
         self.tables = nn.ModuleList(tables)
-        self.bottom = _layers([NUM_NUMBERS, *_LAYERS, _DIM], ends_linear=False)
-        pairs = (NUM_TEXTS + 1) * NUM_TEXTS // 2
-        self.top = _layers([_DIM + pairs, *_LAYERS, 1], ends_linear=True)
+        dense, over = sizes.stacks()
+        self.bottom = _layers(dense, ends_linear=False)
+        self.top = _layers(over, ends_linear=True)
         self.register_buffer("triangle", torch.triu_indices(NUM_TEXTS + 1, NUM_TEXTS + 1, 1))
 
     def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
@@ -107,10 +141,10 @@ def _layers(sizes: Sequence[int], *, ends_linear: bool) -> nn.Sequential:
 class Plain:
     """The plain loop over tensors that are read once, beforehand."""
 
-    def __init__(self, made: Sequence[LabeledBatch]) -> None:
+    def __init__(self, made: Sequence[LabeledBatch], sizes: Sizes) -> None:
         # In the order of training, as ours; a missing number is 0 and a missing text is ID 0.
         self._batches = [_tensors(batch) for batch in made]
-        self._model = PlainDLRM()
+        self._model = PlainDLRM(sizes)
         self._optimizer = torch.optim.Adagrad(self._model.parameters(), lr=_LEARNING_RATE)
 
     def epoch(self) -> None:
@@ -132,10 +166,10 @@ def _tensors(batch: LabeledBatch) -> tuple[Tensor, Tensor, Tensor]:
 class Ours:
     """The trainer of recsys-train."""
 
-    def __init__(self, dataset: Dataset, batch_size: int, made: Sequence[LabeledBatch] = ()) -> None:
-        self._dataset, self._batch_size, self._made = dataset, batch_size, made
-        model = ModelConfig(embedding_dim=_DIM, dense_layers=_LAYERS, over_layers=_LAYERS)
-        config = TrainConfig(batch_size=batch_size, optimizer="adagrad", learning_rate=_LEARNING_RATE)
+    def __init__(self, dataset: Dataset, sizes: Sizes, made: Sequence[LabeledBatch] = ()) -> None:
+        self._dataset, self._batch_size, self._made = dataset, sizes.batch_size, made
+        model = ModelConfig(embedding_dim=_DIM, dense_layers=sizes.dense, over_layers=sizes.over)
+        config = TrainConfig(batch_size=sizes.batch_size, optimizer="adagrad", learning_rate=_LEARNING_RATE)
         self._trainer = Trainer(model.factory, model.arguments(dataset), config, ONE_RANK)
 
     def epoch(self) -> None:
@@ -148,6 +182,28 @@ class Ours:
         with Prefetch(source, RunConfig.prefetch) as ahead:
             for _ in self._trainer.steps(ahead):
                 pass
+
+
+class Products:
+    """The products that the dense layers need in float32: each one's result and both gradients."""
+
+    def __init__(self, sizes: Sizes, num_samples: int) -> None:
+        pairs = [pair for widths in sizes.stacks() for pair in pairwise(widths)]
+        self._layers = [
+            (torch.rand(sizes.batch_size, n), torch.rand(m, n), torch.rand(sizes.batch_size, m))
+            for n, m in pairs
+        ]
+        self._num_batches = round(num_samples / sizes.batch_size)
+
+    @torch.no_grad()
+    def epoch(self) -> None:
+        """Multiply for all batches."""
+        for _ in range(self._num_batches):
+            for given, weight, gradient in self._layers:
+                torch.mm(given, weight.t())
+                torch.mm(gradient.t(), given)
+                if given.size(1) != NUM_NUMBERS:
+                    torch.mm(gradient, weight)
 
 
 def _in_bfloat16(epoch: Callable[[], None]) -> Callable[[], None]:
@@ -185,36 +241,55 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine = prepare()
     torch.set_num_threads(1)
     num_rows = 8_192 if args.quick else args.rows
+    chosen = [sizes for sizes in SIZES if args.sizes in ("all", sizes.name)]
     with tempfile.TemporaryDirectory() as folder, process_group(ONE_RANK):
         dataset = table_dataset(write_table(Path(folder), num_rows, "parquet"), schema())
-        made = list(batches(dataset.train(), args.batch_size, EpochOrder(seed=0, epoch=0)))
-        sides: dict[str, Callable[[], None]] = {
-            PLAIN: Plain(made).epoch,
-            OURS: Ours(dataset, args.batch_size).epoch,
-            OURS_READ: Ours(dataset, args.batch_size, made).epoch,
-            OURS_BF16: _in_bfloat16(Ours(dataset, args.batch_size).epoch),
-        }
-        results = _measured(sides, dataset.num_train_rows, 1 if args.quick else args.rounds)
-        if args.profile:
-            for name in (PLAIN, OURS_READ):
-                _print_profile(name, sides[name])
-    bars = [Bar(f"{r.name} ÷ {PLAIN}", TARGET, r.ratio) for r in results if r.name in (OURS, OURS_BF16)]
+        measured = {sizes: _results(dataset, sizes, args) for sizes in chosen}
+    bars = [
+        Bar(f"{sizes.name}: {result.name} ÷ {PLAIN}", TARGET, result.ratio)
+        for sizes, results in measured.items()
+        for result in results
+        if result.name in (OURS, OURS_BF16)
+    ]
     if args.json:
-        print(json.dumps({"results": [asdict(result) for result in results], "bars": bars_json(bars)}))
+        found = {sizes.name: [asdict(result) for result in results] for sizes, results in measured.items()}
+        print(json.dumps({"results": found, "bars": bars_json(bars)}))
         return exit_status(bars, args)
     console = wide_console()
     console.print(machine.text(), soft_wrap=True)
-    table = Table(
-        title=f"samples per processor second: {dataset.num_train_rows:,} rows, batch {args.batch_size}",
-        title_justify="left",
+    for sizes, results in measured.items():
+        console.print(_table(sizes, results, dataset.num_train_rows))
+    console.print(bar_table(bars))
+    return exit_status(bars, args)
+
+
+def _results(dataset: Dataset, sizes: Sizes, args: argparse.Namespace) -> list[PlainResult]:
+    made = list(batches(dataset.train(), sizes.batch_size, EpochOrder(seed=0, epoch=0)))
+    sides: dict[str, Callable[[], None]] = {
+        PLAIN: Plain(made, sizes).epoch,
+        OURS: Ours(dataset, sizes).epoch,
+        OURS_READ: Ours(dataset, sizes, made).epoch,
+        OURS_BF16: _in_bfloat16(Ours(dataset, sizes).epoch),
+        PRODUCTS: Products(sizes, dataset.num_train_rows).epoch,
+    }
+    results = _measured(sides, dataset.num_train_rows, 1 if args.quick else args.rounds)
+    if args.profile:
+        for name in (PLAIN, OURS_READ):
+            _print_profile(f"{sizes.name}: {name}", sides[name])
+    return results
+
+
+def _table(sizes: Sizes, results: Sequence[PlainResult], num_samples: int) -> Table:
+    title = (
+        f"{sizes.name} sizes, samples per processor second: {num_samples:,} rows, batch {sizes.batch_size}, layers "
+        f"{'-'.join(map(str, sizes.dense))} and {'-'.join(map(str, sizes.over))}"
     )
+    table = Table(title=title, title_justify="left")
     for name in ("side", "samples/s", f"÷ {PLAIN}"):
         table.add_column(name, justify="left" if name == "side" else "right")
     for result in results:
         table.add_row(result.name, f"{result.samples_per_cpu_s:,.0f}", f"{result.ratio:.2f}")
-    console.print(table)
-    console.print(bar_table(bars))
-    return exit_status(bars, args)
+    return table
 
 
 def _measured(sides: dict[str, Callable[[], None]], num_samples: int, num_rounds: int) -> list[PlainResult]:
@@ -262,7 +337,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rows", type=count, default=100_000, metavar="N", help="of the table (default 100000)"
     )
-    parser.add_argument("--batch-size", type=count, default=2048, metavar="B", help="default: 2048")
+    names = ["all", *(sizes.name for sizes in SIZES)]
+    parser.add_argument("--sizes", choices=names, default="all", help="of layers and batches (default all)")
     parser.add_argument("--rounds", type=count, default=5, metavar="N", help="turns of each side (default 5)")
     parser.add_argument("--profile", action="store_true", help="print where an epoch's time goes, to stderr")
     return parser

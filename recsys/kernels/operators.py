@@ -1,4 +1,4 @@
-"""The operators of recsys_ops in loaded graphs, where ``make native`` has built them.
+"""The operators of recsys_ops, where ``make native`` has built them: in loaded graphs, and for training in host memory.
 
 Artifacts call operators of torch and FBGEMM alone, so that ``torch.jit.load`` opens them anywhere. Loaders exchange
 some of these in the frozen graph: linear layers with the activation behind them, the interaction of a DLRM, and lookups
@@ -86,6 +86,15 @@ def read_rows(data: Any, offsets: Any, sizes: Any, ahead: int) -> int:
     """
     read: int = _usable().read_rows(data, offsets, sizes, ahead)
     return read
+
+
+def rows_updater() -> Callable[[Any, Tensor], None] | None:
+    """Return a function that does what ``recsys.kernels.rowwise.RowWiseStep.update`` does, with a step and a gradient.
+
+    None if the operators cannot be used, or were built before they had it.
+    """
+    updater: Callable[[Any, Tensor], None] | None = getattr(_loaded()[0], "update_rows", None)
+    return updater
 
 
 def exchange(frozen: torch.jit.ScriptModule, linear_dtype: str, *, plans: bool = True) -> Exchanged:

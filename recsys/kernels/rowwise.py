@@ -1,6 +1,7 @@
 """The backward pass of row-wise Adagrad in host memory, for lookups whose rows have one width.
 
-FBGEMM 1.8's takes several times as long. Each looked-up row is updated once, by the sum of its gradients ``g``:
+FBGEMM 1.8's takes several times as long. ``cpp_client/ops/row_wise.cpp`` does the same as the code here. Each
+looked-up row is updated once, by the sum of its gradients ``g``:
 
     s' = s + mean(g²),    w' = w - learning_rate * g / (sqrt(s') + eps)
 
@@ -15,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from recsys.kernels.operators import rows_updater
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +50,18 @@ class RowWiseStep:
 
     @torch.no_grad()
     def update(self, gradient: Tensor) -> None:
-        """Update the looked-up rows."""
+        """Update the looked-up rows, natively where that is built."""
         if not self.values.numel():
             return
+        updater = rows_updater()
+        if updater is not None:
+            updater(self, gradient)
+        else:
+            self.update_by_torch(gradient)
+
+    @torch.no_grad()
+    def update_by_torch(self, gradient: Tensor) -> None:
+        """Update the looked-up rows with operators of torch; there is one at least."""
         num_slots, num_bags = self.first_rows.size(0), (self.offsets.size(0) - 1) // self.first_rows.size(0)
         ids_per_slot = self.offsets[::num_bags].diff()
         firsts = self.first_rows.repeat_interleave(ids_per_slot, output_size=self.values.size(0))

@@ -229,6 +229,13 @@ class _Task(nn.Module):
         return loss * (self._world_size / batch.num_global_rows), step
 
 
+class _Optimizer(CombinedOptimizer):
+    """All optimizers as one. Gradients are dropped after each step: keeping them takes a pass of zeros and a sum."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+
+
 def _sharders(config: TrainConfig, *, fused_decay: bool) -> list[ModuleSharder[Any]]:
     decay = config.row_weight_decay if fused_decay else 0.0
     fused_params = {
@@ -249,7 +256,9 @@ def _optimizer(model: DistributedModelParallel, config: TrainConfig) -> Combined
 
     def dense_optimizer(parameters: list[Tensor]) -> torch.optim.Optimizer:
         kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.Adagrad
-        return kind(parameters, lr=config.learning_rate)
+        # One pass over all parameters in host memory; elsewhere torch chooses.
+        is_fused = all(parameter.device.type == "cpu" for parameter in parameters) or None
+        return kind(parameters, lr=config.learning_rate, fused=is_fused)
 
     def row_optimizer(parameters: list[Tensor]) -> torch.optim.Optimizer:
         return RowWiseAdagrad(
@@ -265,7 +274,7 @@ def _optimizer(model: DistributedModelParallel, config: TrainConfig) -> Combined
         parts.append(KeyedOptimizerWrapper(dense, dense_optimizer))
     if tables:
         parts.append(KeyedOptimizerWrapper(tables, row_optimizer))
-    return CombinedOptimizer(parts)
+    return _Optimizer(parts)
 
 
 def _freeze_dense(model: nn.Module) -> None:

@@ -3,6 +3,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
@@ -12,6 +13,7 @@
 #include "binding/build.h"
 #include "ops/isa.h"
 #include "ops/probe.h"
+#include "ops/row_wise.h"
 #include "ops/torch/graph/direct.h"
 #include "ops/torch/graph/exchange.h"
 #include "ops/torch/operators.h"
@@ -54,6 +56,61 @@ std::uint8_t CheckedReadRows(const py::buffer& data, const py::buffer& offsets,
   const py::gil_scoped_release released;
   return recsys::ops::ReadRows(static_cast<const std::uint8_t*>(bytes.ptr), from, length, at.size,
                                ahead);
+}
+
+/// Returns a step's tensor, checked.
+at::Tensor TensorOf(const py::handle& step, const char* name, at::ScalarType type) {
+  const auto tensor = step.attr(name).cast<at::Tensor>();
+  TORCH_CHECK_VALUE(tensor.scalar_type() == type && tensor.is_contiguous() && tensor.is_cpu(), name,
+                    ": got ", tensor.toString(), ' ', tensor.sizes(), ", expected contiguous ",
+                    type, " in host memory");
+  return tensor;
+}
+
+/// UpdateRows of a recsys.kernels.rowwise.RowWiseStep, with its sizes checked.
+void CheckedUpdateRows(const py::handle& step, const at::Tensor& gradient) {
+  const at::Tensor weight = TensorOf(step, "weight", at::kFloat);
+  const at::Tensor state = TensorOf(step, "state", at::kFloat);
+  const at::Tensor values = TensorOf(step, "values", at::kLong);
+  const at::Tensor offsets = TensorOf(step, "offsets", at::kLong);
+  const at::Tensor first_rows = TensorOf(step, "first_rows", at::kLong);
+  const bool has_weights = !step.attr("weights").is_none();
+  const at::Tensor weights = has_weights ? TensorOf(step, "weights", at::kFloat) : at::Tensor();
+  const bool is_pooled = step.attr("is_pooled").cast<bool>();
+  const std::int64_t num_slots = first_rows.numel(), num_ids = values.numel();
+  TORCH_CHECK_VALUE(weight.dim() == 2 && state.numel() == weight.size(0),
+                    "weight, state: expected [R, D] and [R]");
+  TORCH_CHECK_VALUE(num_slots > 0 && offsets.numel() > 0 && (offsets.numel() - 1) % num_slots == 0,
+                    "offsets, first_rows: expected [S * B + 1] and [S]");
+  TORCH_CHECK_VALUE(!has_weights || weights.numel() == num_ids, "weights: expected [N]");
+  const std::int64_t num_bags = (offsets.numel() - 1) / num_slots;
+  const std::int64_t* const bounds = offsets.const_data_ptr<std::int64_t>();
+  TORCH_CHECK_VALUE(bounds[0] == 0 && bounds[offsets.numel() - 1] == num_ids &&
+                        std::is_sorted(bounds, bounds + offsets.numel()),
+                    "offsets: expected numbers from 0 to ", num_ids, " that never fall");
+  const std::int64_t num_vectors = is_pooled ? num_slots * num_bags : num_ids;
+  TORCH_CHECK_VALUE(gradient.scalar_type() == at::kFloat && gradient.is_contiguous() &&
+                        gradient.numel() == num_vectors * weight.size(1),
+                    "gradient: got ", gradient.sizes(), ", expected contiguous float32 of ",
+                    num_vectors, " x ", weight.size(1));
+  recsys::ops::RowWiseStep made{};
+  made.weight = weight.mutable_data_ptr<float>();
+  made.state = state.mutable_data_ptr<float>();
+  made.gradient = gradient.const_data_ptr<float>();
+  made.values = values.const_data_ptr<std::int64_t>();
+  made.offsets = bounds;
+  made.first_rows = first_rows.const_data_ptr<std::int64_t>();
+  made.weights = has_weights ? weights.const_data_ptr<float>() : nullptr;
+  made.num_rows = weight.size(0);
+  made.dim = weight.size(1);
+  made.num_slots = num_slots;
+  made.num_bags = num_bags;
+  made.is_mean = step.attr("is_mean").cast<bool>();
+  made.is_pooled = is_pooled;
+  made.learning_rate = step.attr("learning_rate").cast<float>();
+  made.eps = step.attr("eps").cast<float>();
+  const py::gil_scoped_release released;
+  recsys::ops::UpdateRows(made);
 }
 
 /// Returns the outputs of a graph by name.
@@ -142,4 +199,5 @@ PYBIND11_MODULE(_ops, module) {
   module.def("isa", [] { return recsys::ops::NameOf(recsys::ops::ChosenIsa()); });
   module.def("force_isa", &recsys::ops::ForceIsa);
   module.def("read_rows", &CheckedReadRows);
+  module.def("update_rows", &CheckedUpdateRows);
 }

@@ -11,7 +11,7 @@ sent separately (``hierarchical``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -32,6 +32,10 @@ class _Source:
     rank: int
     group: int
     start: int
+
+
+#: First column of the output, width, sources, and the pair by whose bag sizes the sum is divided.
+_Piece = tuple[int, int, tuple[_Source, ...], int | None]
 
 
 class PooledColumns:
@@ -62,7 +66,7 @@ class PooledColumns:
         for groups in of_rank.values():
             for g, start in zip(groups, accumulate((group_dims[g] for g in groups), initial=0), strict=False):
                 starts[g] = start
-        self.pieces: list[tuple[int, int, tuple[_Source, ...], int | None]] = []
+        self.pieces: list[_Piece] = []
         at = 0
         for piece in pooled_pieces(layout):
             # A host's ranks, whose parts are all in one sum, count as one source.
@@ -72,11 +76,22 @@ class PooledColumns:
                 else _Source(layout.groups[g].rank, g, starts.get(g, 0) + start)
                 for g, start in piece.sources
             )
-            self.pieces.append((at, piece.width, tuple(sources), piece.mean_of))
+            self._append((at, piece.width, tuple(sources), piece.mean_of))
             at += piece.width
         self.total_dim = at
         self.buffers = Buffers()
         self.num_pairs = len(layout.pairs)
+
+    def _append(self, piece: _Piece) -> None:
+        """Append a piece; one whose columns follow those of the last one in every source makes that wider."""
+        start, width, sources, mean_of = piece
+        if self.pieces and mean_of is None:
+            last_start, last_width, last_sources, last_mean_of = self.pieces[-1]
+            after = tuple(replace(source, start=source.start + last_width) for source in last_sources)
+            if last_mean_of is None and after == sources:
+                self.pieces[-1] = (last_start, last_width + width, last_sources, None)
+                return
+        self.pieces.append((start, width, sources, mean_of))
 
 
 class PooledExchange:

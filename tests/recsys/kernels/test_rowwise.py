@@ -5,12 +5,15 @@ Shape letters: B batch, D embedding dim, S slots.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from recsys.configs import DataType, PoolingType
-from recsys.kernels.rowwise import RowWiseLookup
+from recsys.kernels.operators import rows_updater, why_missing
+from recsys.kernels.rowwise import RowWiseLookup, RowWiseStep
 from recsys.kernels.training import FusedLookup, KernelConfig, ShardConfig
 from recsys.optim.fused_config import EmbOptimType, FusedConfig
 
@@ -52,6 +55,16 @@ def _trained(lookup: FusedLookup, lengths: Tensor, *, weighted: bool) -> list[Te
     return [*made, *(w.detach() for w in lookup.weights), *(s["momentum1"] for s in lookup.states())]
 
 
+@pytest.fixture(params=["native", "torch"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates by the native module, and by torch's operators."""
+    if request.param == "torch":
+        monkeypatch.setattr("recsys.kernels.rowwise.rows_updater", lambda: None)
+    elif rows_updater() is None:
+        pytest.skip(why_missing() or "the library of operators is older")
+
+
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("pooling", list(PoolingType))
 @pytest.mark.parametrize("lengths", ["ones", "mixed", "none"])
@@ -89,3 +102,62 @@ def test_what_it_does_not_know_is_left_to_fbgemm(monkeypatch: pytest.MonkeyPatch
         config = FusedConfig(**{"optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD, **changes})  # type: ignore[arg-type]
         kernel = KernelConfig(name="fused", fused=config)
         FusedLookup(_SHARDS, _SLOTS, PoolingType.SUM, kernel, _CPU)(values, offsets, None)
+
+
+def _step(num_bags: int, values: Tensor, weights: Tensor | None = None) -> RowWiseStep:
+    """One step of three slots, the first and the last of one shard of 500 rows."""
+    generator = torch.Generator().manual_seed(2)
+    sizes = torch.zeros(3 * num_bags, dtype=torch.int64)
+    sizes += torch.bincount(
+        torch.randint(0, 3 * num_bags, values.shape, generator=generator), minlength=3 * num_bags
+    )
+    return RowWiseStep(
+        weight=torch.randn(1000, _DIM, generator=generator),
+        state=torch.rand(1000, generator=generator),
+        learning_rate=0.1,
+        eps=1e-8,
+        values=values,
+        offsets=torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]),
+        first_rows=torch.tensor([0, 500, 0]),
+        weights=weights,
+        is_mean=True,
+        is_pooled=True,
+    )
+
+
+@pytest.mark.parametrize("num_ids", [1, 40, 5000])
+def test_the_native_update_is_that_of_torch(num_ids: int) -> None:
+    updater = rows_updater()
+    if updater is None:
+        pytest.skip(why_missing() or "the library of operators is older")
+    generator = torch.Generator().manual_seed(num_ids)
+    values = torch.randint(0, 500, (num_ids,), generator=generator)
+    weights = torch.rand(num_ids, generator=generator)
+    gradient = torch.randn(50, 3 * _DIM, generator=generator)
+    native, plain = _step(50, values, weights), _step(50, values, weights)
+    updater(native, gradient)
+    plain.update_by_torch(gradient)
+    torch.testing.assert_close(native.state, plain.state)
+    torch.testing.assert_close(native.weight, plain.weight)
+
+
+def test_the_native_update_refuses_what_does_not_fit() -> None:
+    updater = rows_updater()
+    if updater is None:
+        pytest.skip(why_missing() or "the library of operators is older")
+    gradient = torch.randn(2, 3 * _DIM)
+    for row in (-1, 1000):
+        with pytest.raises(IndexError, match=f"row {row}, expected 0 to 999"):
+            updater(_step(2, torch.tensor([row]), torch.ones(1)), gradient)
+    step = _step(2, torch.tensor([3, 4]))
+    for changes, at in (
+        ({"offsets": torch.tensor([0, 0, 3, 0, 0, 0, 2])}, "offsets"),
+        ({"offsets": torch.tensor([0, 2])}, "offsets"),
+        ({"values": torch.tensor([3, 4, 5])}, "offsets"),
+        ({"values": torch.tensor([3, 4], dtype=torch.int32)}, "values"),
+        ({"weights": torch.ones(3)}, "weights"),
+        ({"state": torch.ones(999)}, "state"),
+        ({"is_pooled": False}, "gradient"),
+    ):
+        with pytest.raises(ValueError, match=at):
+            updater(replace(step, **changes), gradient)

@@ -1,0 +1,124 @@
+#include "ops/row_wise.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace recsys::ops {
+namespace {
+
+/// Rows between the prefetch of a row and its use.
+constexpr std::int64_t kAhead = 8;
+constexpr std::int64_t kFloatsOfLine = 16;
+
+void Prefetch(const float* row, std::int64_t dim) {
+  for (std::int64_t d = 0; d < dim; d += kFloatsOfLine) __builtin_prefetch(row + d);
+}
+
+/// The rows that slots of one shard have looked up, and the sum of each one's gradients.
+class Sums {
+ public:
+  explicit Sums(const RowWiseStep& step) : step_(step) {}
+
+  /// Makes room for the sums of so many IDs, and forgets all rows.
+  void Clear(std::int64_t num_ids) {
+    std::size_t size = 16;
+    shift_ = 60;
+    for (; size < 2 * static_cast<std::size_t>(num_ids); size *= 2) --shift_;
+    places_.assign(size, -1);
+    rows_.clear();
+    const auto needed = static_cast<std::size_t>(num_ids * step_.dim);
+    if (sums_.size() < needed) sums_.resize(needed);
+  }
+
+  void AddSlot(std::int64_t slot) {
+    const std::int64_t dim = step_.dim;
+    const std::int64_t width = step_.num_slots * dim;
+    const std::int64_t* const offsets = step_.offsets + slot * step_.num_bags;
+    for (std::int64_t bag = 0; bag < step_.num_bags; ++bag) {
+      const std::int64_t begin = offsets[bag];
+      const std::int64_t end = offsets[bag + 1];
+      const float* const of_bag = step_.gradient + bag * width + slot * dim;
+      if (step_.is_pooled && bag + kAhead < step_.num_bags) Prefetch(of_bag + kAhead * width, dim);
+      const float share = step_.is_mean ? 1.0F / static_cast<float>(end - begin) : 1.0F;
+      for (std::int64_t i = begin; i < end; ++i) {
+        const float* const of_id = step_.is_pooled ? of_bag : step_.gradient + i * dim;
+        Add(step_.values[i] + step_.first_rows[slot], of_id,
+            step_.weights == nullptr ? share : share * step_.weights[i]);
+      }
+    }
+  }
+
+  /// Updates the rows by their sums.
+  void Apply() const {
+    const std::int64_t dim = step_.dim;
+    const float* sum = sums_.data();
+    for (const std::int64_t row : rows_) {
+      float squares = 0.0F;
+      for (std::int64_t d = 0; d < dim; ++d) squares += sum[d] * sum[d];
+      float& state = step_.state[row];
+      state += squares / static_cast<float>(dim);
+      const float rate = step_.learning_rate / (std::sqrt(state) + step_.eps);
+      float* const weight = step_.weight + row * dim;
+      for (std::int64_t d = 0; d < dim; ++d) weight[d] -= rate * sum[d];
+      sum += dim;
+    }
+  }
+
+ private:
+  void Add(std::int64_t row, const float* gradient, float factor) {
+    const std::int64_t dim = step_.dim;
+    if (row < 0 || row >= step_.num_rows) {
+      throw std::out_of_range("values: got row " + std::to_string(row) + ", expected 0 to " +
+                              std::to_string(step_.num_rows - 1));
+    }
+    // Fibonacci hashing: 2^64 divided by the golden ratio.
+    std::size_t at = (static_cast<std::uint64_t>(row) * 0x9E3779B97F4A7C15U) >> shift_;
+    while (places_[at] >= 0 && rows_[static_cast<std::size_t>(places_[at])] != row) {
+      at = (at + 1) & (places_.size() - 1);
+    }
+    if (places_[at] >= 0) {
+      float* const sum = sums_.data() + places_[at] * dim;
+      for (std::int64_t d = 0; d < dim; ++d) sum[d] += factor * gradient[d];
+      return;
+    }
+    places_[at] = static_cast<std::int64_t>(rows_.size());
+    float* const sum = sums_.data() + places_[at] * dim;
+    rows_.push_back(row);
+    for (std::int64_t d = 0; d < dim; ++d) sum[d] = factor * gradient[d];
+    __builtin_prefetch(step_.state + row);
+    Prefetch(step_.weight + row * dim, dim);
+  }
+
+  const RowWiseStep& step_;
+  int shift_ = 60;
+  std::vector<std::int64_t> places_;  // in rows_, by hash; -1 for none
+  std::vector<std::int64_t> rows_;
+  std::vector<float> sums_;  // [rows, D]
+};
+
+}  // namespace
+
+void UpdateRows(const RowWiseStep& step) {
+  std::map<std::int64_t, std::vector<std::int64_t>> slots_of_shards;
+  for (std::int64_t s = 0; s < step.num_slots; ++s) {
+    slots_of_shards[step.first_rows[s]].push_back(s);
+  }
+  // Shard by shard, so that the sums and the rows stay in the cache between the two passes.
+  Sums sums(step);
+  for (const auto& [first, slots] : slots_of_shards) {
+    std::int64_t num_ids = 0;
+    for (const std::int64_t s : slots) {
+      num_ids += step.offsets[(s + 1) * step.num_bags] - step.offsets[s * step.num_bags];
+    }
+    sums.Clear(num_ids);
+    for (const std::int64_t s : slots) sums.AddSlot(s);
+    sums.Apply();
+  }
+}
+
+}  // namespace recsys::ops
