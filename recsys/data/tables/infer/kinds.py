@@ -25,6 +25,8 @@ _OBJECT = r"(?s)^\s*\{\s*(['\"][^'\"]*['\"]\s*:|\w+\s*[=:]).*\}\s*$"
 _AMOUNT = r"[$£€¥]|\d,\d"
 _SPACED_NUMBER = r"^[-+]?\d{1,3}( \d{3})*$"
 _SPACED_IDS = r"^-?\d+( +-?\d+)*$"
+# Codes with a digit each, such as products' in a history: "B07X C9Q1". Words have none.
+_SPACED_CODES = r"^[\w-]*\d[\w-]*( +[\w-]*\d[\w-]*)*$"
 #: Patterns are tried on so many texts before all.
 HEAD = 256
 # Shares are those of so many texts.
@@ -78,7 +80,7 @@ def separator_of(texts: pa.Array, num_different: int) -> str:
     is_spaced = _share(pc.match_substring(some, " ")) > _SEPARATED
     if (
         is_spaced
-        and _all(texts, _SPACED_IDS)
+        and (_all(texts, _SPACED_IDS) or _all(texts, _SPACED_CODES))
         and not _all(texts, _SPACED_NUMBER)
         and _recur(texts, " ", num_different)
     ):

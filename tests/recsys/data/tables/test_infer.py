@@ -108,6 +108,33 @@ def test_amounts_are_numbers_and_true_is_no_number() -> None:
     )
 
 
+def test_histories_of_codes_are_lists() -> None:
+    codes = [" ".join(f"B0{(i * k) % 9}X" for k in range(1, 1 + i % 4)) for i in range(400)]
+    titles = ["Ocean's 11", "Toy Story 2", "Seven", "Movie 43 again"] * 100
+    data = {"click": [0, 1] * 200, "user_id": [i % 9 for i in range(400)], "history": codes, "title": titles}
+    assert {table.name: table.separator for table in infer(pa.table(data)).schema.tables} == {
+        **{"user_id": "", "history": " ", "title": ""}
+    }
+
+
+def test_a_folder_of_several_tables_is_named(tmp_path: Path) -> None:
+    clicks = "".join(f"{i % 9},{i % 7},{i % 2},{1_700_000_000 + i}\n" for i in range(60))
+    (tmp_path / "log_1.csv").write_text("user_id,item_id,click,ts\n" + clicks)
+    (tmp_path / "log_2.csv").write_text("user_id,item_id,click,ts,tab\n" + clicks.replace("\n", ",3\n"))
+    assert infer(tmp_path).schema.label_names == ("click",)
+    for name, text in (
+        ("users.csv", "user_id,age\n1,30\n"),
+        ("tags.csv", "user_id,item_id,tag,ts\n1,2,good,1700000000\n"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(
+            DataError, match=rf"got several tables: log_1.csv has the columns .*, {name} has 'user_id'"
+        ):
+            infer(tmp_path)
+        assert infer(tmp_path / "log_*.csv").schema.label_names == ("click",)
+        (tmp_path / name).unlink()
+
+
 def test_labels_by_name() -> None:
     table = pa.table({"id": [5, 6, 7, 8], "bought": [0, 1, 1, 0], "viewed": [1, 1, 1, 0]})
     schema = infer(table, labels=("bought", "viewed")).schema
