@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,14 +32,15 @@ examples:
   recsys-profile model.artifact --rank --batch-sizes 50,200         batches of one context with 50 or 200 candidates
   recsys-profile model.artifact --samples requests.jsonl --json
 
-Measures processor time of one thread; other processes still take caches and memory away. It needs about 10 s, and 5 s
-for each batch size.
+Measures processor time of one thread; other processes still take caches and memory away. Measuring ends after
+--seconds, with fewer rounds if need be: the limits of the machine get a quarter, the batch sizes the rest.
 
 exit codes: 0 profiled, 1 the artifact or a file cannot be used, 2 bad usage
 """
 _BATCH_SIZES = (1, 8, 32, 128, 512)
 _MAX_BATCH_SIZE = 1 << 16
 _TURN_S = 0.05
+_SECONDS = 45
 
 
 def parser() -> argparse.ArgumentParser:
@@ -113,6 +115,13 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--rounds", type=count, default=7, metavar="N", help="turns of each measurement (default: 7)"
     )
+    result.add_argument(
+        "--seconds",
+        type=count,
+        default=_SECONDS,
+        metavar="S",
+        help="time for all measurements; loading comes on top (default: %(default)s)",
+    )
     result.add_argument("--out", type=Path, metavar="FILE", help="the page (default: profile.html)")
     result.add_argument("--no-html", action="store_true", help="write no page")
     result.add_argument("--json", action="store_true", help="print one JSON object; a page only with --out")
@@ -183,17 +192,19 @@ def _options(args: argparse.Namespace, mix: Mapping[int, float]) -> Options:
         own_operators=args.own_operators,
         copy_rows=args.copy_rows,
         rounds=RoundsConfig(num_rounds=args.rounds, turn_s=_TURN_S, clock="cpu"),
+        seconds=args.seconds,
         seed=args.seed,
     )
 
 
 def _progress() -> Callable[[str], None]:
-    """Return a function that shows what is measured, on a terminal."""
-    console = Console(stderr=True)
+    """Return a function that shows on stderr what is measured."""
+    console = Console(stderr=True, soft_wrap=True)
+    began_s = time.monotonic()
 
     def show(what: str) -> None:
-        if console.is_terminal:
-            console.print(f"measuring {what} …", style="dim", highlight=False)
+        after = f"{time.monotonic() - began_s:.0f} s"
+        console.print(f"recsys-profile: measuring {what} … ({after})", style="dim", highlight=False)
 
     return show
 

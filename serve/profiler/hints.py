@@ -48,7 +48,8 @@ def _own_operators(profile: Profile) -> list[Hint]:
         if missing:
             return [Hint(text=f"the operators of torch and FBGEMM ran: {missing}")]
         return [Hint(text="the operators of torch and FBGEMM ran: leave --no-own-operators out")]
-    return [Hint(text=f"not exchanged for an own operator: {reason}") for reason in exchanged["left"]]
+    reasons = list(dict.fromkeys(exchanged["left"]))
+    return [Hint(text=f"not exchanged for an own operator: {'; '.join(reasons)}")] if reasons else []
 
 
 def _products(profile: Profile) -> list[Hint]:
@@ -113,19 +114,22 @@ def _batches(profile: Profile) -> list[Hint]:
     """Advise larger batches where a row of a small one costs much more."""
     per_row = {size.batch_size: size.us / size.batch_size for size in profile.sizes}
     cheapest = min(per_row, key=lambda size: (per_row[size], size))
-    found = []
+    costly: dict[int, float] = {}
     for size, share in profile.mix.items():
         of_time = share * per_row[size] * size / profile.us
         saved = of_time * (1 - per_row[cheapest] / per_row[size])
         if size < cheapest and saved >= _LEAST and per_row[size] > 1.5 * per_row[cheapest]:
-            found.append(
-                Hint(
-                    text=f"a row costs {per_row[size]:.1f} µs in batches of {size}, {per_row[cheapest]:.1f} in those "
-                    f"of {cheapest}: let more requests share a batch (recsys-serve --max-delay-us, fewer --executors)",
-                    saved=saved,
-                )
-            )
-    return found
+            costly[size] = saved
+    if not costly:
+        return []
+    costs = ", ".join(f"{per_row[size]:.1f} µs in batches of {size}" for size in sorted(costly))
+    return [
+        Hint(
+            text=f"a row costs {costs}, {per_row[cheapest]:.1f} in those of {cheapest}: let more requests share a "
+            "batch (recsys-serve --max-delay-us, fewer --executors)",
+            saved=sum(costly.values()),
+        )
+    ]
 
 
 def _policies(profile: Profile, artifact: LoadedArtifact) -> list[Hint]:

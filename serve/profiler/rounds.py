@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,11 +24,13 @@ class RoundsConfig:
         turn_s: length of a turn, roughly.
         clock: ``wall``, or ``cpu``: the time that the calling thread was on a core, for machines that others use
             at the same time. On an idle machine both are the same for calls that use one thread.
+        until_s: no further round begins after this time of ``time.monotonic``; the first one always runs.
     """
 
     num_rounds: int
     turn_s: float
     clock: str = "wall"
+    until_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ def run_rounds(contestants: Mapping[str, Contestant], config: RoundsConfig) -> d
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     names = list(contestants)
     for number in range(config.num_rounds):
+        if number and time.monotonic() > config.until_s:
+            break
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
             contestant = contestants[name]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +36,8 @@ _PACKAGES = ("recsys-serving", "torch", "fbgemm-gpu-cpu", "fbgemm-gpu")
 # Profiled calls of a round; fewer of large batches.
 _PROFILED_ROWS, _MIN_PROFILED, _MAX_PROFILED = 4096, 12, 100
 _FORWARD, _PYTHON = "forward", "call"
+# Of the time for all measurements.
+_SHARE_OF_SIZES = 0.75
 
 Progress = Callable[[str], None]
 
@@ -50,6 +54,7 @@ class Options:
         own_operators: Whether to use the operators of recsys_ops.
         copy_rows: Whether to copy the rows into memory, as ``recsys-serve --copy-rows``.
         rounds: How long to measure; on the processor's clock.
+        seconds: Time for all measurements; each has one round at least.
         seed: Of the random batches.
     """
 
@@ -60,6 +65,7 @@ class Options:
     own_operators: bool = True
     copy_rows: bool = False
     rounds: RoundsConfig = field(default_factory=lambda: RoundsConfig(num_rounds=7, turn_s=0.05, clock="cpu"))
+    seconds: float = math.inf
     seed: int = 0
 
 
@@ -96,14 +102,20 @@ def measure(
         limits: Of the machine, if they are known.
     """
     generator = np.random.default_rng(options.seed)
+    end_s = time.monotonic() + options.seconds
     if limits is None:
-        progress("limits")
-        limits = _limits(artifact, options, generator)
-    sizes = []
-    for batch_size in sorted(options.mix):
-        progress(f"batches of {batch_size}")
+        progress("the limits of this machine")
+        limits = _limits(artifact, _until(options, end_s - _SHARE_OF_SIZES * options.seconds), generator)
+    sizes, num_rounds = [], []
+    for i, batch_size in enumerate(sorted(options.mix)):
+        num_left = len(options.mix) - i
+        progress(f"batches of {batch_size}, {num_left} of {len(options.mix)} sizes left")
         batches = draw(artifact.manifest, batch_size, options.shape, generator, num_batches(batch_size))
-        sizes.append(_measure_size(artifact, options, batch_size, batches, limits))
+        now_s = time.monotonic()
+        timed = _until(options, now_s + (end_s - now_s) / num_left)
+        size, rounds = _measure_size(artifact, timed, batch_size, batches, limits)
+        sizes.append(size)
+        num_rounds.append(rounds)
     return Profile(
         artifact=options.artifact.resolve().name,
         about=_about(artifact, options),
@@ -112,7 +124,24 @@ def measure(
         limits=limits,
         mix=dict(options.mix),
         sizes=tuple(sizes),
-        notes=_notes(artifact, limits, options),
+        notes=(*_notes(artifact, limits, options), *_short_notes(options, num_rounds)),
+    )
+
+
+def _until(options: Options, until_s: float) -> Options:
+    """Return the options with an end of their rounds, if the time is bounded."""
+    if math.isinf(options.seconds):
+        return options
+    return replace(options, rounds=replace(options.rounds, until_s=until_s))
+
+
+def _short_notes(options: Options, num_rounds: Sequence[int]) -> tuple[str, ...]:
+    """Return a note if the time was up before all rounds had run."""
+    if min(num_rounds, default=options.rounds.num_rounds) >= options.rounds.num_rounds:
+        return ()
+    return (
+        f"the {options.seconds:.0f} s were up after {min(num_rounds)} of {options.rounds.num_rounds} rounds for some "
+        "batch sizes: --seconds gives more time, fewer --batch-sizes need less",
     )
 
 
@@ -162,8 +191,8 @@ def _limits(artifact: LoadedArtifact, options: Options, generator: np.random.Gen
 
 def _measure_size(
     artifact: LoadedArtifact, options: Options, batch_size: int, batches: Sequence[Drawn], limits: Limits
-) -> SizeProfile:
-    """Measure calls, the operators within, and reads of the same rows in turns."""
+) -> tuple[SizeProfile, int]:
+    """Measure calls, the operators within, and reads of the same rows in turns; return the number of rounds too."""
     is_ranking = options.shape.ranking
     graphs = cast(LoadedGraphs, artifact.graphs)
     module = graphs.frozen[1 if is_ranking else 0]
@@ -183,6 +212,8 @@ def _measure_size(
     recordings: list[Recording] = []
     of_steps: list[Recording] = []
     for number in range(options.rounds.num_rounds):
+        if number and time.monotonic() > options.rounds.until_s:
+            break
         with torch.inference_mode():
             timings = run_rounds(contestants, replace(options.rounds, num_rounds=1))
         for name, timing in timings.items():
@@ -206,12 +237,13 @@ def _measure_size(
         operators=times,
         steps=_joined_times(of_steps, call_us, linear_dtype) if of_steps else (),
     )
-    return size_profile(
+    profile = size_profile(
         batch_size,
         measured,
         (num_rows, statistics.mean(each.num_bytes for each in reads), rate),
         limits,
     )
+    return profile, len(recordings)
 
 
 def _joined_times(recordings: Sequence[Recording], call_us: float, linear_dtype: str) -> list[OperatorTime]:
@@ -275,6 +307,7 @@ def _settings(options: Options) -> dict[str, Any]:
         "own_operators": options.own_operators,
         "copy_rows": options.copy_rows,
         "num_rounds": options.rounds.num_rounds,
+        "seconds": None if math.isinf(options.seconds) else options.seconds,
         "turn_s": options.rounds.turn_s,
         "seed": options.seed,
     }

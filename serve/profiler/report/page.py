@@ -35,9 +35,6 @@ _KINDS = {
     "other": "other operators",
     "between": "between operators, call from Python",
 }
-# Of the picture of bars, in its own units.
-_LEFT, _WIDTH, _ROW, _BAR = 110, 900, 46, 26
-_RIGHT = 130
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +43,12 @@ class Segment:
 
     Attributes:
         kind: Its color.
-        x: Where it begins.
-        width: How long it is.
-        needed: The part of the width that the machine's limits leave.
+        width: How long it is, in percent of the longest bar.
+        needed: The part of it that the machine's limits leave, in percent.
         title: Its tooltip.
     """
 
     kind: str
-    x: float
     width: float
     needed: float
     title: str
@@ -63,10 +58,8 @@ class Segment:
 class Bar:
     """The time of a row in batches of one size."""
 
-    y: int
     name: str
     text: str
-    end: float
     segments: tuple[Segment, ...]
 
 
@@ -82,7 +75,6 @@ def page(profile: Profile) -> str:
         started_at=profile.machine["started_at"],
         tiles=_tiles(profile),
         bars=bars,
-        frame={"width": _WIDTH, "height": _ROW * len(bars) + 8, "left": _LEFT, "bar": _BAR},
         legend=[(kind, name) for kind, name in _KINDS.items() if kind in kinds],
         hints=profile.hints,
         notes=profile.notes,
@@ -107,31 +99,25 @@ def kind_of(row: OperatorRow) -> str:
 
 def _bars(sizes: Sequence[SizeProfile]) -> Iterator[Bar]:
     longest = max((size.us / size.batch_size for size in sizes), default=1.0)
-    scale = (_WIDTH - _LEFT - _RIGHT) / longest
-    for i, size in enumerate(sizes):
-        x = float(_LEFT)
+    for size in sizes:
         segments = []
         for kind in _KINDS:
             for row in size.parts:
-                width = scale * row.share * size.us / size.batch_size
-                if kind_of(row) != kind or not width:
+                row_us = row.share * size.us
+                if kind_of(row) != kind or not row_us:
                     continue
                 reach = "" if row.of_limit is None else f", {row.of_limit:.0%} of the limit"
                 segments.append(
                     Segment(
                         kind=kind,
-                        x=round(x, 2),
-                        width=round(width, 2),
-                        needed=round(min(scale * (row.least_us or 0.0) / size.batch_size, width), 2),
+                        width=round(100 * row_us / size.batch_size / longest, 3),
+                        needed=round(100 * min((row.least_us or 0.0) / row_us, 1.0), 2),
                         title=f"{row.title}: {time_text(row.us)} µs a batch, {row.share:.1%}{reach}",
                     )
                 )
-                x += width
         yield Bar(
-            y=i * _ROW + 8,
-            name=f"batch {size.batch_size}",
+            name=f"batch of {size.batch_size}",
             text=f"{time_text(size.us / size.batch_size)} µs a row",
-            end=round(x + 6, 2),
             segments=tuple(segments),
         )
 

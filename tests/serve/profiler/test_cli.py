@@ -55,6 +55,21 @@ def test_a_table_and_a_page(artifact_path: Path, tmp_path: Path, capsys: pytest.
     assert made.addresses == []
 
 
+def test_time_is_bounded_and_progress_is_shown(
+    artifact_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (artifact_path, "--rounds", "1000000", "--seconds", "1", "--batch-sizes", "1,8", "--json")
+    code, out, err = run(*words, capsys=capsys)
+    assert code == 0
+    assert [line.split(" … ")[0] for line in err.splitlines()] == [
+        "recsys-profile: measuring the limits of this machine",
+        "recsys-profile: measuring batches of 1, 2 of 2 sizes left",
+        "recsys-profile: measuring batches of 8, 1 of 2 sizes left",
+    ]
+    found = json.loads(out)
+    assert any("the 1 s were up after" in note for note in found["notes"])
+
+
 def test_json_has_everything_and_writes_no_page(
     artifact_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
