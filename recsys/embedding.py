@@ -97,9 +97,7 @@ def pool(
     return pooled
 
 
-def expand_to_full_batch(
-    pooled: list[Tensor], names: Sequence[str], features: KeyedJaggedTensor
-) -> list[Tensor]:
+def expand_to_full_batch(pooled: list[Tensor], names: list[str], features: KeyedJaggedTensor) -> list[Tensor]:
     """Expand pooled rows of features with batches of their own to the full batch.
 
     Args:
@@ -241,6 +239,8 @@ class EmbeddingBagCollection(EmbeddingBagCollectionInterface):
         self._embedding_names = [name for names in embedding_names(tables) for name in names]
         self._dims = [table.embedding_dim for table in tables for _ in table.feature_names]
         self._features = [feature for table in tables for feature in table.feature_names]
+        self._features_by_table = [table.feature_names for table in tables]
+        self._is_mean = [table.pooling is PoolingType.MEAN for table in tables]
         self.embedding_bags = TableModules()
         for table in tables:
             bag = nn.EmbeddingBag(
@@ -267,6 +267,44 @@ class EmbeddingBagCollection(EmbeddingBagCollectionInterface):
         Raises:
             ValueError: A feature is missing, or the weights are, or the inverse indices of different batch sizes.
         """
+        if torch.jit.is_scripting():
+            return self._scripted(features)
+        else:  # noqa: RET505  (TorchScript does not read this branch)
+            return self._pooled(features)
+
+    def _scripted(self, features: KeyedJaggedTensor) -> KeyedTensor:
+        """Look up in TorchScript (``recsys.scripted``), where keys share one batch."""
+        jagged = features.to_dict()
+        pooled = [torch.zeros(features.stride(), 0, device=features.values().device)]
+        for i, bag in enumerate(self.embedding_bags.values()):
+            weight: Tensor = bag.weight  # type: ignore[assignment]
+            for name in self._features_by_table[i]:
+                ids = jagged[name]
+                values, offsets = ids.values(), ids.offsets().to(ids.values().dtype)
+                if self._is_weighted:
+                    scale = ids.weights().to(weight.dtype)
+                    rows = functional.embedding_bag(
+                        values,
+                        weight,
+                        offsets,
+                        mode="sum",
+                        per_sample_weights=scale,
+                        include_last_offset=True,
+                    )
+                    if self._is_mean[i]:
+                        rows = rows / ids.lengths().clamp(min=1).to(rows.dtype).unsqueeze(1)
+                else:
+                    rows = functional.embedding_bag(
+                        values,
+                        weight,
+                        offsets,
+                        mode="mean" if self._is_mean[i] else "sum",
+                        include_last_offset=True,
+                    )
+                pooled.append(rows.float())
+        return KeyedTensor(self._embedding_names, self._dims, torch.cat(pooled, dim=1))
+
+    def _pooled(self, features: KeyedJaggedTensor) -> KeyedTensor:
         features = maybe_td_to_kjt(features)
         if not self._embedding_bag_configs:
             return KeyedTensor([], [], torch.zeros(features.stride(), 0, device=features.device()))
@@ -298,7 +336,9 @@ class EmbeddingBagCollection(EmbeddingBagCollectionInterface):
     @property
     def device(self) -> torch.device:
         """Where the tables lie."""
-        return next(self.parameters()).device
+        for table in self.embedding_bags.values():
+            return table.weight.device  # type: ignore[return-value]
+        return torch.device("cpu")
 
 
 class EmbeddingCollection(EmbeddingCollectionInterface):
@@ -337,6 +377,7 @@ class EmbeddingCollection(EmbeddingCollectionInterface):
         self._embedding_configs = list(tables)
         self._embedding_names_by_table = embedding_names(tables)
         self._features = [feature for table in tables for feature in table.feature_names]
+        self._features_by_table = [table.feature_names for table in tables]
         self.embeddings = TableModules()
         for table in tables:
             _check_float(table)
@@ -361,6 +402,27 @@ class EmbeddingCollection(EmbeddingCollectionInterface):
         Raises:
             ValueError: A feature is missing.
         """
+        if torch.jit.is_scripting():
+            return self._scripted(features)
+        else:  # noqa: RET505  (TorchScript does not read this branch)
+            return self._rows(features)
+
+    def _scripted(self, features: KeyedJaggedTensor) -> dict[str, JaggedTensor]:
+        """Look up in TorchScript (``recsys.scripted``), where keys share one batch."""
+        jagged = features.to_dict()
+        found: dict[str, JaggedTensor] = {}
+        for i, table in enumerate(self.embeddings.values()):
+            weight: Tensor = table.weight  # type: ignore[assignment]
+            for j, feature in enumerate(self._features_by_table[i]):
+                ids = jagged[feature]
+                rows = functional.embedding(ids.values(), weight)
+                weights = ids.values() if self._need_indices else ids.weights_or_none()
+                found[self._embedding_names_by_table[i][j]] = JaggedTensor(
+                    rows.float(), weights, ids.lengths(), ids.offsets()
+                )
+        return found
+
+    def _rows(self, features: KeyedJaggedTensor) -> dict[str, JaggedTensor]:
         jagged = select_features(maybe_td_to_kjt(features), self._features) if self._features else {}
         found: dict[str, JaggedTensor] = {}
         for table, names in zip(self._embedding_configs, self._embedding_names_by_table, strict=True):
@@ -402,7 +464,9 @@ class EmbeddingCollection(EmbeddingCollectionInterface):
     @property
     def device(self) -> torch.device:
         """Where the tables lie."""
-        return next(self.parameters()).device
+        for table in self.embeddings.values():
+            return table.weight.device  # type: ignore[return-value]
+        return torch.device("cpu")
 
 
 def _check_float(table: BaseEmbeddingConfig) -> None:

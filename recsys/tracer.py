@@ -10,6 +10,7 @@ from torch import fx, nn
 
 from recsys.embedding import EmbeddingBagCollectionInterface, EmbeddingCollectionInterface
 from recsys.managed.embedding import BaseManagedCollisionEmbeddingCollection
+from recsys.scripted import know_types
 from recsys.sharding.sharded import ShardedCollection
 
 _IS_TRACING: ContextVar[bool] = ContextVar("is_tracing", default=False)
@@ -51,6 +52,7 @@ class Tracer(fx.Tracer):
         self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None
     ) -> fx.Graph:
         """Return the graph of a model or function; ``concrete_args`` are arguments that become constants of it."""
+        know_types()
         token = _IS_TRACING.set(True)
         try:
             graph = super().trace(root, concrete_args)

@@ -36,6 +36,11 @@ class _Module(ModuleType):
         entry = table.get(module, name)
         if entry is not None and entry.ours is not None:
             value = entry.load()
+            if entry.ours.startswith("recsys.jagged."):
+                # As TorchRec's, they can stand in what torch.jit.script compiles.
+                from recsys.scripted import know_types
+
+                know_types()
             self.__dict__[name] = value
             return value
         if entry is None and table.is_module(f"{module}.{name}"):

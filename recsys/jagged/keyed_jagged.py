@@ -36,6 +36,7 @@ from recsys.jagged.tensor import JaggedBase, JaggedTensor
 from recsys.jagged.variable_batch import (
     InverseIndices,
     StridePerKeyPerRank,
+    VariableBatch,
     check_caches,
     check_inverse_contents,
     check_keys,
@@ -83,6 +84,9 @@ class KeyedJaggedTensor(JaggedBase):
     """
 
     _looked_into: ClassVar[Mapping[str, int]] = {"keys": 0}
+    # Of batches that come out of TorchScript (``recsys.scripted``), which sets the other fields alone.
+    _variable: VariableBatch | None = None
+    _jt_dict: dict[str, JaggedTensor] | None = None
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ position.
 # Annotations are not deferred: FX carries them into graphs, where TorchScript cannot read them as texts.
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 import torch
@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from recsys.embedding import EmbeddingBagCollection
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+from recsys.jagged.recorded import call_later
 from recsys.jagged.tensor import JaggedTensor
 from recsys.modules.copying import CopyMixIn
-from recsys.ops import fbgemm, joined
+from recsys.ops import fbgemm, is_traced, joined
 
 
 def positions(features: JaggedTensor | KeyedJaggedTensor) -> Tensor:
@@ -108,10 +109,10 @@ class PositionWeightedModuleCollection(FeatureProcessorsCollection, CopyMixIn):
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
         """Return the same batch with its positions' weights."""
+        jagged = features.to_dict()
         found = {
-            name: weights_at(self.position_weights[name], jagged)
-            for name, jagged in features.to_dict().items()
-            if name in self.position_weights
+            name: weights_at(self.position_weights[name], jagged[name])
+            for name in known_keys(features, self.position_weights)
         }
         return with_weights(features, found)
 
@@ -120,8 +121,21 @@ class PositionWeightedModuleCollection(FeatureProcessorsCollection, CopyMixIn):
         return self.to(device)
 
 
+def known_keys(features: KeyedJaggedTensor, names: Iterable[str]) -> list[str]:
+    """Return those of some names that are in a batch, in the batch's order.
+
+    The batch of a graph's input has keys only when the graph runs; there all of the names must be in it.
+    """
+    if is_traced(features):
+        return list(names)
+    own = set(names)
+    return [name for name in features.keys() if name in own]  # noqa: SIM118  (not a dict)
+
+
 def with_weights(features: KeyedJaggedTensor, weights: Mapping[str, Tensor]) -> KeyedJaggedTensor:
     """Return a batch with these weights, ``[N of the feature]`` each; those of other features are 1."""
+    if is_traced(features):
+        return cast(KeyedJaggedTensor, call_later(with_weights, features, weights))
     parts = [
         weights[name] if name in weights else torch.ones_like(jagged.values(), dtype=torch.float32)
         for name, jagged in features.to_dict().items()
@@ -160,8 +174,7 @@ def apply_feature_processors_to_kjt(
     jagged = features.to_dict()
     weights = {
         name: feature_processors[name](jagged[name]).weights()
-        for name in features.keys()  # noqa: SIM118  (not a dict)
-        if name in feature_processors
+        for name in known_keys(features, feature_processors)
     }
     return with_weights(features, weights)
 

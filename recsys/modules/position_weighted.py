@@ -3,13 +3,16 @@
 # Annotations are not deferred: FX carries them into graphs, where TorchScript cannot read them as texts.
 
 from abc import ABC, abstractmethod
+from typing import cast
 
 import torch
 from torch import nn
 
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+from recsys.jagged.recorded import call_later
 from recsys.jagged.tensor import JaggedTensor
-from recsys.modules.feature_processors import check_lengths, weights_at, with_weights
+from recsys.modules.feature_processors import check_lengths, known_keys, weights_at, with_weights
+from recsys.ops import is_traced
 
 
 class BaseFeatureProcessor(nn.Module, ABC):
@@ -55,11 +58,12 @@ class PositionWeightedModule(BaseFeatureProcessor):
 
     def forward(self, features: dict[str, JaggedTensor]) -> dict[str, JaggedTensor]:
         """Put the weighted features into the dict, and return it; other features are left alone."""
+        weighted = {}
         for name, weight in self.position_weights.items():
             jagged = features[name]
             weights = weights_at(weight, jagged)
-            features[name] = JaggedTensor(jagged.values(), weights, jagged.lengths(), jagged.offsets())
-        return features
+            weighted[name] = JaggedTensor(jagged.values(), weights, jagged.lengths(), jagged.offsets())
+        return _updated(features, weighted)
 
 
 class PositionWeightedProcessor(BaseGroupedFeatureProcessor):
@@ -77,11 +81,24 @@ class PositionWeightedProcessor(BaseGroupedFeatureProcessor):
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
         """Return the features with weights alone, in the batch's order; the batch itself if it has none of them."""
-        own = [i for i, name in enumerate(features.keys()) if name in self.position_weights]
+        own = known_keys(features, self.position_weights)
         if not own:
             return features
-        kept = features.permute(own)
-        weights = {
-            name: weights_at(self.position_weights[name], jagged) for name, jagged in kept.to_dict().items()
-        }
+        kept = _features_of(features, own)
+        jagged = kept.to_dict()
+        weights = {name: weights_at(self.position_weights[name], jagged[name]) for name in own}
         return with_weights(kept, weights)
+
+
+def _updated(features: dict[str, JaggedTensor], weighted: dict[str, JaggedTensor]) -> dict[str, JaggedTensor]:
+    if is_traced(features):
+        return cast(dict[str, JaggedTensor], call_later(_updated, features, weighted))
+    features.update(weighted)
+    return features
+
+
+def _features_of(features: KeyedJaggedTensor, names: list[str]) -> KeyedJaggedTensor:
+    """Return some of a batch's features, in the batch's order."""
+    if is_traced(features):
+        return cast(KeyedJaggedTensor, call_later(_features_of, features, names))
+    return features.permute([i for i, name in enumerate(features.keys()) if name in names])

@@ -144,11 +144,3 @@ def row_collection(need_indices: bool) -> EmbeddingCollection:
 def test_a_traced_collection_spreads_bags_that_are_stored_once() -> None:
     collection = Bags().bags
     assert_same(fx.symbolic_trace(collection)(VARIABLE), collection(VARIABLE))
-
-
-def test_torchscript_says_that_it_does_not_take_them() -> None:
-    def values_of(batch: KeyedJaggedTensor) -> torch.Tensor:
-        return batch.values()
-
-    with pytest.raises(RuntimeError, match="Unknown type name 'KeyedJaggedTensor'"):
-        torch.jit.script(values_of)

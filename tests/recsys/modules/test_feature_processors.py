@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 
 from recsys import EmbeddingBagCollection, JaggedTensor, KeyedJaggedTensor
 from recsys.modules import position_weighted
@@ -15,6 +17,7 @@ from recsys.modules.feature_processors import (
     PositionWeightedModule,
     PositionWeightedModuleCollection,
 )
+from recsys.tracer import symbolic_trace
 from tests.support.helpers import bag, kjt_of, scripted
 from tests.support.reads import CountReads
 
@@ -133,3 +136,37 @@ def test_what_is_wrong_is_named() -> None:
         FeatureProcessedEmbeddingBagCollection(
             EmbeddingBagCollection(TABLES), PositionWeightedModuleCollection({})
         )
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        counted(PositionWeightedModuleCollection({"b": 2, "a": 3})),
+        counted(position_weighted.PositionWeightedProcessor({"b": 2, "a": 3})),
+        counted(position_weighted.PositionWeightedProcessor({"b": 2})),
+    ],
+    ids=["collection", "processor", "one feature"],
+)
+@pytest.mark.parametrize("trace", [symbolic_trace, fx.symbolic_trace], ids=["ours", "torch's"])
+def test_processors_are_traced_with_a_batch_as_the_graphs_input(
+    trace: Callable[[nn.Module], fx.GraphModule], module: nn.Module
+) -> None:
+    graph = trace(module)
+    for batch in (BATCH, kjt_of({"b": [[8]], "a": [[1, 2]]})):
+        found, expected = graph(batch), module(batch)
+        assert found.keys() == expected.keys()
+        assert torch.equal(found.values(), expected.values())
+        assert torch.equal(found.weights(), expected.weights())
+
+
+def test_the_processor_of_a_dict_is_traced() -> None:
+    module = counted(position_weighted.PositionWeightedModule({"a": 3}))
+    found, expected = symbolic_trace(module)(BATCH.to_dict().copy()), module(BATCH.to_dict().copy())
+    assert list(found) == ["a", "b"]
+    assert torch.equal(found["a"].weights(), expected["a"].weights())
+    assert found["b"].weights_or_none() is None
+
+
+def test_a_collection_behind_processors_is_traced() -> None:
+    module = processed()
+    assert torch.equal(symbolic_trace(module)(BATCH).values(), module(BATCH).values())
