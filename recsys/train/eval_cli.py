@@ -52,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OSError, MemoryError, RuntimeError) as error:
         sys.stderr.write(f"recsys-eval: failed: {error}\n")
         return 1
+    for label, metrics in found["artifact"].items():
+        if text := metrics.one_class_text(label):
+            sys.stderr.write(f"recsys-eval: {text}\n")
     if args.json:
         print(
             json.dumps(
@@ -62,9 +65,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         )
         return 0
-    for label, metrics in found["artifact"].items():
-        if text := metrics.one_class_text(label):
-            sys.stderr.write(f"recsys-eval: {text}\n")
     rows = [
         [
             who,

@@ -209,6 +209,8 @@ def test_held_out_rows_count_by_their_weights(tmp_path: Path, capsys: pytest.Cap
     assert (found["artifact"]["click"], found["checkpoint"]["click"]) == (expected, expected)
     assert eval_main([*argv, "--limit-rows", "200"]) == 0
     assert json.loads(capsys.readouterr().out)["artifact"]["click"]["num_rows"] == 200
+    assert eval_main([*argv, "--limit-rows", "1"]) == 0
+    assert f"label 'click': it is {clicks[0]} in all 1 rows that were measured" in capsys.readouterr().err
 
 
 def test_a_warm_start_changes_rows_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
