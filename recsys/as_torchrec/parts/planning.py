@@ -1,0 +1,73 @@
+"""Steps of TorchRec's planner that planners written for it call, by TorchRec's names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from recsys.planner.constants import NUM_POOLINGS
+from recsys.planner.cost.constraints import ParameterConstraints
+from recsys.planner.parts.interfaces import PartitionByType, ShardingOption
+
+#: The share of a key-value store's rows that a cache holds by default, in TorchRec 1.8.
+KV_CACHING_RATIO = 0.2
+
+#: Sharding types that collections behind feature processors have only where they are asked for.
+GUARDED_SHARDING_TYPES_FOR_FP_MODULES = {"row_wise", "table_row_wise", "grid_shard"}
+
+_PARTITIONS = {
+    "table_wise": PartitionByType.DEVICE,
+    "column_wise": PartitionByType.DEVICE,
+    "table_row_wise": PartitionByType.HOST,
+    "table_column_wise": PartitionByType.HOST,
+    "row_wise": PartitionByType.UNIFORM,
+    "data_parallel": PartitionByType.UNIFORM,
+    "grid_shard": PartitionByType.MULTI_HOST,
+}
+
+
+def get_partition_by_type(sharding_type: str) -> str:
+    """Return what the shards of a sharding type are placed on, a value of ``PartitionByType``.
+
+    Raises:
+        ValueError: The sharding type is unknown.
+    """
+    if sharding_type not in _PARTITIONS:
+        raise ValueError(f"sharding_type: got {sharding_type!r}, expected one of {sorted(_PARTITIONS)}")
+    return _PARTITIONS[sharding_type].value
+
+
+def get_num_poolings(
+    constraints: Mapping[str, ParameterConstraints] | None, so: ShardingOption
+) -> list[float]:
+    """Return the bags per sample of each feature: the option's, or the table's constraint, or one for each."""
+    if so.num_poolings is not None and len(so.num_poolings) == len(so.input_lengths):
+        return so.num_poolings
+    constraint = (constraints or {}).get(so.name)
+    if constraint is not None and constraint.num_poolings:
+        return list(constraint.num_poolings)
+    return [NUM_POOLINGS] * len(so.input_lengths)
+
+
+def prod(iterable: Iterable[int]) -> int:
+    """Return the product."""
+    return math.prod(iterable)
+
+
+def placement(compute_device: str, rank: int, local_size: int) -> str:
+    """Return where a rank's shards lie, such as ``rank:9/cuda:1``.
+
+    Args:
+        compute_device: The kind of device.
+        rank: The rank.
+        local_size: Ranks per host.
+    """
+    number = f":{rank % local_size}" if compute_device in ("cuda", "mtia") else ""
+    return f"rank:{rank}/{compute_device}{number}"
+
+
+def reset_shard_rank(proposal: Sequence[ShardingOption]) -> None:
+    """Take the ranks off all shards, in place."""
+    for option in proposal:
+        for shard in option.shards:
+            shard.rank = None
