@@ -70,7 +70,7 @@ class Topology:
         hbm_cap: Bytes of a CUDA rank's own memory; TorchRec's ``HBM_CAP`` by default.
         ddr_cap: Bytes of a rank's share of the host's memory; TorchRec's ``DDR_CAP`` by default.
         ssd_cap: Bytes of a rank's share of disks; no kernel keeps rows there.
-        local_world_size: Ranks per host; all by default.
+        local_world_size: Ranks per host; all by default, and for 0, as in TorchRec.
         pod_size: The number of hosts with fast links between them; only 1 or None.
         hbm_mem_bw: Bandwidth of device memory, bytes/ms.
         ddr_mem_bw: Bandwidth of host memory, bytes/ms.
@@ -129,7 +129,7 @@ class Topology:
             raise PlanError(f"topology.compute_device: got {compute_device!r}, expected cuda or cpu")
         if world_size < 1:
             raise PlanError(f"topology.world_size: got {world_size}, expected at least 1")
-        local = world_size if local_world_size is None else local_world_size
+        local = local_world_size or world_size
         if local < 1 or world_size % local:
             raise PlanError(
                 f"topology.local_world_size: got {local}, expected a divisor of the {world_size} ranks"

@@ -14,6 +14,7 @@ from recsys.as_torchrec.parts.planning import (
     reset_shard_rank,
 )
 from recsys.planner.cost.constraints import ParameterConstraints
+from recsys.planner.cost.topology import Topology
 from recsys.planner.parts.interfaces import Shard, ShardingOption
 
 
@@ -55,3 +56,9 @@ def test_small_steps() -> None:
     options = [option(), option()]
     reset_shard_rank(options)
     assert [rank for one in options for rank in one.get_shards_assignment()] == [None] * 4
+
+
+@pytest.mark.parametrize("given", [None, 0])
+def test_without_ranks_per_host_all_are_on_one(given: int | None) -> None:
+    topology = Topology(2, "cpu", local_world_size=given)
+    assert (topology.local_world_size, topology.num_hosts) == (2, 1)
