@@ -62,7 +62,8 @@ def page(result: Result) -> str:
         sections.append(
             _Section(
                 title="Latency in ms",
-                text="Percentiles are at most 0.4 % off; mean and maximum are exact.",
+                text="p99 is the time within which 99 of 100 requests were answered. Percentiles are at most 0.4 % "
+                "off; mean and maximum are exact.",
                 cells=latencies_table(made),
             )
         )
@@ -91,9 +92,9 @@ def _tiles(result: Result) -> list[tuple[str, str]]:
     return [
         (number(made.requests_per_s), "requests per second"),
         (number(made.rows_per_s), "rows per second"),
-        (f"{number(made.latency_ms['p50'])} ms", "p50"),
-        (f"{number(made.p99_ms)} ms", "p99"),
-        (f"{number(made.latency_ms['p99.9'])} ms", "p99.9"),
+        (f"{number(made.latency_ms['p50'])} ms", "p50: half of the answers took less"),
+        (f"{number(made.p99_ms)} ms", "p99: 1 of 100 answers took longer"),
+        (f"{number(made.latency_ms['p99.9'])} ms", "p99.9: 1 of 1,000 answers took longer"),
         (f"{made.num_failed:,}", "failed requests"),
     ]
 
