@@ -137,6 +137,7 @@ class Submitted:
         remaining_s: seconds until the deadline; None for none.
         headers: the request's headers, under lower-case names.
         drew_version: whether the routing drew the message's version, so that the shadow's share applies.
+        client: names the client, such as its connection: clients take turns.
     """
 
     message: bytes
@@ -145,6 +146,7 @@ class Submitted:
     remaining_s: float | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     drew_version: bool = False
+    client: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -290,6 +290,7 @@ class NativeEngine:
                 name: submitted.headers[name] for name in self._read_headers if name in submitted.headers
             },
             "drew_version": submitted.drew_version,
+            "client": submitted.client,
         }
         answer: asyncio.Future[bytes] = self._loop.create_future()
         self._submitted[ticket] = answer

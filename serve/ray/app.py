@@ -100,7 +100,9 @@ class Serving:
 
     async def predict(self, data: bytes, context: Any) -> bytes:
         """``recsys.v1.PredictionService.Predict``. Ray does not pass on deadlines."""
-        submitted = Submitted(message=data, protocol="recsys", headers=headers_of(context))
+        submitted = Submitted(
+            message=data, protocol="recsys", headers=headers_of(context), client=context.peer()
+        )
         return await self.engine.submit(submitted)
 
     async def start(self) -> None:

@@ -329,6 +329,7 @@ class _Inference:
             remaining_s=remaining_s,
             headers=request.headers,
             drew_version=drew_version,
+            client=_client(request),
         )
         try:
             async with asyncio.timeout(remaining_s):
@@ -353,6 +354,12 @@ class _Inference:
             reported = (DeadlineExpiredError if late else RequestError)(error.reason)
             self._backend.refused(reported, _PROTOCOL, servable)
             raise
+
+
+def _client(request: web.Request) -> str:
+    """Return a name of the request's connection."""
+    peer = None if request.transport is None else request.transport.get_extra_info("peername")
+    return f"rest:{peer or id(request.protocol)}"
 
 
 async def _body(request: web.Request) -> bytes:

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "check/requests/texts.h"
 #include "engine/protocols/kserve.h"
 #include "engine/protocols/recsys_v1.h"
 #include "recsys/error.h"
@@ -17,6 +18,10 @@ class SubmittedCalls::Call final : public UnaryCall {
  public:
   Call(SubmittedCalls* calls, std::int64_t ticket, const SubmitOptions& options)
       : calls_(calls), ticket_(ticket), headers_(options.headers) {
+    // Not a number of the port's connections, which count from 1.
+    if (!options.client.empty()) {
+      number_ = static_cast<std::uint64_t>(HashOfText(options.client)) | std::uint64_t{1} << 63;
+    }
     if (options.remaining_s) deadline_s_ = calls->clock_() + *options.remaining_s;
   }
 
@@ -26,6 +31,7 @@ class SubmittedCalls::Call final : public UnaryCall {
   }
   double deadline_s() const override { return deadline_s_; }
   std::string peer() const override { return {}; }
+  std::uint64_t connection_number() const override { return number_; }
   void Answer(Message message) override { calls_->End(ticket_, {}, message.Joined()); }
   void Fail(const Status& status) override { calls_->End(ticket_, status, {}); }
 
@@ -33,6 +39,7 @@ class SubmittedCalls::Call final : public UnaryCall {
   SubmittedCalls* const calls_;
   const std::int64_t ticket_;
   const std::map<std::string, std::string> headers_;
+  std::uint64_t number_ = 0;
   double deadline_s_ = std::numeric_limits<double>::infinity();
 };
 

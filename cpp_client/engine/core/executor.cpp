@@ -116,6 +116,7 @@ void Executor::Submit(const std::shared_ptr<Request>& request) {
   queue_.CheckSize(*request);
   Requests expired;
   std::optional<BatchQueue::Full> full;
+  BatchQueue::PushedOut pushed_out;
   PollingTurn* const turn = PollingTurn::Here();
   bool is_first = false;
   {
@@ -123,7 +124,7 @@ void Executor::Submit(const std::shared_ptr<Request>& request) {
     if (is_closed_) {
       throw Error(ErrorKind::kDraining, "the server is stopping; send the request to another one");
     }
-    full = queue_.Put(request, &expired);
+    full = queue_.Put(request, &expired, &pushed_out);
     if (!full) {
       // Before it can be answered, so that a client with the answer finds it counted.
       servable_.metrics().Accepted();
@@ -140,6 +141,12 @@ void Executor::Submit(const std::shared_ptr<Request>& request) {
   }
   if (is_first) turn->Hold({servable_.shared_from_this(), this});
   for (const auto& one : expired) GiveExpired(*one, deliver_);
+  if (!pushed_out.requests.empty()) {
+    const Status status = StatusOf(BatchQueue::ErrorOf(pushed_out));
+    for (const auto& one : pushed_out.requests) {
+      if (!one->is_ended.exchange(true)) deliver_(*one, status, {});
+    }
+  }
   if (full) BatchQueue::Throw(*full);
 }
 

@@ -20,6 +20,7 @@ namespace recsys {
 
 class Servable;
 class ShadowRequest;
+struct QueueClient;
 
 enum class Priority { kHigh = 1, kNormal = 2, kLow = 3 };
 
@@ -65,6 +66,8 @@ class Request {
   /// The client's own ID for it.
   std::string request_id;
   Priority priority = Priority::kNormal;
+  /// Number of the client, such as its connection: clients take turns. 0 for the server's own.
+  std::uint64_t client = 0;
   /// On the clock of MonotonicSeconds; infinite for none.
   double deadline_s = std::numeric_limits<double>::infinity();
   /// Size of the serialized request.
@@ -92,8 +95,12 @@ class Request {
   double enqueued_s = 0;
   int level = 0;
   bool is_waiting = false;
+  QueueClient* queue_client = nullptr;
+  /// Neighbours in its client's line, and in the order of arrival.
   Request* previous = nullptr;
   Request* next = nullptr;
+  Request* older = nullptr;
+  Request* newer = nullptr;
   /// Its index in the heap of deadlines, from 1; 0 if it is not there.
   std::size_t deadline_at = 0;
   /// Keeps the request alive while it waits.

@@ -103,7 +103,11 @@ Message ShadowRequest::Encode(const Servable&, const Rows& rows) {
 }
 
 void ShadowRequest::Done(const Status& status, Message) {
-  if (!status.ok()) Failed();
+  if (status.code == StatusCode::kResourceExhausted) {
+    shadow_->servable()->metrics().ShadowDropped();
+  } else if (!status.ok()) {
+    Failed();
+  }
 }
 
 void ShadowRequest::Failed() { shadow_->servable()->metrics().ShadowFailed(); }

@@ -17,6 +17,7 @@ ProtocolRequest::ProtocolRequest(Gateway& gateway) : gateway_(gateway) {
 ProtocolRequest::~ProtocolRequest() { RequestMemory::Shared().Give(this); }
 
 void ProtocolRequest::LoadFrom(const Call& call, Bytes message) {
+  client = call.connection_number();
   if (gateway_.reads_trace()) trace_parent = call.Metadata("traceparent");
   Load(call, std::move(message));
   const std::string header = gateway_.KeyHeader(model);

@@ -184,6 +184,8 @@ struct SubmitOptions {
   /// Whether the version in the message was drawn by the routing, so that the shadow's share
   /// applies.
   bool drew_version = false;
+  /// Names the client, such as its connection: clients take turns.
+  std::string client;
 };
 
 // Parse JSON objects whose keys are the names above; unknown keys and wrong types are refused.

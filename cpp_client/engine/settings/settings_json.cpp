@@ -137,6 +137,7 @@ SubmitOptions SubmitOptionsOf(std::string_view json) {
   fields.Read("remaining_s", &options.remaining_s);
   fields.Read("headers", &options.headers);
   fields.Read("drew_version", &options.drew_version);
+  fields.Read("client", &options.client);
   fields.Finish();
   return options;
 }

@@ -79,10 +79,11 @@ TEST(Settings, EveryFieldIsRead) {
   EXPECT_EQ(route.loading.count("4"), 1U);
   EXPECT_TRUE(route.is_unloaded && route.is_only);
   const SubmitOptions submit = SubmitOptionsOf(R"({"form": "kserve", "protocol": "ray",
-      "remaining_s": 1.5, "headers": {"traceparent": "00-"}, "drew_version": true})");
+      "remaining_s": 1.5, "headers": {"traceparent": "00-"}, "drew_version": true, "client": "rest:1"})");
   EXPECT_EQ(submit.form + submit.protocol + submit.headers.at("traceparent"), "kserveray00-");
   EXPECT_EQ(submit.remaining_s, 1.5);
   EXPECT_TRUE(submit.drew_version);
+  EXPECT_EQ(submit.client, "rest:1");
 }
 
 TEST(Settings, WrongFieldsAreRefusedByTheirNames) {

@@ -5,9 +5,13 @@ depend on each other, a batch is one request.) A batch is whatever waits when th
 server adds no wait, and on a busy one the next batch grows while the last one runs. ``max_delay_us`` trades
 latency for larger batches.
 
-**Order.** There is one FIFO queue per level of urgency, and the next request is the one with the smallest
-``enqueued_s + level * priority_window``. So a later, more urgent request overtakes those that came at most
-one window per level before it, and nothing starves: after that time a request is not overtaken any more.
+**Order.** Of one client, there is one FIFO queue per level of urgency, and the next request is the one with the
+smallest ``enqueued_s + level * priority_window``. So a later, more urgent request overtakes those that came at most
+one window per level before it, and nothing starves: after that time a request is not overtaken any more. Clients,
+which are connections, take turns by rows (serve/engine/reference/fair_order.py).
+
+**A full queue.** It refuses a request, unless another client has more waiting even without the room that is needed:
+then the last requests of the client with the most are pushed out for it.
 
 **Huge requests.** A request larger than a batch runs alone, and everything behind it would wait for the time
 of many batches. It is therefore queued one level below its priority: under load, small requests that arrive
@@ -28,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from serve.config.models import BatchLimits, Priority
+from serve.engine.reference.fair_order import FairOrder
 from serve.errors import QueueFullError
 
 # Entries of removed requests are swept once they outnumber the live ones and are at least this many: rarely
@@ -41,9 +46,6 @@ _MEMORY = 0.9
 FIRST_RETRY_MS = 100
 #: Upper bound of the hint, so that an estimate made under overload does not keep clients away for long.
 MAX_RETRY_MS = 60_000
-# One more than the priorities: huge requests of the lowest priority are queued behind all others. Level 0 is
-# never used.
-_NUM_LEVELS = max(Priority) + 2
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T", bound="Pending")
 
@@ -58,6 +60,7 @@ class Pending:
         num_bytes: serialized bytes of the request.
         priority: how urgent it is.
         deadline_s: deadline on the queue's clock; None for none.
+        client: names the client, such as its connection: clients take turns. Empty for the server's own requests.
         enqueued_s: when it joined the queue, on the queue's clock; set by the queue.
         level: the level at which it is queued; set by the queue.
     """
@@ -67,6 +70,7 @@ class Pending:
     num_bytes: int = 0
     priority: Priority = Priority.NORMAL
     deadline_s: float | None = None
+    client: str = ""
     enqueued_s: float = 0.0
     level: int = field(default=0, init=False)
 
@@ -77,6 +81,15 @@ class Taken(Generic[T]):
 
     batch: list[T] = field(default_factory=list)
     expired: list[T] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class PushedOut(Generic[T]):
+    """Requests that had to leave for a lighter client's request, and what their ``QueueFullError`` says."""
+
+    requests: list[T]
+    text: str
+    retry_after_ms: int
 
 
 class Deadlines(Generic[K]):
@@ -199,12 +212,17 @@ class _SteadyClock:
         self._last_s = given_s
         return given_s + self.behind_s
 
+    def last_s(self) -> float:
+        """Return what the last call of ``now_s`` returned."""
+        return self._last_s + self.behind_s
+
 
 class BatchQueue(Generic[T]):
     """The waiting requests, in the order described in the module. Not thread-safe: the caller holds a lock.
 
-    ``put``, ``cancel`` and taking one request take constant time for any queue length (logarithmic time if
-    deadlines do not arrive in ascending order).
+    ``put``, ``cancel`` and taking one request take constant time for any number of requests of a client
+    (logarithmic time if deadlines do not arrive in ascending order), and logarithmic time in the number of clients
+    that wait. Only a ``put`` into a full queue looks at all these clients.
 
     Args:
         limits: bounds on batches and on the queue.
@@ -223,11 +241,13 @@ class BatchQueue(Generic[T]):
         self._window_s = limits.priority_window_us * 1e-6
         self._delay_s = 0.0 if by_request else limits.max_delay_us * 1e-6
         self._clock = _SteadyClock(clock)
-        # In order of arrival; a request can be removed from the middle in constant time.
-        self._lines: list[OrderedDict[T, None]] = [OrderedDict() for _ in range(_NUM_LEVELS)]
+        self._order: FairOrder[T] = FairOrder(self._window_s)
+        # All waiting requests in order of arrival.
+        self._waiting: OrderedDict[T, None] = OrderedDict()
         self._deadlines: Deadlines[T] = Deadlines()
         # Expired requests that were removed to make room and not reported yet.
         self._dropped: list[T] = []
+        self._pushed_out: PushedOut[T] | None = None
         self._rate = DrainRate(("rows", "IDs", "bytes"))
         self.num_rows = 0
         self.num_ids = 0
@@ -236,10 +256,10 @@ class BatchQueue(Generic[T]):
     @property
     def num_requests(self) -> int:
         """Number of waiting requests."""
-        return sum(len(line) for line in self._lines)
+        return len(self._waiting)
 
     def put(self, pending: T) -> list[T]:
-        """Add a request to the queue.
+        """Add a request to the queue. ``pushed_out`` has to be called afterwards.
 
         Returns:
             Requests that were removed because their deadline has passed and room was needed. The caller
@@ -253,21 +273,27 @@ class BatchQueue(Generic[T]):
         now_s = self._clock.now_s()
         if self._lacking(pending):
             self._dropped += self._expire(now_s)
-            if lacking := self._lacking(pending):
-                raise self._full(*lacking, now_s)
+            if (lacking := self._lacking(pending)) and not self._push_out(pending, now_s):
+                raise QueueFullError(*self._full(*lacking, now_s))
         pending.enqueued_s = now_s
         pending.level = pending.priority + self._is_huge(pending)
-        self._lines[pending.level][pending] = None
+        self._waiting[pending] = None
+        self._order.join(pending, now_s)
         if pending.deadline_s is not None:
             self._deadlines.add(pending, pending.deadline_s + self._clock.behind_s)
         self._count(pending, 1)
         return self._report()
 
+    def pushed_out(self) -> PushedOut[T] | None:
+        """Return the requests that the last ``put`` has pushed out, once; None for none. The caller answers them."""
+        pushed_out, self._pushed_out = self._pushed_out, None
+        return pushed_out
+
     def cancel(self, pending: T) -> bool:
         """Remove a cancelled request; return False if it has left the queue already."""
-        if pending not in self._lines[pending.level]:
+        if pending not in self._waiting:
             return False
-        self._leave(pending)
+        self._leave(pending, self._clock.last_s())
         return True
 
     def ready_at_s(self) -> float | None:
@@ -280,7 +306,7 @@ class BatchQueue(Generic[T]):
         Returns:
             None if nothing waits and nothing is left to report.
         """
-        oldest_s = min((next(iter(line)).enqueued_s for line in self._lines if line), default=None)
+        oldest_s = next((pending.enqueued_s for pending in self._waiting), None)
         if oldest_s is None and not self._dropped:
             return None
         now_s = self._clock.now_s()
@@ -306,7 +332,7 @@ class BatchQueue(Generic[T]):
         self._dropped += self._expire(now_s)
         taken: Taken[T] = Taken(expired=self._report())
         num_rows = num_ids = 0
-        while (pending := self._next()) is not None and num_rows < enough_rows:
+        while (pending := self._order.next()) is not None and num_rows < enough_rows:
             num_rows += _rows(pending)
             num_ids += pending.num_ids
             if taken.batch and (
@@ -315,17 +341,10 @@ class BatchQueue(Generic[T]):
                 or num_ids > self._limits.max_batch_ids
             ):
                 break
-            self._leave(pending)
+            self._leave(pending, now_s, is_served=True)
             taken.batch.append(pending)
         self._rate.taken(now_s, is_empty=pending is None)
         return taken
-
-    def _next(self) -> T | None:
-        """Return the next request by the order described in the module."""
-        heads = [next(iter(line)) for line in self._lines if line]
-        if len(heads) < 2:
-            return heads[0] if heads else None
-        return min(heads, key=lambda head: head.enqueued_s + head.level * self._window_s)
 
     def _is_huge(self, pending: T) -> bool:
         limits = self._limits
@@ -333,35 +352,70 @@ class BatchQueue(Generic[T]):
 
     def _lacking(self, pending: T) -> tuple[str, int, int] | None:
         """Return the exceeded bound: its name, the missing amount, the bound; None if the request fits."""
-        limits = self._limits
-        rows = self.num_rows + _rows(pending) - limits.max_queue_rows
-        if rows > 0:
-            return "rows", rows, limits.max_queue_rows
-        ids = self.num_ids + pending.num_ids - limits.max_queue_ids
-        if ids > 0:
-            return "IDs", ids, limits.max_queue_ids
-        num_bytes = self.num_bytes + pending.num_bytes - limits.max_queue_bytes
-        return ("bytes", num_bytes, limits.max_queue_bytes) if num_bytes > 0 else None
+        return next(
+            (
+                (name, waiting + amount - at_most, at_most)
+                for name, waiting, amount, at_most in self._rooms(pending)
+                if waiting + amount > at_most
+            ),
+            None,
+        )
 
-    def _full(self, name: str, lacking: int, at_most: int, now_s: float) -> QueueFullError:
+    def _rooms(self, pending: T) -> tuple[tuple[str, int, int, int], ...]:
+        """Return each bound's name, what waits, what the request adds, and the bound."""
+        limits = self._limits
+        return (
+            ("rows", self.num_rows, _rows(pending), limits.max_queue_rows),
+            ("IDs", self.num_ids, pending.num_ids, limits.max_queue_ids),
+            ("bytes", self.num_bytes, pending.num_bytes, limits.max_queue_bytes),
+        )
+
+    def _push_out(self, pending: T, now_s: float) -> bool:
+        """Make room for a client's request, if that is fair; return False if it is not."""
+        lack = self._lacking(pending)
+        assert lack is not None
+        heaviest = self._order.heaviest(lack[0])
+        if heaviest is None or heaviest.name == pending.client:
+            return False
+        for name, waiting, amount, at_most in self._rooms(pending):
+            lacking = waiting + amount - at_most
+            # Without what is lacking, it must still have as much as this client will.
+            own = self._order.waiting(pending.client, name) + amount
+            if lacking > 0 and heaviest.amount(name) - lacking < own:
+                return False
+        text, retry_after_ms = self._full(
+            *lack, now_s, ", and most of them are this connection's; try again later"
+        )
+        self._pushed_out = PushedOut([], text, retry_after_ms)
+        while self._lacking(pending):
+            last = heaviest.last()
+            self._leave(last, now_s)
+            self._pushed_out.requests.append(last)
+        return True
+
+    def _full(
+        self, name: str, lacking: int, at_most: int, now_s: float, end: str = "; try again later"
+    ) -> tuple[str, int]:
+        """Return the error's text, and when to retry."""
         waiting = {"rows": self.num_rows, "IDs": self.num_ids, "bytes": self.num_bytes}[name]
-        return QueueFullError(
-            f"queue: {waiting} {name} wait, at most {at_most} may; try again later",
+        return (
+            f"queue: {waiting} {name} wait, at most {at_most} may{end}",
             self._rate.retry_after_ms(name, lacking, now_s),
         )
 
     def _expire(self, now_s: float) -> list[T]:
         expired = self._deadlines.passed(now_s)
         for pending in expired:
-            self._leave(pending)
+            self._leave(pending, now_s)
         return expired
 
     def _report(self) -> list[T]:
         dropped, self._dropped = self._dropped, []
         return dropped
 
-    def _leave(self, pending: T) -> None:
-        del self._lines[pending.level][pending]
+    def _leave(self, pending: T, now_s: float, *, is_served: bool = False) -> None:
+        del self._waiting[pending]
+        self._order.leave(pending, now_s, is_served=is_served)
         self._deadlines.discard(pending)
         self._count(pending, -1)
         self._rate.left(rows=_rows(pending), IDs=pending.num_ids, bytes=pending.num_bytes)

@@ -94,6 +94,7 @@ class ReferenceEngine:
             self.gateway.refused(error, submitted.protocol)
             raise
         request.protocol = submitted.protocol
+        request.client = submitted.client
         request.drew_version = submitted.drew_version
         request.expect_within(submitted.remaining_s)
         self.gateway.read_headers(request, submitted.headers)

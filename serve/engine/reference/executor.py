@@ -28,7 +28,7 @@ from serve.engine.reference.collate import check_outputs, collate
 from serve.engine.reference.policy import BatchPolicy
 from serve.engine.reference.request_check import CheckedRequest
 from serve.engine.reference.requests import Answer, Request
-from serve.errors import DeadlineExpiredError, DrainingError, ExecutionError, RequestError
+from serve.errors import DeadlineExpiredError, DrainingError, ExecutionError, QueueFullError, RequestError
 from serve.metrics.counters import ModelCounters
 
 _log = logging.getLogger("serve")
@@ -160,11 +160,17 @@ class Executor:
             if self._closed:
                 raise DrainingError("the server is stopping; send the request to another one")
             expired = self._queue.put(pending)
+            pushed_out = self._queue.pushed_out()
             self._show_pending()
             self._wake()
         self._counters.accepted()
         if expired:
             self._deliver_expired(expired)
+        if pushed_out is not None:
+            text, retry_after_ms = pushed_out.text, pushed_out.retry_after_ms
+            self._deliver(
+                [(request, QueueFullError(text, retry_after_ms)) for request in pushed_out.requests]
+            )
 
     def cancel(self, pending: Request) -> None:
         """Remove a cancelled request, unless its batch is running already."""

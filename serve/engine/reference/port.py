@@ -167,6 +167,7 @@ class Port:
             self._gateway.refused(error, kind.PROTOCOL)
             raise
         request.protocol = kind.PROTOCOL
+        request.client = context.peer()
         request.expect_within(context.time_remaining())
         if self._gateway.reads_headers or kind is PredictionRequest:
             headers = headers_of(context)

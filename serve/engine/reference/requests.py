@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from serve.engine.records import BatchTimes, Observer, ShadowPair
 from serve.engine.reference.batching import Pending
+from serve.errors import QueueFullError
 from serve.wire import predict_pb2 as wire
 
 if TYPE_CHECKING:
@@ -242,7 +243,9 @@ class ShadowRequest(Request):
     def settle(self, answer: Answer) -> None:
         """Count a failure."""
         assert self.servable is not None
-        if isinstance(answer, Exception):
+        if isinstance(answer, QueueFullError):
+            self.servable.counters.shadow("dropped")
+        elif isinstance(answer, Exception):
             self.servable.counters.shadow("failed")
 
     def _leave(self) -> None:

@@ -24,7 +24,7 @@ from serve.errors import ModelNotFoundError, NotReadyError
 from serve.models.status import ModelStatus, ModelVersionStatus
 from serve.rest.pages.guard import check_local
 from serve.rest.pages.openapi import Model, document, operations
-from serve.rest.pages.schemas import Json, ids_text, short_names
+from serve.rest.pages.schemas import Json, ids_text
 from serve.rest.query import query_number
 from serve.rest.tensors_json import write_json
 from serve.rpc.backend import Backend
@@ -55,7 +55,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_HEADINGS = ["input", "plain JSON", "tensors", "IDs or texts", "tables"]
+_HEADINGS = ["input", "plain JSON", "tensors", "IDs", "tables"]
 _EXAMPLE = "example"
 
 
@@ -202,7 +202,6 @@ def _signatures(model: Model) -> list[Json]:
                 "title": f"{model.name}, version{'s' if len(servables) > 1 else ''} {names}",
                 "serves": model.serving in servables,
                 "signature": signature,
-                "tables": short_names(signature),
                 "headings": [*_HEADINGS, "ranking"] if signature.context else _HEADINGS,
             }
         )

@@ -5,7 +5,6 @@ Shape letters: B rows of a request, N number of IDs of one input.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -194,18 +193,8 @@ def _answer_tensor(output: Output) -> Json:
     return tensor
 
 
-def short_names(signature: Signature) -> dict[str, str]:
-    """Return the tables' names without the path of their module, where that leaves them different."""
-    names = {table.name for sparse in signature.sparse for table in sparse.tables}
-    uses = Counter(name.rpartition(".")[2] for name in names)
-    last = {name: name.rpartition(".")[2] for name in names}
-    return {name: last[name] if last[name] and uses[last[name]] == 1 else name for name in names}
-
-
 def ids_text(sparse: SparseInput) -> str:
-    """Return which IDs or texts a sparse input takes."""
-    if sparse.strings:
-        return f"any; texts are hashed by {sparse.strings}"
+    """Return which IDs a sparse input takes."""
     if sparse.id_limit is not None:
         return f"0 to {sparse.id_limit - 1}"
     policies = {table.id_policy for table in sparse.tables}
@@ -266,10 +255,7 @@ def _id_schema(sparse: SparseInput) -> Json:
 
 def _about(sparse: SparseInput) -> str:
     tables = ", ".join(f"{table.name} ({table.num_embeddings:,} rows)" for table in sparse.tables)
-    what = "texts or IDs" if sparse.strings else "IDs"
-    return (
-        f"A list of {what} per row; {what}: {ids_text(sparse)}. Pooling: {sparse.pooling}. Table: {tables}."
-    )
+    return f"A list of IDs per row; IDs: {ids_text(sparse)}. Pooling: {sparse.pooling}. Table: {tables}."
 
 
 def _sparse_tensors(sparse: SparseInput) -> list[Json]:

@@ -315,6 +315,37 @@ def test_a_request_larger_than_it_may_be_is_refused(patient: Line, rows: list[li
     assert patient.count("recsys_requests_accepted_total") == 0
 
 
+def test_a_neighbour_is_answered_before_most_of_a_flood(roomy: Line) -> None:
+    roomy.plugged()
+    flood = roomy.send_all_and_wait([[[number]] * BATCH_ROWS for number in range(30)])
+    neighbour = Line(roomy.server)
+    # One order of all that ends.
+    neighbour.ended = roomy.ended
+    assert scores(neighbour.send_and_wait([[3]], "neighbour")) == [3]
+    assert [scores(call)[0] for call in flood] == list(range(30))
+    roomy.until(lambda: len(roomy.ended) == 32)
+    # The plug, and a turn of the flood that was taken before or with it; the rest is for how fast threads are.
+    assert roomy.ended.index("neighbour") <= 15
+
+
+def test_a_full_queue_has_room_for_a_neighbour_of_whoever_filled_it(tight: Line) -> None:
+    plugged = tight.plugged()
+    flood = tight.send_all_and_wait([[[]] * BATCH_ROWS] * (PLUG_ROWS // BATCH_ROWS))
+    neighbour = Line(tight.server)
+    call = neighbour.send_and_wait([[3]])
+    tight.until(lambda: tight.count("recsys_requests_total", outcome="rejected") == 1)
+    assert not plugged.done()
+    tight.until(lambda: sum(one.done() for one in flood) == 1)
+    code, details, metadata = refusal(next(one for one in flood if one.done()))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "queue: 4096 rows wait, at most 4096 may, and most of them are this connection's" in details
+    assert 1 <= int(metadata[PUSHBACK]) <= 60_000
+    # Whoever filled it is refused as ever.
+    assert refusal(tight.send([[5]] * BATCH_ROWS))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert scores(call) == [3]
+    assert sum(one.exception() is None for one in flood) == len(flood) - 1
+
+
 def test_a_hundred_clients_at_a_full_queue_are_answered_or_refused_and_all_are_counted(tight: Line) -> None:
     tight.plugged()
 

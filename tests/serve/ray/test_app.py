@@ -132,6 +132,9 @@ class ProxyContext:
     def invocation_metadata(self) -> list[tuple[str, str]]:
         return []
 
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
     def set_trailing_metadata(self, pairs: list[tuple[str, str]]) -> None: ...
 
     def set_code(self, code: grpc.StatusCode) -> None:

@@ -15,6 +15,12 @@ Amounts AmountsOf(const Request& request) {
           std::max(request.num_bytes, checked.spread_bytes)};
 }
 
+std::string TextOf(const BatchQueue::Full& full) {
+  static constexpr const char* kNames[] = {"rows", "IDs", "bytes"};
+  return "queue: " + std::to_string(full.waiting) + " " + kNames[static_cast<int>(full.what)] +
+         " wait, at most " + std::to_string(full.at_most) + " may";
+}
+
 }  // namespace
 
 BatchQueue::BatchQueue(const BatchLimits& limits, Clock clock, bool by_request)
@@ -22,11 +28,12 @@ BatchQueue::BatchQueue(const BatchLimits& limits, Clock clock, bool by_request)
       by_request_(by_request),
       window_s_(static_cast<double>(limits.priority_window_us) * 1e-6),
       delay_s_(by_request ? 0 : static_cast<double>(limits.max_delay_us) * 1e-6),
-      clock_(std::move(clock)) {}
+      clock_(std::move(clock)),
+      order_(window_s_) {}
 
 BatchQueue::~BatchQueue() {
   // Requests own themselves while they wait.
-  while (Request* const request = Next()) Leave(*request);
+  while (Request* const request = order_.Next()) Leave(*request, 0);
 }
 
 void BatchQueue::CheckSize(const Request& request) const {
@@ -35,14 +42,14 @@ void BatchQueue::CheckSize(const Request& request) const {
 }
 
 std::optional<BatchQueue::Full> BatchQueue::Put(const std::shared_ptr<Request>& request,
-                                                Requests* expired) {
+                                                Requests* expired, PushedOut* pushed_out) {
   const Amounts amounts = AmountsOf(*request);
   const double now_s = clock_.Now();
   if (LackFor(amounts)) {
     Expire(now_s, expired);
-    if (const std::optional<Lack> lack = LackFor(amounts)) {
-      return Full{lack->what, waiting_[static_cast<int>(lack->what)], lack->at_most,
-                  rate_.RetryAfterMs(lack->what, lack->amount, now_s)};
+    const std::optional<Lack> lack = LackFor(amounts);
+    if (lack && (pushed_out == nullptr || !PushOut(*request, now_s, pushed_out))) {
+      return FullFor(*lack, now_s);
     }
   }
   if (std::isfinite(request->deadline_s)) {
@@ -51,21 +58,22 @@ std::optional<BatchQueue::Full> BatchQueue::Put(const std::shared_ptr<Request>& 
   request->self = request;
   request->enqueued_s = now_s;
   request->level = static_cast<int>(request->priority) + (IsHuge(*request) ? 1 : 0);
-  Join(*request);
-  for (int i = 0; i < kNumAmounts; ++i) waiting_[i] += amounts[i];
+  Join(*request, now_s);
   return std::nullopt;
 }
 
 void BatchQueue::Throw(const Full& full) {
-  static constexpr const char* kNames[] = {"rows", "IDs", "bytes"};
-  throw QueueFullError("queue: " + std::to_string(full.waiting) + " " +
-                           kNames[static_cast<int>(full.what)] + " wait, at most " +
-                           std::to_string(full.at_most) + " may; try again later",
-                       full.retry_after_ms);
+  throw QueueFullError(TextOf(full) + "; try again later", full.retry_after_ms);
+}
+
+QueueFullError BatchQueue::ErrorOf(const PushedOut& pushed_out) {
+  return QueueFullError(
+      TextOf(pushed_out.why) + ", and most of them are this connection's; try again later",
+      pushed_out.why.retry_after_ms);
 }
 
 std::shared_ptr<Request> BatchQueue::Cancel(Request& request) {
-  return request.is_waiting ? Leave(request) : nullptr;
+  return request.is_waiting ? Leave(request, clock_.last_s()) : nullptr;
 }
 
 std::optional<double> BatchQueue::ReadyAt() {
@@ -73,11 +81,8 @@ std::optional<double> BatchQueue::ReadyAt() {
   const double now_s = clock_.Now();
   const bool is_full = num_rows() >= limits_.max_batch_rows || num_ids() >= limits_.max_batch_ids;
   if (is_full || !has_delay()) return now_s - clock_.behind_s();
-  double oldest_s = std::numeric_limits<double>::infinity();
-  for (const Line& line : lines_) {
-    if (line.first != nullptr) oldest_s = std::min(oldest_s, line.first->enqueued_s);
-  }
-  return std::min(oldest_s + delay_s_, deadlines_.earliest_s() - delay_s_) - clock_.behind_s();
+  return std::min(oldest_->enqueued_s + delay_s_, deadlines_.earliest_s() - delay_s_) -
+         clock_.behind_s();
 }
 
 void BatchQueue::Take(Requests* batch, Requests* expired, std::int64_t enough_rows) {
@@ -85,14 +90,14 @@ void BatchQueue::Take(Requests* batch, Requests* expired, std::int64_t enough_ro
   Expire(now_s, expired);
   std::int64_t num_rows = 0, num_ids = 0;
   bool is_empty = true;
-  while (Request* const next = Next()) {
+  while (Request* const next = order_.Next()) {
     if (num_rows >= enough_rows) break;
     const Amounts amounts = AmountsOf(*next);
     num_rows += amounts[0];
     num_ids += amounts[1];
     if (!is_empty && by_request_) break;
     if (!is_empty && (num_rows > limits_.max_batch_rows || num_ids > limits_.max_batch_ids)) break;
-    batch->push_back(Leave(*next));
+    batch->push_back(Leave(*next, now_s, true));
     is_empty = false;
   }
   rate_.Taken(now_s, num_requests_ == 0);
@@ -107,45 +112,56 @@ std::optional<BatchQueue::Lack> BatchQueue::LackFor(const Amounts& amounts) cons
   return std::nullopt;
 }
 
+BatchQueue::Full BatchQueue::FullFor(const Lack& lack, double now_s) const {
+  return {lack.what, waiting_[static_cast<int>(lack.what)], lack.at_most,
+          rate_.RetryAfterMs(lack.what, lack.amount, now_s)};
+}
+
 bool BatchQueue::IsHuge(const Request& request) const {
   return request.checked.num_rows > limits_.max_batch_rows ||
          request.checked.num_ids > limits_.max_batch_ids;
 }
 
-Request* BatchQueue::Next() const {
-  Request* next = nullptr;
-  double next_s = 0;
-  for (const Line& line : lines_) {
-    Request* const head = line.first;
-    if (head == nullptr) continue;
-    const double head_s = head->enqueued_s + head->level * window_s_;
-    if (next == nullptr || head_s < next_s) {
-      next = head;
-      next_s = head_s;
-    }
+bool BatchQueue::PushOut(const Request& request, double now_s, PushedOut* pushed_out) {
+  const Amounts amounts = AmountsOf(request);
+  std::optional<Lack> lack = LackFor(amounts);
+  const QueueClient* const heaviest = order_.Heaviest(lack->what);
+  if (heaviest == nullptr || heaviest->number == request.client) return false;
+  // Without what is lacking, it must still have as much as this client will.
+  const Amounts own = order_.AmountsOf(request.client);
+  const Amounts at_most = {limits_.max_queue_rows, limits_.max_queue_ids, limits_.max_queue_bytes};
+  for (int i = 0; i < kNumAmounts; ++i) {
+    const std::int64_t lacking = waiting_[i] + amounts[i] - at_most[i];
+    if (lacking > 0 && heaviest->amounts[i] - lacking < own[i] + amounts[i]) return false;
   }
-  return next;
+  pushed_out->why = FullFor(*lack, now_s);
+  for (; lack; lack = LackFor(amounts)) {
+    pushed_out->requests.push_back(Leave(*heaviest->waiting.Last(), now_s));
+  }
+  return true;
 }
 
-void BatchQueue::Join(Request& request) {
-  Line& line = lines_[static_cast<std::size_t>(request.level)];
+void BatchQueue::Join(Request& request, double now_s) {
   request.is_waiting = true;
-  request.next = nullptr;
-  request.previous = line.last;
-  (line.last == nullptr ? line.first : line.last->next) = &request;
-  line.last = &request;
+  request.newer = nullptr;
+  request.older = newest_;
+  (newest_ == nullptr ? oldest_ : newest_->newer) = &request;
+  newest_ = &request;
+  const Amounts amounts = AmountsOf(request);
+  order_.Join(request, amounts, now_s);
+  for (int i = 0; i < kNumAmounts; ++i) waiting_[i] += amounts[i];
   ++num_requests_;
 }
 
-std::shared_ptr<Request> BatchQueue::Leave(Request& request) {
-  Line& line = lines_[static_cast<std::size_t>(request.level)];
-  (request.previous == nullptr ? line.first : request.previous->next) = request.next;
-  (request.next == nullptr ? line.last : request.next->previous) = request.previous;
-  request.previous = request.next = nullptr;
+std::shared_ptr<Request> BatchQueue::Leave(Request& request, double now_s, bool is_served) {
+  (request.older == nullptr ? oldest_ : request.older->newer) = request.newer;
+  (request.newer == nullptr ? newest_ : request.newer->older) = request.older;
+  request.older = request.newer = nullptr;
+  const Amounts amounts = AmountsOf(request);
+  order_.Leave(request, amounts, now_s, is_served);
   request.is_waiting = false;
   --num_requests_;
   deadlines_.Discard(request);
-  const Amounts amounts = AmountsOf(request);
   for (int i = 0; i < kNumAmounts; ++i) waiting_[i] -= amounts[i];
   rate_.Left(amounts);
   return std::move(request.self);
@@ -153,7 +169,7 @@ std::shared_ptr<Request> BatchQueue::Leave(Request& request) {
 
 void BatchQueue::Expire(double now_s, Requests* expired) {
   while (Request* const request = deadlines_.TakePassed(now_s)) {
-    expired->push_back(Leave(*request));
+    expired->push_back(Leave(*request, now_s));
   }
 }
 

@@ -13,8 +13,10 @@
 #include "base/clock.h"
 #include "engine/core/queue/deadlines.h"
 #include "engine/core/queue/drain_rate.h"
+#include "engine/core/queue/fair_order.h"
 #include "engine/core/request.h"
 #include "engine/settings/settings.h"
+#include "recsys/error.h"
 
 namespace recsys {
 
@@ -32,6 +34,8 @@ class SteadyClock {
     last_s_ = given_s;
     return given_s + behind_s_;
   }
+  /// Returns the time that the last call of Now returned.
+  double last_s() const { return last_s_ + behind_s_; }
   /// How far the given clock is behind this one.
   double behind_s() const { return behind_s_; }
 
@@ -44,15 +48,16 @@ class SteadyClock {
 /// The policy and queue that form the next batch, without threads or batch memory
 /// (serve/engine/reference/batching.py has more details). Not thread-safe: the caller holds a lock.
 ///
-/// Order: one line per level of urgency, first in, first out; next is the request with the smallest
-/// enqueued_s + level * priority window. So an urgent request overtakes those that arrived at most
-/// one window per level earlier, and none starves. A request larger than a batch runs alone and is
+/// Order: of one client, one line per level of urgency, first in, first out; next is the request
+/// with the smallest enqueued_s + level * priority window. So an urgent request overtakes those
+/// that arrived at most one window per level earlier, and none starves. Clients take turns by rows
+/// (engine/core/queue/fair_order.h). A request larger than a batch runs alone and is
 /// one level lower. Requests whose deadline has passed are never computed: they are removed when a
 /// batch is taken and when their room is needed.
 ///
-/// Put, Cancel and taking one request take constant time (logarithmic in the number of waiting
-/// requests if there are deadlines) and allocate nothing: requests are linked through their own
-/// members.
+/// Put, Cancel and taking one request take logarithmic time in the number of waiting clients (and
+/// requests, if there are deadlines), and allocate nothing for known clients: requests are linked
+/// through their own members. Only a Put into a full queue looks at all waiting clients.
 class BatchQueue {
  public:
   /// `by_request`: a batch is one request, and never waits to be filled.
@@ -69,14 +74,25 @@ class BatchQueue {
     std::int64_t retry_after_ms;
   };
 
+  /// Requests that had to leave for a lighter client's request.
+  struct PushedOut {
+    Requests requests;
+    Full why{};
+  };
+
   /// Throws Error (kRequestTooLarge) if the request exceeds the limits. Needs no lock.
   void CheckSize(const Request& request) const;
   /// Queues a checked request, unless the queue is full. Appends to `expired` the requests that
   /// were removed because room was needed and their deadline has passed; the caller answers them.
+  /// If that is not enough, and another client still has at least as much waiting afterwards, that
+  /// client's last requests leave to `pushed_out` (if not null) instead.
   /// Formats no text: an overloaded server must not do so under its lock.
-  std::optional<Full> Put(const std::shared_ptr<Request>& request, Requests* expired);
+  std::optional<Full> Put(const std::shared_ptr<Request>& request, Requests* expired,
+                          PushedOut* pushed_out = nullptr);
   /// Throws the corresponding QueueFullError. Needs no lock.
   [[noreturn]] static void Throw(const Full& full);
+  /// Returns the error for requests that were pushed out. Needs no lock.
+  static QueueFullError ErrorOf(const PushedOut& pushed_out);
 
   /// Drops a waiting request; returns null if it has already left, or never joined.
   std::shared_ptr<Request> Cancel(Request& request);
@@ -103,13 +119,6 @@ class BatchQueue {
   std::int64_t num_bytes() const { return waiting_[static_cast<int>(Amount::kBytes)]; }
 
  private:
-  // One more than priorities: huge requests of the lowest one come after all others. Level 0 is
-  // unused.
-  static constexpr int kNumLevels = static_cast<int>(Priority::kLow) + 2;
-  struct Line {
-    Request* first = nullptr;
-    Request* last = nullptr;
-  };
   /// The limit that a request would exceed, and by how much.
   struct Lack {
     Amount what;
@@ -118,10 +127,12 @@ class BatchQueue {
   };
 
   std::optional<Lack> LackFor(const Amounts& amounts) const;
+  Full FullFor(const Lack& lack, double now_s) const;
   bool IsHuge(const Request& request) const;
-  Request* Next() const;
-  void Join(Request& request);
-  std::shared_ptr<Request> Leave(Request& request);
+  /// Makes room for a client's request, if that is fair; returns false if it is not.
+  bool PushOut(const Request& request, double now_s, PushedOut* pushed_out);
+  void Join(Request& request, double now_s);
+  std::shared_ptr<Request> Leave(Request& request, double now_s, bool is_served = false);
   void Expire(double now_s, Requests* expired);
 
   const BatchLimits limits_;
@@ -129,7 +140,10 @@ class BatchQueue {
   const double window_s_;
   const double delay_s_;
   SteadyClock clock_;
-  std::array<Line, kNumLevels> lines_;
+  FairOrder order_;
+  /// All waiting requests in order of arrival.
+  Request* oldest_ = nullptr;
+  Request* newest_ = nullptr;
   Deadlines deadlines_;
   DrainRate rate_;
   Amounts waiting_{};

@@ -1,0 +1,107 @@
+#ifndef RECSYS_ENGINE_CORE_QUEUE_FAIR_ORDER_H_
+#define RECSYS_ENGINE_CORE_QUEUE_FAIR_ORDER_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/core/queue/drain_rate.h"
+#include "engine/core/request.h"
+
+namespace recsys {
+
+/// Waiting requests in one line per level of urgency, first in, first out.
+struct LevelLines {
+  // One more than priorities: huge requests of the lowest one come after all others. Level 0 is
+  // unused.
+  static constexpr int kNumLevels = static_cast<int>(Priority::kLow) + 2;
+  struct Line {
+    Request* first = nullptr;
+    Request* last = nullptr;
+  };
+  std::array<Line, kNumLevels> lines{};
+
+  void Join(Request& request);
+  void Leave(Request& request);
+  /// Returns the request with the smallest enqueued_s + level * window_s; null if none waits.
+  Request* Next(double window_s) const;
+  /// Returns the last request of the least urgent line; null if none waits.
+  Request* Last() const;
+};
+
+/// A client's waiting requests and its place among the other clients.
+struct QueueClient {
+  std::uint64_t number = 0;
+  LevelLines waiting;
+  Amounts amounts{};
+  /// Level of its next request; 0 if none waits.
+  int level = 0;
+  /// When the other clients' requests began to compete with its next one.
+  double since_s = 0;
+  /// Virtual time at which its next request starts, in rows; per level, where the last one ended.
+  std::int64_t start = 0;
+  std::array<std::int64_t, LevelLines::kNumLevels> finished{};
+  /// Orders clients with the same start.
+  std::uint64_t turn = 0;
+  /// Index in the heap of its level.
+  std::size_t at = 0;
+  QueueClient* previous_idle = nullptr;
+  QueueClient* next_idle = nullptr;
+};
+
+/// The order of waiting requests over all clients: start-time fair queueing by rows
+/// (serve/engine/reference/fair_order.py has more details). Not thread-safe; owns no request.
+///
+/// Joining and leaving take logarithmic time in the number of clients that wait. Of clients without
+/// a waiting request, only the last kMaxIdle are remembered.
+class FairOrder {
+ public:
+  static constexpr std::size_t kMaxIdle = 256;
+
+  explicit FairOrder(double window_s) : window_s_(window_s) {}
+  FairOrder(const FairOrder&) = delete;
+  FairOrder& operator=(const FairOrder&) = delete;
+
+  /// Adds a request, which takes this room.
+  void Join(Request& request, const Amounts& amounts, double now_s);
+  /// Removes a request. `is_served`: its rows count against its client.
+  void Leave(Request& request, const Amounts& amounts, double now_s, bool is_served);
+  /// Returns the next request; null if none waits.
+  Request* Next() const;
+
+  /// Returns what waits of this client.
+  Amounts AmountsOf(std::uint64_t client) const;
+  /// Returns the client of which most waits; null if none waits. Looks at all that wait.
+  const QueueClient* Heaviest(Amount amount) const;
+  std::size_t num_clients() const { return clients_.size(); }
+
+ private:
+  /// The clients whose next request has one level: a heap, the earliest start first.
+  struct Level {
+    std::vector<QueueClient*> heap;
+    std::int64_t now = 0;
+    std::int64_t last_finish = 0;
+  };
+
+  QueueClient& ClientOf(std::uint64_t number);
+  void Place(QueueClient& client, double now_s, bool was_served);
+  void Insert(QueueClient& client);
+  void Remove(QueueClient& client);
+  void BecomeIdle(QueueClient& client);
+  void LeaveIdle(QueueClient& client);
+
+  const double window_s_;
+  std::array<Level, LevelLines::kNumLevels> levels_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<QueueClient>> clients_;
+  QueueClient* first_idle_ = nullptr;
+  QueueClient* last_idle_ = nullptr;
+  std::size_t num_idle_ = 0;
+  std::uint64_t last_turn_ = 0;
+};
+
+}  // namespace recsys
+
+#endif  // RECSYS_ENGINE_CORE_QUEUE_FAIR_ORDER_H_
