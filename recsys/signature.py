@@ -34,6 +34,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from recsys.errors import ManifestError
@@ -181,6 +182,11 @@ class Signature:
     outputs: tuple[Output, ...]
     context: tuple[str, ...] = ()
     by_request: bool = False
+
+    @cached_property
+    def has_same_lengths(self) -> bool:
+        """Whether bags of some inputs must have as many IDs as those of another."""
+        return any(s.same_lengths_as for s in self.sparse)
 
     @property
     def is_weighted(self) -> bool:

@@ -42,6 +42,33 @@ def without_rows(
     return no_rows(signature)
 
 
+def check_same_lengths(signature: Signature, inputs: Sequence[Tensor]) -> None:
+    """Check that bags which the model puts side by side have as many IDs as each other: graphs trust that.
+
+    Args:
+        signature: Of the model.
+        inputs: Of the plain form, as ``recsys.signature`` describes them. Others are left to the graph's own checks.
+
+    Raises:
+        ValueError: Names the inputs and the row.
+    """
+    names = [use.name for use in signature.sparse]
+    lengths = inputs[len(signature.dense)] if len(inputs) > len(signature.dense) else torch.empty(0)
+    if lengths.dim() != 1 or lengths.numel() % len(names):
+        return
+    by_feature = lengths.view(len(names), -1)
+    for i, use in enumerate(signature.sparse):
+        if not use.same_lengths_as:
+            continue
+        other = names.index(use.same_lengths_as)
+        if not torch.equal(by_feature[i], by_feature[other]):
+            row = int((by_feature[i] != by_feature[other]).int().argmax())
+            raise ValueError(
+                f"sparse[{use.name!r}].lengths: got {int(by_feature[i, row])} in row {row}, expected "
+                f"{int(by_feature[other, row])}, as many as {use.same_lengths_as!r} has there"
+            )
+
+
 def computed_id_error(error: Exception) -> ComputedIdError | None:
     """Return what a graph says of an ID that it has computed; None for any other error of a graph.
 

@@ -30,7 +30,7 @@ from recsys.artifact.compiled import (
 )
 from recsys.artifact.cuda_graphs import Capture, CudaGraphOptions
 from recsys.artifact.graphs import LoadedGraphs, place, share, tensor_at
-from recsys.artifact.inputs import computed_id_error, without_rows
+from recsys.artifact.inputs import check_same_lengths, computed_id_error, without_rows
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.parts import check_rows, checked_part, damaged_member, open_rows, read_manifest
@@ -122,6 +122,7 @@ class LoadedArtifact:
         Raises:
             ChecksumError: The rows file was written to since it was loaded.
             ComputedIdError: An ID that the model computes is no row of its table.
+            ValueError: Bags that the model puts side by side differ in their numbers of IDs.
             RuntimeError: The inputs do not fit the signature; FBGEMM's or torch's words.
         """
         if self.rows.file is not None:
@@ -148,6 +149,8 @@ class LoadedArtifact:
         answer = without_rows(self.signature, inputs, is_ranking=form == 1)
         if answer is not None:
             return answer
+        if form == 0 and self.signature.has_same_lengths:
+            check_same_lengths(self.signature, inputs)
         call = self.graphs.calls[form]
         try:
             if torch.is_inference_mode_enabled():

@@ -117,6 +117,18 @@ def test_made_and_random_rows_have_equal_lengths(tmp_path: Path) -> None:
         assert torch.equal(item, shop)
 
 
+def test_a_batch_of_unequal_lengths_is_refused_without_a_server_too(tmp_path: Path) -> None:
+    export_model(SideBySide(), tmp_path / "a")
+    artifact = load_artifact(tmp_path / "a")
+    batch = random_batch(artifact.signature, 3, torch.Generator().manual_seed(0))
+    lengths = batch.lengths.view(len(artifact.signature.sparse), -1).clone()
+    names = [use.name for use in artifact.signature.sparse]
+    lengths[names.index("shop"), 1] += 1
+    said = r"lengths: got \d+ in row 1, expected \d+, as many as '(item|shop)' has there"
+    with pytest.raises(ValueError, match=said):
+        artifact.forward(lengths.view(-1), batch.values)
+
+
 def test_samples_of_unequal_lengths_are_refused(tmp_path: Path) -> None:
     samples = tmp_path / "samples.jsonl"
     samples.write_text('{"sparse": {"item": [[1, 2], [3]], "shop": [[4, 5], [6, 7]], "user": [[1], [2]]}}')
