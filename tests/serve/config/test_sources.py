@@ -62,6 +62,7 @@ def test_the_environment_can_name_the_file_and_a_flag_another(tmp_path: Path) ->
 # A value for each setting that differs from its default, as TOML and as text.
 _EXAMPLES: dict[str, tuple[str, str]] = {
     "host": ('"0.0.0.0"', "0.0.0.0"),
+    "admin.host": ('"::1"', "::1"),
     "log.requests": ('"all"', "all"),
     "process.engine": ('"reference"', "reference"),
     "defaults.routing.serve": ('"7"', "7"),
