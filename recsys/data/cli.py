@@ -14,10 +14,10 @@ from rich.table import Table
 
 from recsys.cli import Parser, add_program_options, announced, count, whole_table
 from recsys.data.tables.dataset import input_pieces
-from recsys.data.tables.files import open_files
 from recsys.data.tables.infer import SAMPLE_ROWS, ColumnReport, Inferred, infer
+from recsys.data.tables.reading.files import open_files
+from recsys.data.tables.reading.sample import sample_rows
 from recsys.data.tables.row_use import RowUse, row_uses, warnings_of
-from recsys.data.tables.sample import sample_rows
 from recsys.data.tables.schema_file import read_schema, to_toml
 from recsys.files import replacing
 

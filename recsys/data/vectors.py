@@ -21,7 +21,7 @@ from recsys.data.batches import row_chunks
 from recsys.data.examples import Bags
 from recsys.data.lines import DataError
 from recsys.data.tables.dataset import check_kept, unlabeled
-from recsys.data.tables.files import open_files
+from recsys.data.tables.reading.files import open_files
 from recsys.files import replacing
 from recsys.models.click import ClickModel
 from recsys.models.retrieval import item_digest

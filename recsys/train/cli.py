@@ -21,7 +21,7 @@ from recsys.checkpoint.lock import LOCK_NAME, check_free
 from recsys.checkpoint.run import newest
 from recsys.cli import Parser, add_program_options, announced, count, counts, near_misses
 from recsys.data.examples import Dataset
-from recsys.data.tables.files import is_pattern
+from recsys.data.tables.reading.files import is_pattern
 from recsys.errors import CheckpointWriteError
 from recsys.files import check_room
 from recsys.schema import Schema

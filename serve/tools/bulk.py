@@ -16,7 +16,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from recsys.artifact.load import load_artifact
 from recsys.data.scoring import schema_for, scores
 from recsys.data.tables.dataset import check_kept, unlabeled
-from recsys.data.tables.files import open_files
+from recsys.data.tables.reading.files import open_files
 from recsys.data.tables.schema_file import read_schema
 from recsys.files import replacing
 from recsys.rows.memory import RowsMemory

@@ -19,11 +19,19 @@ from recsys.data.fingerprint import fingerprint
 from recsys.data.lines import DataError, shown_names
 from recsys.data.tables.as_sent import rows_as_sent
 from recsys.data.tables.columns import Columns
-from recsys.data.tables.files import listed, open_files
-from recsys.data.tables.pieces import Piece, TableFile
+from recsys.data.tables.reading.files import listed, open_files
+from recsys.data.tables.reading.pieces import Piece, TableFile
 from recsys.data.tables.row_use import sharing_notices
 from recsys.data.tables.split import split
-from recsys.data.tables.types import is_bytes, is_date, is_list, is_number, is_text, plain_table, plain_type
+from recsys.data.tables.values.types import (
+    is_bytes,
+    is_date,
+    is_list,
+    is_number,
+    is_text,
+    plain_table,
+    plain_type,
+)
 from recsys.schema import LabelColumn, Schema, TableSpec
 
 # Smaller pieces are read together, so that shuffling within a block mixes well.

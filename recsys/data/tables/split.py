@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from recsys.data.examples import held_out_rows
 from recsys.data.lines import DataError
 from recsys.data.tables.columns import Columns, Times
-from recsys.data.tables.conversions import cast_or_none
-from recsys.data.tables.moments import UNITS, moments_of, seconds_of, unit_of
-from recsys.data.tables.pieces import Piece
+from recsys.data.tables.reading.pieces import Piece
+from recsys.data.tables.values.conversions import cast_or_none
+from recsys.data.tables.values.moments import UNITS, moments_of, seconds_of, unit_of
 from recsys.schema import Schema
 
 # Times that are whole numbers of digits: 20260131, 2026013117, 26013117, ...

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
 from recsys.data.lines import DataError, shown_error
-from recsys.data.tables.byte_stream import ByteStream, first_not_utf8
-from recsys.data.tables.csv_rows import CsvRows
-from recsys.data.tables.headers import Header, read_header, separator_of
-from recsys.data.tables.pieces import Piece
+from recsys.data.tables.reading.byte_stream import ByteStream, first_not_utf8
+from recsys.data.tables.reading.csv_rows import CsvRows
+from recsys.data.tables.reading.headers import Header, read_header, separator_of
+from recsys.data.tables.reading.pieces import Piece
 
 _BLOCK_BYTES = 16 << 20
 #: Longer rows are errors: most are a quoted field without an end.

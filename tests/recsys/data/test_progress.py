@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from recsys.data import progress
-from recsys.data.tables.files import listed, open_files
+from recsys.data.tables.reading.files import listed, open_files
 
 
 def _console(*, is_terminal: bool = True) -> Console:

@@ -12,15 +12,15 @@ import pyarrow as pa
 from recsys.data.labels import check_both_classes
 from recsys.data.lines import DataError, shown_names
 from recsys.data.tables.dataset import label_blocks
-from recsys.data.tables.files import listed, open_files
 from recsys.data.tables.infer.column import Column, ColumnReport
 from recsys.data.tables.infer.labels import Label, choose_labels
 from recsys.data.tables.infer.shadows import shadow_of
 from recsys.data.tables.infer.specs import date_tables, dense_column, table_spec, with_unique_names
 from recsys.data.tables.infer.uses import use_of
-from recsys.data.tables.pieces import TableFile
-from recsys.data.tables.sample import sample_rows
-from recsys.data.tables.types import plain
+from recsys.data.tables.reading.files import listed, open_files
+from recsys.data.tables.reading.pieces import TableFile
+from recsys.data.tables.reading.sample import sample_rows
+from recsys.data.tables.values.types import plain
 from recsys.machine import num_processors
 from recsys.schema import Schema
 

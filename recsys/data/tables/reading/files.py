@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from recsys.data.lines import DataError
 from recsys.data.progress import shown
-from recsys.data.tables.arrow_files import ArrowFile, format_of
-from recsys.data.tables.byte_stream import first_bytes
-from recsys.data.tables.json_file import JsonFile
-from recsys.data.tables.pieces import Frame, Piece, TableFile
+from recsys.data.tables.reading.arrow_files import ArrowFile, format_of
+from recsys.data.tables.reading.byte_stream import first_bytes
+from recsys.data.tables.reading.json_file import JsonFile
+from recsys.data.tables.reading.pieces import Frame, Piece, TableFile
 from recsys.data.tables.text_file import TextFile
 
 _ARROW = {

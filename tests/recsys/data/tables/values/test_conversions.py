@@ -11,7 +11,7 @@ import pytest
 
 from recsys.data.lines import DataError
 from recsys.data.tables.columns import Columns
-from recsys.data.tables.conversions import OddValue, are_numbers, ids_of, numbers_of
+from recsys.data.tables.values.conversions import OddValue, are_numbers, ids_of, numbers_of
 from recsys.schema import DenseColumn, TableSpec
 
 _TEXTS = [pa.string(), pa.large_string()]

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from recsys.data.tables.cells import split
 from recsys.data.tables.columns import Columns
 from recsys.data.tables.dataset import table_dataset
 from recsys.data.tables.infer import infer
+from recsys.data.tables.values.cells import split
 from recsys.errors import DataWarning
 from recsys.schema import TableSpec
 from tests.recsys.data.blocks import all_of

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from recsys.data.tables.text_hash import hash_array
+from recsys.data.tables.values.text_hash import hash_array
 from recsys.hashing import hash_texts
 
 

@@ -14,9 +14,9 @@ from pyarrow import feather, orc, parquet
 
 from recsys.data.lines import DataError
 from recsys.data.tables.dataset import table_dataset
-from recsys.data.tables.files import open_files
 from recsys.data.tables.infer import infer
-from recsys.data.tables.sample import sample_rows
+from recsys.data.tables.reading.files import open_files
+from recsys.data.tables.reading.sample import sample_rows
 
 _ROWS = [{"click": i % 2, "user": i, "site": f"s{i % 7}"} for i in range(40)]
 
@@ -151,7 +151,7 @@ def test_wrong_lines_of_json_are_named(tmp_path: Path, text: str, message: str) 
 def test_later_blocks_of_json_may_have_fractions_and_lack_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recsys.data.tables.json_file._BLOCK_BYTES", 16)
+    monkeypatch.setattr("recsys.data.tables.reading.json_file._BLOCK_BYTES", 16)
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": 1, "b": 2}\n\n{"a": 1.5}\n{"b": 3}\n{"a": 4, "c": []}\n')
     assert _values(path, "b", "a") == [(2, 1), (None, 1.5), (3, None), (None, 4)]

@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyarrow import json as arrow_json
 
 from recsys.data.lines import DataError, shown_error
-from recsys.data.tables.byte_stream import ByteStream, first_not_utf8
-from recsys.data.tables.pieces import Piece, types_of
+from recsys.data.tables.reading.byte_stream import ByteStream, first_not_utf8
+from recsys.data.tables.reading.pieces import Piece, types_of
 
 _BLOCK_BYTES = 16 << 20
 _MAX_LINE_BYTES = 16 << 20

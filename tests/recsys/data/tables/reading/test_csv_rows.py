@@ -13,7 +13,7 @@ from pyarrow import csv as arrow_csv
 
 from recsys.data.lines import DataError
 from recsys.data.tables import text_file as module
-from recsys.data.tables.csv_rows import CsvRows
+from recsys.data.tables.reading.csv_rows import CsvRows
 from recsys.data.tables.text_file import TextFile
 
 _HEADER = "x,y,z\n"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from recsys.data.lines import DataError, shown_error
-from recsys.data.tables.pieces import Piece, types_of
+from recsys.data.tables.reading.pieces import Piece, types_of
 
 # How the formats begin.
 _MAGIC = {b"PAR1": "Parquet", b"ORC": "ORC", b"ARROW1": "Arrow"}

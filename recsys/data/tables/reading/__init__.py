@@ -1,0 +1,1 @@
+"""Reading the files of a table as pieces, which are consecutive rows."""

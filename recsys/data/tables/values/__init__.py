@@ -1,0 +1,1 @@
+"""The values of columns: Arrow types, texts, numbers, IDs, lists, moments."""
