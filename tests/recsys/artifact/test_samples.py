@@ -139,7 +139,6 @@ def _drop(*path: Any) -> Callable[[Any], None]:
 WRONG: dict[str, tuple[Callable[[Any], None], str]] = {
     "unknown section": (_set("extra", {}), "expected an object with"),
     "missing feature": (_drop("sparse", "user"), r"line 2, sparse: got \['item', 'tag'\], expected"),
-    "unknown feature": (_set("sparse", "x", [[], []]), r"line 2, sparse: got"),
     "missing dense": (_drop("dense", "price"), r"line 2, dense: got \['context'\]"),
     "missing weights": (_drop("weights"), r"line 2, weights: got \[\], expected \['tag'\]"),
     "weights of an unweighted feature": (_set("weights", "user", [[1, 1], []]), "line 2, weights"),

@@ -39,7 +39,7 @@ NAN = math.nan
 @pytest.mark.parametrize(
     ("make", "values", "text"),
     [
-        pytest.param(ServerConfig, {"host": ""}, "host: got an empty text", id="host"),
+        pytest.param(ServerConfig, {"host": ""}, "host: got '', expected an address", id="host"),
         pytest.param(ServerConfig, {"port": 65536}, "port: got 65536, expected 0 to 65535", id="port"),
         pytest.param(ServerConfig, {"metrics_port": -1}, "metrics_port: got -1", id="metrics-port"),
         pytest.param(ServerConfig, {"http_port": 65536}, "http_port: got 65536", id="http-port"),
