@@ -161,9 +161,9 @@ def test_the_ranking_form_reads_the_same_rows(tmp_path: Path) -> None:
 def test_row_types_cut_by_columns(tmp_path: Path, data_type: DataType, policy: IdPolicy) -> None:
     old = bare()
     new = trained(old)
-    config = ExportConfig(
-        targets=(("cpu", "cpu"), ("cuda:0", "cuda:1")), plan=CUTS, data_type=data_type, id_policy=policy
-    )
+    # INT2 rows are refused on CUDA devices.
+    others = () if data_type is DataType.INT2 else (("cuda:0", "cuda:1"),)
+    config = ExportConfig(targets=(("cpu", "cpu"), *others), plan=CUTS, data_type=data_type, id_policy=policy)
     export_model(old, tmp_path / "old", config)
     export_model(new, tmp_path / "new", config)
     delta_of(old, new, tmp_path / "d", tmp_path / "old")
