@@ -18,6 +18,7 @@ from export.artifact.writing import _GraphWriting
 from export.config import ExportConfig
 from export.graph.graph import Graph
 from export.pipeline import export_model
+from export.verify.compare import LINEAR_TOLERANCES
 from recsys.artifact.compiled import CompiledGraphs
 from recsys.artifact.delta import apply, prepare
 from recsys.artifact.delta_file import DeltaWriter
@@ -71,6 +72,7 @@ def set_linear_dtype(path: Path, dtype: str) -> None:
         if dtype != "float32":
             fields.insert(list(target).index("dense_dtype") + 1, ("linear_dtype", dtype))
         data["targets"] = [dict(fields)]
+        data["answers"]["tolerance"] = LINEAR_TOLERANCES[dtype]
 
     lie(path, change)
 
