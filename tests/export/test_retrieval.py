@@ -20,6 +20,7 @@ from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.checkpoint import build_model, load_checkpoint
 from recsys.configs import DataType
 from recsys.data.cli import main as data_main
+from recsys.data.scoring import schema_for
 from recsys.data.tables.dataset import rows_of
 from recsys.errors import ExportError, VerificationError
 from recsys.models.retrieval import RetrievalModel, UserTower, retrieval_model
@@ -233,7 +234,10 @@ def test_from_a_table_of_clicks_to_the_best_items(trained: Path, tmp_path: Path)
     model: Any = build_model(load_checkpoint(trained / "model.pt")).eval()
     (block,) = rows_of(trained / "clicks.csv", model.inputs)
     batch = all_of(block).batch(np.arange(30))
-    bags = {name: batch.kjt[name] for name in artifact.manifest.schema.feature_names}
+    # The artifact mixes IDs itself.
+    (raw,) = rows_of(trained / "clicks.csv", schema_for(artifact))
+    kjt = all_of(raw).batch(np.arange(30)).kjt
+    bags = {name: kjt[name] for name in artifact.manifest.schema.feature_names}
     found = artifact.forward(
         batch.dense,
         torch.cat([bags[use.name].lengths() for use in artifact.signature.sparse]),
