@@ -26,7 +26,7 @@ DIGEST_DIGITS = 12
 
 def artifact_digest(manifest: Manifest) -> str:
     """Return the digest of an artifact's manifest, which holds the digest of every part."""
-    return hashlib.sha256(manifest.indented().encode()).hexdigest()[:DIGEST_DIGITS]
+    return hashlib.sha256(manifest.dumps().encode()).hexdigest()[:DIGEST_DIGITS]
 
 
 @dataclass(kw_only=True)

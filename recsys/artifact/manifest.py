@@ -116,17 +116,7 @@ class Manifest:
     answers: Mapping[str, Any] = field(default_factory=dict)
 
     def dumps(self) -> str:
-        """Return the manifest as text, including its digest."""
-        data = self._to_json()
-        data["manifest_sha256"] = _digest(data)
-        in_lines = {name: data.pop(name) for name in ("examples", "answers") if name in data}
-        content = json.dumps(data, indent=1)
-        for name, numbers in in_lines.items():  # in one line: they hold thousands of numbers
-            content = content.removesuffix("\n}") + f',\n "{name}": {json.dumps(numbers)}\n}}'
-        return content + "\n"
-
-    def indented(self) -> str:
-        """Return the same with each number in a line, as all readers write it: the text that names an artifact."""
+        """Return the manifest as text, including its digest: the text that names an artifact."""
         data = self._to_json()
         data["manifest_sha256"] = _digest(data)
         return json.dumps(data, indent=1) + "\n"

@@ -100,7 +100,7 @@ def test_made_rows_that_no_size_fits_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError) as caught:
         export_model(_FromOne().eval(), tmp_path / "a", config)
     assert str(caught.value).startswith(
-        "model: forward failed on 1 made row: IndexError: index out of range in self. Servers warm up with such rows: "
+        "model: forward failed on 2 made rows: IndexError: index out of range in self. Servers warm up with such rows: "
         "expected it to take zeros for dense inputs, and any IDs of the tables, as many in each bag as a sample has. "
         "At tests/export/verify/test_bags.py:"
     )
