@@ -18,6 +18,7 @@ from torch import Tensor
 from recsys.artifact.ranking import picked, ranking_batch
 from recsys.artifact.samples import Batch
 from recsys.errors import ManifestError
+from recsys.json_checks import count as positive
 from recsys.signature import Signature
 
 #: Rows that an artifact holds at most, and their IDs.
@@ -61,8 +62,8 @@ class Answers:
         Raises:
             ManifestError: A field is wrong.
         """
-        num_rows = data.get("num_rows")
-        if type(num_rows) is not int or not 1 <= num_rows <= MOST_ROWS:
+        num_rows = positive(data, "num_rows", "manifest.answers")
+        if num_rows > MOST_ROWS:
             raise _wrong("num_rows", f"1 to {MOST_ROWS}")
         tolerance = data.get("tolerance")
         if type(tolerance) is not float or not 0 <= tolerance <= 1:
@@ -74,10 +75,7 @@ class Answers:
         if lengths.numel() and (int(lengths.min()) < 0 or int(lengths.max()) > MOST_IDS):
             raise _wrong("lengths", f"0 to {MOST_IDS}")
         num_ids = int(lengths.sum())
-        outputs = data.get("outputs")
         known = {output.name: output.dims(num_rows) for output in signature.outputs if not output.is_integer}
-        if not isinstance(outputs, dict) or not set(outputs) <= set(known):
-            raise _wrong("outputs", f"some of {list(known)[:8]}")
         batch = Batch(
             dense=tuple(
                 _floats(numbers, f"dense[{i}]", (num_rows, use.width))
@@ -88,7 +86,14 @@ class Answers:
             weights=_floats(data.get("weights"), "weights", (num_ids,)) if signature.is_weighted else None,
             num_rows=num_rows,
         )
-        found = {name: _floats(outputs[name], f"outputs.{name}"[:80], known[name]) for name in outputs}
+        outputs = data.get("outputs")
+        if not isinstance(outputs, dict):
+            raise _wrong("outputs", "an object")
+        found = {}
+        for name, numbers in outputs.items():
+            if name not in known:
+                raise _wrong("outputs", "the signature's outputs of float32 numbers")
+            found[name] = _floats(numbers, f"outputs.{name!r}", known[name])
         return cls(batch=batch, outputs=found, tolerance=tolerance)
 
     def difference(self, calls: Sequence[_Call], signature: Signature) -> str:
@@ -141,8 +146,8 @@ def _whole(numbers: Any, at: str, count: int) -> Tensor:
         raise _wrong(at, f"{count} whole numbers")
     try:
         return torch.tensor(numbers, dtype=torch.int64)
-    except (OverflowError, RuntimeError):
-        raise _wrong(at, f"{count} whole numbers of 64 bits") from None
+    except (OverflowError, RuntimeError, ValueError):
+        raise _wrong(at, f"{count} whole numbers") from None
 
 
 def _floats(numbers: Any, at: str, shape: tuple[int, ...]) -> Tensor:
