@@ -12,7 +12,7 @@ from recsys.data.example_rows import columns_of_dense, lists_of
 from recsys.data.examples import Ints
 from recsys.data.tables.columns import Columns
 from recsys.data.tables.reading.pieces import Piece
-from recsys.data.tables.values.types import plain_table
+from recsys.data.tables.values.arrow_types import plain_table
 from recsys.example_rows import ExampleRows
 from recsys.schema import RAW, Schema, TableSpec
 

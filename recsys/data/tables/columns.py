@@ -20,6 +20,7 @@ from recsys.data.examples import Bags, Ints
 from recsys.data.labels import LABELS, is_positive, word_labels
 from recsys.data.lines import DataError
 from recsys.data.tables.list_warnings import warn_of_lists
+from recsys.data.tables.values.arrow_types import is_bytes, is_list, is_number, is_text, plain
 from recsys.data.tables.values.cells import split
 from recsys.data.tables.values.conversions import (
     OddValue,
@@ -31,7 +32,6 @@ from recsys.data.tables.values.conversions import (
 )
 from recsys.data.tables.values.moments import DATES, moments_of, seconds_of
 from recsys.data.tables.values.text_hash import hash_array
-from recsys.data.tables.values.types import is_bytes, is_list, is_number, is_text, plain
 from recsys.hashing import rows_of_ids
 from recsys.schema import DenseColumn, LabelColumn, TableSpec
 

@@ -23,7 +23,7 @@ from recsys.data.tables.reading.files import listed, open_files
 from recsys.data.tables.reading.pieces import Piece, TableFile
 from recsys.data.tables.row_use import sharing_notices
 from recsys.data.tables.split import split
-from recsys.data.tables.values.types import (
+from recsys.data.tables.values.arrow_types import (
     is_bytes,
     is_date,
     is_list,

@@ -7,8 +7,8 @@ import warnings
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recsys.data.tables.values.arrow_types import is_list, is_text
 from recsys.data.tables.values.cells import are_bracketed
-from recsys.data.tables.values.types import is_list, is_text
 from recsys.errors import DataWarning
 from recsys.schema import TableSpec
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from recsys.data.lines import DataError
 from recsys.data.tables.columns import Columns
 from recsys.data.tables.reading.pieces import Piece
-from recsys.data.tables.values.types import plain_table
+from recsys.data.tables.values.arrow_types import plain_table
 from recsys.hashing import rows_of_ids
 from recsys.schema import RAW, TableSpec
 

@@ -15,9 +15,9 @@ from recsys.data.labels import word_labels
 from recsys.data.tables.columns import date_parts
 from recsys.data.tables.infer.dates import Dates, dates_of
 from recsys.data.tables.infer.kinds import HEAD, has_codes, has_digits, kind_of_ids, odd_entry, separator_of
+from recsys.data.tables.values.arrow_types import is_bytes, is_date, is_list, is_number, is_text, why_unread
 from recsys.data.tables.values.cells import split
 from recsys.data.tables.values.conversions import OddValue, numbers_of
-from recsys.data.tables.values.types import is_bytes, is_date, is_list, is_number, is_text, why_unread
 from recsys.schema import DATE_PARTS
 
 _TIMES = re.compile(

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from recsys.data.tables.split import digits_of
+from recsys.data.tables.values.arrow_types import is_text
 from recsys.data.tables.values.conversions import without_missing
 from recsys.data.tables.values.moments import moments_of, seconds_of, unit_of
-from recsys.data.tables.values.types import is_text
 
 _NAMED = re.compile(
     r"(.*_)?(time|timestamp|timestamps|time_stamp|ts|date|datetime|dt|day|hour)(_?(ms|us|ns|s|sec|seconds|utc|gmt))?|"

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recsys.data.tables.values.arrow_types import is_bytes, is_text
 from recsys.data.tables.values.cells import are_bracketed, split
 from recsys.data.tables.values.conversions import OddValue, are_numbers, ids_of, numbers_of, without_missing
-from recsys.data.tables.values.types import is_bytes, is_text
 
 _SEPARATORS = "\x01|;,"
 # A text is a list where this share of a column's texts is within brackets, or has a separator.

@@ -20,7 +20,7 @@ from recsys.data.tables.infer.uses import use_of
 from recsys.data.tables.reading.files import listed, open_files
 from recsys.data.tables.reading.pieces import TableFile
 from recsys.data.tables.reading.sample import sample_rows
-from recsys.data.tables.values.types import plain
+from recsys.data.tables.values.arrow_types import plain
 from recsys.machine import num_processors
 from recsys.schema import Schema
 

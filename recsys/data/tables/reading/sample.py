@@ -10,7 +10,7 @@ from recsys.data.lines import DataError, shown_error
 from recsys.data.progress import shown
 from recsys.data.tables.reading.arrow_files import ArrowFile
 from recsys.data.tables.reading.pieces import Piece, TableFile
-from recsys.data.tables.values.types import plain_table
+from recsys.data.tables.values.arrow_types import plain_table
 
 # Files share the sample as if there were no more of them; more are read if these have too few rows.
 _NUM_SHARES = 16

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recsys.data.examples import Ints
-from recsys.data.tables.values.types import is_text
+from recsys.data.tables.values.arrow_types import is_text
 
 #: What stands for a missing number in a text, in lower case: programs' marks, spreadsheets' errors, and dashes.
 MISSING_NUMBERS = (

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from recsys.data.tables.values.arrow_types import is_number, is_text
 from recsys.data.tables.values.conversions import cast_or_none, without_missing
-from recsys.data.tables.values.types import is_number, is_text
 
 #: Units of numbers that count from 1970: their names, and how many make a second.
 UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
