@@ -77,7 +77,7 @@ def test_transposed_constants_are_saved_without_warnings(tmp_path: Path) -> None
 
 
 class Rounded(nn.Module):
-    """Calls operators of FBGEMM whose shapes torch.export cannot tell."""
+    """Calls operators of FBGEMM whose bounds are not known."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,6 +88,8 @@ class Rounded(nn.Module):
         return fbgemm.Bfloat16QuantizedToFloat(rounded)  # type: ignore[no-any-return]
 
 
-def test_what_torch_export_does_not_follow_is_one_error(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match=r"torch\.export does not support it: .*--format torchscript"):
+def test_operators_that_trust_their_numbers_are_one_error(tmp_path: Path) -> None:
+    with pytest.raises(
+        ExportError, match=r"forward calls torch\.ops\.fbgemm\.FloatToBfloat16Quantized, which trusts"
+    ):
         programs_of(Rounded().eval(), tmp_path, ExportConfig())
