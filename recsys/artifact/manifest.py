@@ -119,7 +119,8 @@ class Manifest:
         """Return the manifest as text, including its digest: the text that names an artifact."""
         data = self._to_json()
         data["manifest_sha256"] = _digest(data)
-        return json.dumps(data, indent=1) + "\n"
+        lines = (f" {json.dumps(key)}: {_text(key, value)}" for key, value in data.items())
+        return "{\n" + ",\n".join(lines) + "\n}\n"
 
     def fitting_examples(self) -> Mapping[str, Any]:
         """Return the examples; nothing if they do not fit the signature."""
@@ -253,6 +254,13 @@ def _schema(data: Any) -> Schema | None:
         return Schema.from_json(data["schema"]) if "schema" in data else None
     except SchemaError as error:
         raise ManifestError(f"manifest.{error}") from None
+
+
+def _text(key: str, value: Any) -> str:
+    """Return the text of one field: lists of numbers that nobody reads take one line."""
+    if key in ("examples", "answers"):
+        return json.dumps(value)
+    return json.dumps(value, indent=1).replace("\n", "\n ")  # strings hold no line ends
 
 
 def _digest(data: dict[str, Any]) -> str:

@@ -86,7 +86,7 @@ def main(part: Part, pipe: Connection) -> None:
     places: dict[str, tuple[Any, str, Any]] = {
         "files": (filesystem, "_write_item", third_item),
         "publish": (distributed, "publish", lambda: step == STOP_AT),
-        "latest": (run, "_point_to", lambda: step == STOP_AT),
+        "latest": (run, "_point", lambda: step == STOP_AT),
     }
     if part.stop in places:
         _before(*places[part.stop], pipe)

@@ -12,6 +12,7 @@ import torch
 from export.cli import main as export
 from recsys import KeyedJaggedTensor
 from recsys.checkpoint import build_model, load_checkpoint
+from recsys.hashing import rows_of_ids
 from recsys.train.cli import main as train
 from serve.client import Client
 from tests.support.serve.spawned import spawned
@@ -42,7 +43,8 @@ def test_tables_with_names_of_methods_go_the_whole_road(
         made = export([str(source), "--dtype", "fp32", "--devices", "cpu,cpu", "--out", str(tmp_path / name)])
         assert made == 0, capsys.readouterr().err
 
-    flat = [ids for name in FEATURES for (ids,) in IDS[name]]
+    ids = np.array([IDS[name] for name in FEATURES])
+    flat = rows_of_ids(ids.ravel(), "fmix64", 10).tolist()
     kjt = KeyedJaggedTensor.from_lengths(list(FEATURES), values=flat, lengths=[1] * len(flat))
     with torch.no_grad():
         expected = build_model(load_checkpoint(model))(torch.tensor(NUMBERS), kjt)["score"].numpy()
