@@ -1,7 +1,10 @@
 # The workshop. Every target sets up what it needs; nothing is installed by hand.
 SHELL := /bin/bash
 PYTHON ?= python3.11
+# What the whole suite runs on: of the newest torch PyPI has no CPU build for Linux. `make stacks` has that one.
 TORCH ?= torch==2.13.0
+# The environments of `make stacks`, kept for later runs also of other checkouts.
+STACKS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/recsys-serving/stacks
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO_DIR ?= demo
@@ -16,11 +19,12 @@ NATIVE_TEST_JOBS ?= 3
 # for the others' for more than half of the time.
 ON_REFERENCE := OMP_NUM_THREADS=1 RECSYS_CONFORMANCE_ENGINE=reference
 ON_NATIVE := OMP_NUM_THREADS=1 RECSYS_CONFORMANCE_ENGINE=native
-.PHONY: help setup demo test languages lint docs bench protos native native-peers wheel native-build native-test native-run native-conformance native-test-packages native-thread soak wheel-check clean
+.PHONY: help setup demo test stacks languages lint docs bench protos native native-peers wheel native-build native-test native-run native-conformance native-test-packages native-thread soak wheel-check clean
 
 help:
 	@echo "make demo         train, export, serve and predict on this machine (no GPU needed)"
 	@echo "make test         run the tests"
+	@echo "make stacks       a smoke on other Pythons and the newest torch, in $(STACKS)"
 	@echo "make languages    what builds the tests' clients in Go, Java and JavaScript"
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make docs         the documentation as a site, in build/site"
@@ -38,12 +42,12 @@ help:
 $(VENV)/.base: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q "$(TORCH)"
-	$(BIN)/pip install -q -e ".[cpu,dev]"
+	fbgemm=$$($(BIN)/python -m recsys.stack fbgemm) && $(BIN)/pip install -q -e ".[rest,dev]" "$$fbgemm"
 	touch $@
 
 $(VENV)/.peer: $(VENV)/.base
-	$(BIN)/pip install -q -e ".[cpu,dev,peer]"
-	$(BIN)/pip install -q --no-deps torchrec==1.8.0
+	$(BIN)/pip install -q -e ".[rest,dev,peer]"
+	torchrec=$$($(BIN)/python -m recsys.stack torchrec) && $(BIN)/pip install -q --no-deps "$$torchrec"
 	touch $@
 
 setup: $(VENV)/.peer
@@ -58,6 +62,10 @@ test: $(VENV)/.peer
 	$(if $(COVERAGE),@for room in recsys export serve; do \
 	  echo "coverage of $$room: $$($(BIN)/coverage report --format=total --include="$$room/*") %"; done; \
 	  echo "coverage in all: $$($(BIN)/coverage report --format=total) %")
+
+# The stacks that .venv does not have: imports, the demo, conformance cases. Pythons that are not here are skipped.
+stacks: $(VENV)/.base
+	$(BIN)/python -m tests.stacks $(STACKS)
 
 # What the conformance cases of clients in Go, Java and JavaScript are built with; without it they are skipped.
 languages:

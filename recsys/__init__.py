@@ -116,7 +116,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(_MODULE_OF[name]), name)
     except (ImportError, OSError) as error:
-        from recsys.machine import unusable_package
+        from recsys.stack import unusable_package
 
         unusable = unusable_package(error)
         if unusable is None:

@@ -84,7 +84,7 @@ def _imported(module: str) -> Callable[[Sequence[str] | None], int]:
     try:
         run: Callable[[Sequence[str] | None], int] = importlib.import_module(module).main
     except (ImportError, OSError) as error:
-        from recsys.machine import unusable_package
+        from recsys.stack import unusable_package
 
         if _NO_MEMORY.search(str(error)):
             raise _UnusableError(_out_of_memory()) from None

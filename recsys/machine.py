@@ -7,11 +7,7 @@ from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from recsys.errors import UnusablePackageError
-
 _DISTRIBUTION = "recsys-serving"
-# FBGEMM's table of releases: each fits one minor release of torch.
-_FBGEMM_OF_TORCH = {"2.11": "1.6.0", "2.12": "1.7.0", "2.13": "1.8.0"}
 _PROCESS_CGROUP = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
 # By whether the control group is of version 1.
@@ -127,28 +123,3 @@ def install_command(*, extra: str | None = None, package: str = "") -> str:
     if wanted:
         return f"pip install {' '.join(wanted)}"
     return f"pip install '.[{extra}]' in the checkout" if extra else f"pip install {package}"
-
-
-def unusable_package(error: ImportError | OSError) -> UnusablePackageError | None:
-    """Return a clear error for one that importing torch or fbgemm-gpu has raised; None for other errors."""
-    if isinstance(error, UnusablePackageError):
-        return error
-    name = (getattr(error, "name", None) or "").partition(".")[0]
-    if isinstance(error, ModuleNotFoundError) and name == "torch":
-        return UnusablePackageError(f"torch is not installed: {install_command(package='torch')}", name=name)
-    if isinstance(error, ModuleNotFoundError) and name == "fbgemm_gpu":
-        return UnusablePackageError(f"fbgemm-gpu is not installed: {_install_fbgemm()}", name=name)
-    if "fbgemm_gpu" not in str(error):
-        return None
-    builds = package_versions(("fbgemm-gpu-cpu", "fbgemm-gpu", "torch"))
-    found = " with ".join(f"{package} {number}" for package, number in builds.items())
-    reason = str(error).rpartition("/")[2]
-    text = f"fbgemm-gpu cannot be loaded, it does not fit: got {found} ({reason}): {_install_fbgemm()}"
-    return UnusablePackageError(text, name="fbgemm_gpu")
-
-
-def _install_fbgemm() -> str:
-    number = _FBGEMM_OF_TORCH.get(".".join((package_version("torch") or "").split(".")[:2]))
-    if number is None:
-        return f"{install_command(package='torch')}, then {install_command(extra='cpu')}"
-    return f"pip install fbgemm-gpu-cpu=={number} or, for CUDA, fbgemm-gpu=={number}"

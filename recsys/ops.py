@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, fx
 
 from recsys.hashing import FMIX64_FACTORS, FMIX64_SHIFT, ID_MASK
-from recsys.machine import unusable_package
+from recsys.stack import check_stack, unusable_package, without_fbgemm_remarks
 
+check_stack()
 try:
-    import fbgemm_gpu  # noqa: F401  (registers torch.ops.fbgemm)
+    with without_fbgemm_remarks():
+        import fbgemm_gpu  # noqa: F401  (registers torch.ops.fbgemm)
 except (ImportError, OSError) as error:
     unusable = unusable_package(error)
     if unusable is None:

@@ -23,6 +23,7 @@ from recsys.embedding import expand_to_full_batch
 from recsys.jagged.keyed import KeyedTensor, _regroup
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.tensor import JaggedTensor
+from recsys.torchscript import quiet
 
 
 class ScriptedJaggedTensor:
@@ -278,4 +279,5 @@ def know_types() -> None:
         (KeyedJaggedTensor.from_offsets, _from_offsets),
         (KeyedJaggedTensor.from_offsets_sync, _from_offsets),
     ):
-        _state._set_jit_function_cache(function, torch.jit.script(scripted_function))
+        with quiet():
+            _state._set_jit_function_cache(function, torch.jit.script(scripted_function))

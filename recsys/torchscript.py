@@ -1,11 +1,12 @@
 """TorchScript behind one small interface: the serialization form of graphs.
 
-It is deprecated since torch 2.11 and works in 2.13; only this file depends on it.
+It is deprecated since torch 2.11 and works in 2.14; only this file depends on it.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,15 +26,48 @@ _MANGLED = re.compile(r"\.?___torch_mangle_\d+")
 _SOURCE = re.compile(r" # \S.*:\d+:\d+$", re.MULTILINE)
 
 
+class _Silence:
+    """Keeps TorchScript's warnings from users, in whatever threads compile or load at the same time.
+
+    ``warnings.catch_warnings`` replaces the filters of the process: the first thread to enter sets them, and the last
+    one to leave restores them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_inside = 0
+        self._caught = warnings.catch_warnings()
+
+    def enter(self) -> None:
+        with self._lock:
+            if self._num_inside == 0:
+                self._caught = warnings.catch_warnings()
+                self._caught.__enter__()
+                # Of TorchScript as a whole: DeprecationWarnings up to torch 2.13, FutureWarnings since.
+                warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is (deprecated|not supported)")
+                # Of torch's own containers (Linear, ModuleDict) in a traced module.
+                message = r"The TorchScript type system doesn't"
+                warnings.filterwarnings("ignore", message=message, category=UserWarning)
+            self._num_inside += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._num_inside -= 1
+            if self._num_inside == 0:
+                self._caught.__exit__(None, None, None)
+
+
+_silence = _Silence()
+
+
 @contextmanager
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r".*torch\.jit\.", category=DeprecationWarning)
-        # A warning about torch's own containers (Linear, ModuleDict) in a traced module.
-        warnings.filterwarnings(
-            "ignore", message=r"The TorchScript type system doesn't", category=UserWarning
-        )
+def quiet() -> Iterator[None]:
+    """Keep TorchScript's warnings from users. Code of ours that calls ``torch.jit`` does it inside."""
+    _silence.enter()
+    try:
         yield
+    finally:
+        _silence.leave()
 
 
 def script(module: nn.Module, methods: Mapping[str, nn.Module] | None = None) -> torch.jit.ScriptModule:
@@ -49,7 +83,7 @@ def script(module: nn.Module, methods: Mapping[str, nn.Module] | None = None) ->
     # FX gives each traced module a class of its own.
     for name, method in (methods or {}).items():
         setattr(type(module), name, torch.jit.export(type(method).forward))
-    with _quiet():
+    with quiet():
         scripted: torch.jit.ScriptModule = torch.jit.script(module)
     return scripted
 
@@ -60,7 +94,7 @@ def save(module: torch.jit.ScriptModule, path: Path) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    with _quiet(), path.open("wb") as file:
+    with quiet(), path.open("wb") as file:
         torch.jit.save(module, file)
 
 
@@ -69,7 +103,7 @@ def save_uncopied(module: torch.jit.ScriptModule, path: Path, extra_files: dict[
 
     Where the file cannot be written, torch ends the process (SIGABRT): call this in a process of its own.
     """
-    with _quiet():
+    with quiet():
         torch.jit.save(module, str(path), _extra_files=extra_files)
 
 
@@ -81,7 +115,7 @@ def load(path: Path) -> torch.jit.ScriptModule:
         ManifestError: The file is damaged.
     """
     try:
-        with _quiet():
+        with quiet():
             loaded: torch.jit.ScriptModule = torch.jit.load(str(path), map_location="cpu")
     except (RuntimeError, ValueError, OSError) as error:
         if "Unknown builtin op" in str(error):
@@ -104,7 +138,7 @@ def freeze(module: torch.jit.ScriptModule, methods: Sequence[str] = ()) -> torch
         methods: Those to keep beside ``forward``.
     """
     module.eval()
-    with _quiet():
+    with quiet():
         frozen: torch.jit.ScriptModule = torch.jit.freeze(module, preserved_attrs=list(methods))
     return frozen
 

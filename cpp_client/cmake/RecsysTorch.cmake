@@ -11,14 +11,14 @@ endif()
 foreach(file lib/libtorch_cpu.so lib/libc10.so include/ATen/ATen.h version.py)
   if(NOT EXISTS ${RECSYS_TORCH_PATH}/${file})
     message(FATAL_ERROR "RECSYS_TORCH_PATH: no ${file} in ${RECSYS_TORCH_PATH}, expected an installed torch package "
-      "for Linux, version 2.11 to 2.13 (CPU or CUDA build)")
+      "for Linux, version 2.11 to 2.14 (CPU or CUDA build)")
   endif()
 endforeach()
 
 file(STRINGS ${RECSYS_TORCH_PATH}/version.py line REGEX "^__version__ = ")
 string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" RECSYS_TORCH_VERSION "${line}")
-if(RECSYS_TORCH_VERSION VERSION_LESS 2.11 OR RECSYS_TORCH_VERSION VERSION_GREATER_EQUAL 2.14)
-  message(FATAL_ERROR "torch: got version ${RECSYS_TORCH_VERSION} in ${RECSYS_TORCH_PATH}, expected 2.11 to 2.13")
+if(RECSYS_TORCH_VERSION VERSION_LESS 2.11 OR RECSYS_TORCH_VERSION VERSION_GREATER_EQUAL 2.15)
+  message(FATAL_ERROR "torch: got version ${RECSYS_TORCH_VERSION} in ${RECSYS_TORCH_PATH}, expected 2.11 to 2.14")
 endif()
 
 # The wheel's C++ ABI: which std::string the names of its functions contain.

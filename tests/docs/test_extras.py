@@ -13,11 +13,11 @@ ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 # Such as '.[cpu,otel]', EXTRAS=cpu, extras such as "cpu,otel", the extra `rest`, (extra: peer).
 _FORMS = (
-    re.compile(r"(?:recsys-serving|\.)\[([a-z]+(?:,[a-z]+)*)\]"),
-    re.compile(r"\bEXTRAS=([a-z]+(?:,[a-z]+)*)"),
-    re.compile(r"\b[Ee]xtras[^.\n]{0,40} such as [`\"']([a-z]+(?:,[a-z]+)*)[`\"']"),
-    re.compile(r"\bextra:? [`\"']+([a-z]+)[`\"']"),
-    re.compile(r"(?:\(extra:|\bthe extra) ([a-z]+)\b(?= is|[).,\"'])"),
+    re.compile(r"(?:recsys-serving|\.)\[([a-z]{2}[a-z0-9,-]*)\]"),
+    re.compile(r"\bEXTRAS=([a-z]{2}[a-z0-9,-]*)"),
+    re.compile(r"\b[Ee]xtras[^.\n]{0,40} such as [`\"']([a-z]{2}[a-z0-9,-]*)[`\"']"),
+    re.compile(r"\bextra:? [`\"']+([a-z][a-z0-9-]*)[`\"']"),
+    re.compile(r"(?:\(extra:|\bthe extra) ([a-z][a-z0-9-]*)\b(?= is|[).,\"'])"),
 )
 _SUFFIXES = {".md", ".py", ".sh", ".toml", ".yaml", ".yml", ""}
 
@@ -48,6 +48,7 @@ def named(text: str) -> list[str]:
         ("torchrec is not installed (extra: peer)", ["peer"]),
         ('reason="the extra otel is not installed"', ["otel"]),
         ("pip install 'recsys-serving[parquet]'", ["parquet"]),
+        ("pip install '.[cpu-torch213,otel]'", ["cpu-torch213", "otel"]),
         ("among its extra files; an extra bucket.", []),
     ],
 )

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from recsys.machine import install_command, package_version
+from recsys.stack import STACKS, stack_of
+
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Nothing listens at port 1: commands that need no torch get as far as that.
@@ -44,13 +47,19 @@ import torch
 logging.error("Could not load the library 'fbgemm_gpu_tbe.so'!\\n\\n\\nundefined symbol: _ZN3c10\\n\\n\\n")
 raise OSError("/packages/fbgemm_gpu/fbgemm_gpu_tbe.so: undefined symbol: _ZN3c10")
 """
-_FIX = "pip install fbgemm-gpu-cpu==1.8.0 or, for CUDA, fbgemm-gpu==1.8.0"
+_STACK = stack_of(package_version("torch") or "") or STACKS[-1]
+_FIX = f"pip install fbgemm-gpu-cpu=={_STACK.fbgemm} or, for CUDA, fbgemm-gpu=={_STACK.fbgemm}"
 _CASES = {
     "no fbgemm-gpu": ({"fbgemm_gpu": _MISSING.format("fbgemm_gpu")}, "fbgemm-gpu is not installed: " + _FIX),
     "another torch": ({"fbgemm_gpu": _OTHER_TORCH}, "undefined symbol: _ZN3c10): " + _FIX),
+    # Its libraries may load, and crash later: what pip installed is asked before.
+    "another fbgemm-gpu": (
+        {"fbgemm_gpu_cpu-1.2.0.dist-info": "Name: fbgemm-gpu-cpu\nVersion: 1.2.0\n"},
+        f"got torch {package_version('torch')} with fbgemm-gpu-cpu 1.2.0: {_FIX}",
+    ),
     "no torch": (
         {"torch": _MISSING.format("torch")},
-        "torch is not installed: pip install 'torch<2.14,>=2.11'",
+        "torch is not installed: " + install_command(package="torch"),
     ),
 }
 _COMMANDS = """
@@ -72,7 +81,9 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     for name, text in packages.items():
         (tmp_path / "shadow" / name).mkdir(parents=True)
-        (tmp_path / "shadow" / name / "__init__.py").write_text(text)
+        (
+            tmp_path / "shadow" / name / ("METADATA" if name.endswith(".dist-info") else "__init__.py")
+        ).write_text(text)
     path = os.pathsep.join([str(tmp_path / "shadow"), str(ROOT)])
     return subprocess.run(
         [sys.executable, "-c", code, *words],
@@ -113,8 +124,3 @@ def test_other_import_errors_stay_as_they_are(tmp_path: Path) -> None:
     code = "from recsys.train.__main__ import main; main(['--data', 'synthetic'])"
     done = _run(tmp_path, {"numpy": _MISSING.format("numpy")}, code)
     assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'numpy'"
-
-
-def test_the_fixes_are_those_of_the_project() -> None:
-    extras = PROJECT["optional-dependencies"]
-    assert (extras["cpu"][0], extras["cuda"][0]) == ("fbgemm-gpu-cpu==1.8.0", "fbgemm-gpu==1.8.0")

@@ -1,0 +1,203 @@
+"""A smoke on the stacks that the workshop's environment does not have: other releases of Python and torch.
+
+    python tests/stacks.py FOLDER
+
+For each stack whose Python is on this machine: an environment in FOLDER, which is used again while what it installs
+stays the same; then imports, the demo, and the conformance cases of one model on the reference engine. Nothing may
+print a warning. The time of each step is printed.
+
+Exit status: 0 all is well, 1 something is wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from recsys.stack import STACKS
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Each with the newest torch that FBGEMM fits. The workshop's environment has Python 3.11 and the torch before.
+PYTHONS = ("3.11", "3.12", "3.13")
+STACK = STACKS[-1]
+#: Of the project's extras, for the smoke's tests.
+TESTS = ("aiohttp", "hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "tritonclient")
+CASES = (
+    "tests/conformance/protocols/test_predict.py",
+    "tests/recsys/test_stack.py",
+    "tests/recsys/test_torchscript.py",
+)
+TIMEOUT_S = 900
+# What torch's wheel for Linux needs for CUDA, in the same files for every Python. torch imports without the others.
+_CUDA = ("nvidia-", "cuda-toolkit")
+_ONLY_CUDA = ("cuda-bindings", "triton")
+_REQUIREMENTS = """
+import json
+from importlib.metadata import requires
+from pip._vendor.packaging.requirements import Requirement
+found = [Requirement(line) for line in requires("torch")]
+found = [each for each in found if not each.marker or each.marker.evaluate({"extra": ""})]
+print(json.dumps([str(each).partition(";")[0] for each in found]))
+"""
+_IMPORTS = """
+import export.pipeline, recsys, recsys.train.__main__, serve.app.cli, serve.client, torch
+for name in recsys.__all__:
+    getattr(recsys, name)
+"""
+
+
+class StackError(Exception):
+    """A step has failed; the message is what it printed."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An environment of one stack.
+
+    Attributes:
+        python: The minor release of Python.
+        folder: Where it lies.
+    """
+
+    python: str
+    folder: Path
+
+    @property
+    def interpreter(self) -> Path:
+        """The interpreter of the environment."""
+        return self.folder / "bin" / "python"
+
+    def run(self, *words: str, env: dict[str, str] | None = None) -> str:
+        """Run the interpreter at the root of the checkout; return what it printed on both outputs.
+
+        Raises:
+            StackError: Its exit status is not 0.
+        """
+        done = subprocess.run(
+            [str(self.interpreter), *words],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
+        if done.returncode:
+            raise StackError(f"{' '.join(words)[:200]}: exit status {done.returncode}\n{done.stdout[-4000:]}")
+        return done.stdout
+
+    def pip(self, *words: str) -> None:
+        """Install packages."""
+        self.run("-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", *words)
+
+
+def requirements() -> list[str]:
+    """Return what the project and the smoke's tests need, without torch."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    tests = [each for extra in ("dev", "peer") for each in extras[extra] if each.startswith(TESTS)]
+    return [each for each in project["dependencies"] if not each.startswith("torch")] + tests
+
+
+def find_python(python: str) -> str | None:
+    """Return an interpreter of a minor release, from the path or pyenv's folder; None if none runs."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for found in (f"python{python}", *sorted(map(str, pyenv.glob(f"{python}.*/bin/python")))):
+        try:
+            subprocess.run([found, "-c", "import ensurepip, venv"], check=True, capture_output=True)
+        except (OSError, subprocess.SubprocessError):
+            continue  # also pyenv's stand-in for a version that is not chosen
+        return found
+    return None
+
+
+def environment(python: str, interpreter: str, folder: Path) -> Environment:
+    """Return the environment of a Python, installed where it is missing or something else is needed.
+
+    Args:
+        python: The minor release.
+        interpreter: The Python that makes the environment.
+        folder: Where the environments lie.
+    """
+    made = Environment(python, folder / f"python{python}")
+    wanted = [f"torch=={STACK.torch}.*", f"fbgemm-gpu-cpu=={STACK.fbgemm}", *requirements()]
+    key = hashlib.sha256(json.dumps(wanted).encode()).hexdigest()
+    complete = made.folder / "complete"
+    if not complete.exists() or complete.read_text() != key:
+        shutil.rmtree(made.folder, ignore_errors=True)
+        subprocess.run([interpreter, "-m", "venv", str(made.folder)], check=True)
+        torch, *others = wanted
+        made.pip("--no-deps", torch)
+        needed = json.loads(made.run("-c", _REQUIREMENTS))
+        cuda = [each for each in needed if each.startswith(_CUDA)]
+        made.pip(*others, *(each for each in needed if not each.startswith((*_CUDA, *_ONLY_CUDA))))
+        if cuda:
+            share_cuda(made, cuda, folder / "cuda")
+        complete.write_text(key)
+    made.pip("--no-deps", "--no-build-isolation", "-e", ".")
+    return made
+
+
+def share_cuda(made: Environment, needed: Sequence[str], folder: Path) -> None:
+    """Let the environment's torch find CUDA's libraries, gigabytes, in one folder for all environments."""
+    key = "\n".join(needed)
+    complete = folder / "complete"
+    if not complete.exists() or complete.read_text() != key:
+        shutil.rmtree(folder, ignore_errors=True)
+        made.pip("--target", str(folder), *needed)
+        complete.write_text(key)
+    (packages,) = (made.folder / "lib").glob("python3.*/site-packages")
+    (packages / "nvidia").symlink_to((folder / "nvidia").resolve())
+
+
+def smoke(made: Environment) -> dict[str, float]:
+    """Run the steps; return the seconds that each took."""
+    steps = {
+        "import": ("-c", _IMPORTS),
+        "demo": ("examples/demo.py", "--dir", str(made.folder / "demo")),
+        "conformance": ("-m", "pytest", "-q", "-p", "no:cacheprovider", *CASES),
+    }
+    times = {}
+    for name, words in steps.items():
+        began = time.monotonic()
+        printed = made.run(*words, env={"RECSYS_CONFORMANCE_ENGINE": "reference"})
+        times[name] = time.monotonic() - began
+        if "Warning" in printed:
+            raise StackError(f"{name}: expected no warnings\n{printed[-4000:]}")
+    return times
+
+
+def main(folder: Path) -> int:
+    """Run the smoke on every stack; return the exit status."""
+    failed = 0
+    for python in PYTHONS:
+        title = f"Python {python}, torch {STACK.torch}, fbgemm-gpu-cpu {STACK.fbgemm}"
+        interpreter = find_python(python)
+        if interpreter is None:
+            print(f"{title}: skipped, there is no python{python}", flush=True)
+            continue
+        began = time.monotonic()
+        try:
+            made = environment(python, interpreter, folder)
+            times = {"install": time.monotonic() - began, **smoke(made)}
+        except (StackError, subprocess.SubprocessError) as error:
+            print(f"{title}: {error}", flush=True)
+            failed = 1
+            continue
+        steps = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in times.items())
+        print(f"{title}: {time.monotonic() - began:.0f} s ({steps})", flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
