@@ -71,7 +71,11 @@ def table_dataset(data: Any, schema: Schema, limit_rows: int | None = None) -> D
         vocabularies=partial(_vocabularies, parts.train, schema),
         rows_as_sent=partial(rows_as_sent, parts.held_out, schema),
         fingerprint=partial(fingerprint, paths, schema.to_json()),
-        notices=(*parts.notices, *sharing_notices(parts.train, schema.tables)),
+        notices=(
+            *parts.notices,
+            *_missing_notices(files, schema),
+            *sharing_notices(parts.train, schema.tables),
+        ),
     )
 
 
@@ -154,7 +158,8 @@ def _check(file: TableFile, schema: Schema, *, labels: bool = True) -> None:
         )
 
     def expect(name: str, good: bool, expected: str) -> None:
-        if not good:
+        # Columns without a value have no type.
+        if not good and not pa.types.is_null(file.types[name]):
             raise DataError(f"{name_of_file}: column {name!r}: got {file.types[name]}, expected {expected}")
 
     for name in (*(schema.label_names if labels else ()), *schema.dense_names):
@@ -172,6 +177,16 @@ def _check(file: TableFile, schema: Schema, *, labels: bool = True) -> None:
             expected = "texts or lists of them" if table.strings else "int64 or list<int64>"
             is_hashed = bool(table.strings) and is_bytes(inner)
             expect(name, is_text(inner) or is_number_kind or is_hashed, expected)
+
+
+def _missing_notices(files: Sequence[TableFile], schema: Schema) -> Iterator[str]:
+    """Yield a line for each input that some files of a table have no values of."""
+    for name in schema.input_columns():
+        without = [file for file in files if pa.types.is_null(file.types[name])]
+        without = [file for file in without if next(file.pieces(), None) is not None]
+        if without:
+            others = f" and {len(without) - 1} other files" if len(without) > 1 else ""
+            yield f"column {name!r}: {without[0].name}{others} have no values of it: they are missing there"
 
 
 def _limited(pieces: Iterator[Piece], limit: int | None) -> Iterator[Piece]:

@@ -206,5 +206,5 @@ class Column:
 
 
 def _snake(name: str) -> str:
-    """Return a name in lower case, with underscores between words: ``userId`` becomes ``user_id``."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip()
+    """Return a name in lower case, with underscores between words: ``userId`` and ``user.ID`` become ``user_id``."""
+    return re.sub(r"[\s.:/-]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip())).lower()

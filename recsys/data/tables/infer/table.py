@@ -18,14 +18,11 @@ from recsys.data.tables.infer.shadows import shadow_of
 from recsys.data.tables.infer.specs import date_tables, dense_column, table_spec, with_unique_names
 from recsys.data.tables.infer.uses import use_of
 from recsys.data.tables.reading.files import listed, open_files
-from recsys.data.tables.reading.pieces import TableFile
 from recsys.data.tables.reading.sample import sample_rows
 from recsys.data.tables.values.arrow_types import plain
 from recsys.machine import num_processors
 from recsys.schema import Schema
 
-# Parts of one table share more than this of the columns of the one that has fewer.
-_MOST_OTHERS = 0.75
 #: Rows that are looked at.
 SAMPLE_ROWS = 100_000
 
@@ -67,7 +64,6 @@ def infer(
     if hash_rows < 1:
         raise DataError(f"hash_rows: got {hash_rows}, expected at least 1")
     files = open_files(data)
-    _check_one_table(files)
     sample = sample_rows(files, SAMPLE_ROWS)
     if sample.num_rows < 2:
         raise DataError("data: got 1 row, expected at least 2 rows: one to learn from, one to measure on")
@@ -122,24 +118,6 @@ def infer(
             for name, (label, text) in shadows.items()
         ),
     )
-
-
-def _check_one_table(files: Sequence[TableFile]) -> None:
-    """Check that files are parts of one table: a later part may have more columns or fewer, and a few others.
-
-    Raises:
-        DataError: They are several tables, such as clicks and users.
-    """
-    first = files[0]
-    for file in files[1:]:
-        shared = first.types.keys() & file.types.keys()
-        smaller = min(len(first.types), len(file.types))
-        if len(shared) <= _MOST_OTHERS * smaller:
-            raise DataError(
-                f"data: got several tables: {first.name} has the columns {shown_names(first.types)}, {file.name} has "
-                f"{shown_names(file.types)}; expected one table, or parts of one: give a file, or a pattern such as "
-                "'log_*.csv'"
-            )
 
 
 def _time_of(columns: Sequence[Column]) -> list[Column]:

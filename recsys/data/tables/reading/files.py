@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from recsys.data.lines import DataError
+from recsys.data.lines import DataError, shown_names
 from recsys.data.progress import shown
 from recsys.data.tables.reading.arrow_files import ArrowFile, format_of
 from recsys.data.tables.reading.byte_stream import first_bytes
+from recsys.data.tables.reading.constants import WithConstants, as_one_table
 from recsys.data.tables.reading.json_file import JsonFile
 from recsys.data.tables.reading.pieces import Frame, Piece, TableFile
 from recsys.data.tables.text_file import TextFile
@@ -36,6 +35,8 @@ _COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
 _HIDDEN = (".", "_")
 # What Hive writes for a missing value.
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+# Parts of one table share more than this of the columns of the one that has fewer.
+_MOST_OTHERS = 0.75
 
 
 def open_files(data: Any) -> list[TableFile]:
@@ -44,14 +45,22 @@ def open_files(data: Any) -> list[TableFile]:
     A folder's files are those of its subfolders too, in the order of their paths, without hidden and empty ones.
     Folders named ``key=value``, those above too, give a column ``key`` of texts.
 
+    Several files have the same columns: those that one lacks are null in it.
+
     Args:
         data: A file, a folder, a pattern (``clicks/*.csv``), several of them, or a frame of pandas, polars or Arrow.
 
     Raises:
-        DataError: There is no such file, the folder has none, or it is something else.
+        DataError: There is no such file, the folder has none, it is something else, or files are several tables.
     """
+    files = _opened(data)
+    _check_one_table(files)
+    return as_one_table(files)
+
+
+def _opened(data: Any) -> list[TableFile]:
     if isinstance(data, list | tuple) and data and all(isinstance(part, str | Path) for part in data):
-        return [file for part in data for file in open_files(part)]
+        return [file for part in data for file in _opened(part)]
     if not isinstance(data, str | Path):
         return [Frame(data)]
     path = Path(data)
@@ -65,6 +74,24 @@ def open_files(data: Any) -> list[TableFile]:
     if not path.is_file():
         raise DataError(f"{path}: there is no such file or folder")
     return [_open(path)]
+
+
+def _check_one_table(files: Sequence[TableFile]) -> None:
+    """Check that files are parts of one table: a later part may have more columns or fewer, and a few others.
+
+    Raises:
+        DataError: They are several tables, such as clicks and users.
+    """
+    first = files[0]
+    for file in files[1:]:
+        shared = first.types.keys() & file.types.keys()
+        smaller = min(len(first.types), len(file.types))
+        if len(shared) <= _MOST_OTHERS * smaller:
+            raise DataError(
+                f"data: got several tables: {first.name} has the columns {shown_names(first.types)}, {file.name} has "
+                f"{shown_names(file.types)}; expected one table, or parts of one: give a file, or a pattern such as "
+                "'log_*.csv'"
+            )
 
 
 def is_pattern(path: str | Path) -> bool:
@@ -125,53 +152,15 @@ def _open(path: Path, folder: Path | None = None) -> TableFile:
     else:
         file = TextFile(path, _TEXTS.get(suffix, ""), name)
     keys = _keys(path.parts[:-1])
-    return _Partition(file, keys) if keys else file
+    return WithConstants(file, keys) if keys else file
 
 
 def _suffix(path: Path) -> str:
     return (path.with_suffix("") if path.suffix in _COMPRESSED else path).suffix
 
 
-def _keys(folders: Sequence[str]) -> dict[str, str | None]:
-    """Return the values of Hive's folders, ``key=value``."""
+def _keys(folders: Sequence[str]) -> dict[str, pa.Scalar]:
+    """Return the values of Hive's folders, ``key=value``, as texts."""
     pairs = [folder.split("=", 1) for folder in folders if "=" in folder]
-    return {unquote(key): None if value == _HIVE_NULL else unquote(value) for key, value in pairs if key}
-
-
-class _Partition:
-    """A file in folders that give it columns of one value; columns of the file itself go before them."""
-
-    def __init__(self, file: TableFile, keys: Mapping[str, str | None]) -> None:
-        self._file = file
-        self._keys = {key: value for key, value in keys.items() if key not in file.types}
-
-    @property
-    def path(self) -> Path | None:
-        return self._file.path
-
-    @property
-    def name(self) -> str:
-        return self._file.name
-
-    @property
-    def kinds(self) -> dict[str, str]:
-        return self._file.kinds
-
-    @property
-    def types(self) -> dict[str, pa.DataType]:
-        return {**self._file.types, **dict.fromkeys(self._keys, pa.string())}
-
-    def pieces(self) -> Iterator[Piece]:
-        for piece in self._file.pieces():
-            yield replace(piece, read=partial(self._read, piece))
-
-    def _read(self, piece: Piece, columns: Sequence[str]) -> pa.Table:
-        own = [name for name in columns if name not in self._keys]
-        table = piece.read(own) if own else None
-        arrays = [
-            pa.repeat(pa.scalar(self._keys[name], pa.string()), piece.num_rows)
-            if table is None or name in self._keys
-            else table.column(name)
-            for name in columns
-        ]
-        return pa.table(arrays, names=list(columns))
+    texts = {unquote(key): None if value == _HIVE_NULL else unquote(value) for key, value in pairs if key}
+    return {key: pa.scalar(text, pa.string()) for key, text in texts.items()}

@@ -9,8 +9,9 @@ import pyarrow as pa
 from recsys.data.lines import DataError, shown_error
 from recsys.data.progress import shown
 from recsys.data.tables.reading.arrow_files import ArrowFile
+from recsys.data.tables.reading.constants import within
 from recsys.data.tables.reading.pieces import Piece, TableFile
-from recsys.data.tables.values.arrow_types import plain_table
+from recsys.data.tables.values.arrow_types import is_number, is_text, plain_table
 
 # Files share the sample as if there were no more of them; more are read if these have too few rows.
 _NUM_SHARES = 16
@@ -40,13 +41,43 @@ def sample_rows(files: Sequence[TableFile], num_rows: int) -> pa.Table:
                 break
     if not parts:
         raise DataError("data: got no rows, expected at least 2")
-    tables = [parts[number] for number in sorted(parts)]
+    return _joined([parts[number] for number in sorted(parts)])
+
+
+def _joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows of tables, some of whose columns may have several types.
+
+    Whole numbers beside texts are texts, and truth values beside numbers are numbers: each file is read so too.
+    """
     try:
         return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException:
+        pass
+    try:
+        for name in tables[0].column_names:
+            kinds = {table.column(name).type for table in tables if name in table.column_names}
+            common = _common_type(kinds)
+            if common is not None:
+                tables = [_with_type(table, name, common) for table in tables]
+        return pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
-        raise DataError(
-            f"data: the files have columns of one name and other types ({shown_error(error)})"
-        ) from None
+        raise DataError(f"data: parts have columns of one name and other types ({shown_error(error)})") from None
+
+
+def _common_type(kinds: set[pa.DataType]) -> pa.DataType | None:
+    known = {kind for kind in kinds if not pa.types.is_null(kind)}
+    if len(known) < 2:
+        return None
+    if all(is_number(kind) for kind in known):
+        return pa.int64() if all(pa.types.is_integer(kind) or pa.types.is_boolean(kind) for kind in known) else pa.float64()
+    if all(is_text(kind) or pa.types.is_integer(kind) for kind in known):
+        return pa.large_string()
+    return None
+
+
+def _with_type(table: pa.Table, name: str, kind: pa.DataType) -> pa.Table:
+    place = table.column_names.index(name)
+    return table.set_column(place, name, table.column(place).cast(kind, safe=kind != pa.float64()))
 
 
 def _spread(number: int) -> Iterator[int]:
@@ -63,7 +94,7 @@ def _spread(number: int) -> Iterator[int]:
 
 def _first_rows(file: TableFile, num_rows: int) -> pa.Table | None:
     pieces: Iterator[Piece] = file.pieces()
-    if isinstance(file, ArrowFile):
+    if isinstance(within(file), ArrowFile):
         listed = list(pieces)
         share = -(-num_rows // min(len(listed), _NUM_PARTS)) if listed else 0
         pieces = (listed[place] for place in _spread(len(listed)))
@@ -76,4 +107,4 @@ def _first_rows(file: TableFile, num_rows: int) -> pa.Table | None:
         part = plain_table(piece.read(list(file.types)).slice(0, min(share, left)))
         parts.append(part)
         left -= part.num_rows
-    return pa.concat_tables(parts, promote_options="permissive") if parts else None
+    return _joined(parts) if parts else None

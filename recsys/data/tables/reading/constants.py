@@ -1,0 +1,76 @@
+"""Files with columns that are no part of their content: one value for all rows of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from recsys.data.tables.reading.pieces import Piece, TableFile
+
+
+class WithConstants:
+    """A file and some columns more.
+
+    Args:
+        file: The file.
+        values: The columns' values by name; columns of the file itself go before them.
+    """
+
+    def __init__(self, file: TableFile, values: Mapping[str, pa.Scalar]) -> None:
+        self.file = file
+        self._values = {name: value for name, value in values.items() if name not in file.types}
+
+    @property
+    def path(self) -> Path | None:
+        """The file."""
+        return self.file.path
+
+    @property
+    def name(self) -> str:
+        """The file's name in messages."""
+        return self.file.name
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """What the file's header says of columns, by name."""
+        return self.file.kinds
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        """The columns' types by name."""
+        return {**self.file.types, **{name: value.type for name, value in self._values.items()}}
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the pieces in order."""
+        for piece in self.file.pieces():
+            yield replace(piece, read=partial(self._read, piece))
+
+    def _read(self, piece: Piece, columns: Sequence[str]) -> pa.Table:
+        own = [name for name in columns if name not in self._values]
+        table = piece.read(own) if own else None
+        arrays = [
+            pa.repeat(self._values[name], piece.num_rows)
+            if table is None or name in self._values
+            else table.column(name)
+            for name in columns
+        ]
+        return pa.table(arrays, names=list(columns))
+
+
+def within(file: TableFile) -> TableFile:
+    """Return the file itself."""
+    return within(file.file) if isinstance(file, WithConstants) else file
+
+
+def as_one_table(files: Sequence[TableFile]) -> list[TableFile]:
+    """Return files that are parts of one table, all with the same columns: those that one lacks are null in it."""
+    names = dict.fromkeys(name for file in files for name in file.types)
+    missing = pa.scalar(None)
+    return [
+        file if len(file.types) == len(names) else WithConstants(file, dict.fromkeys(names, missing))
+        for file in files
+    ]
