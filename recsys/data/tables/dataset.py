@@ -157,6 +157,10 @@ def _check(file: TableFile, schema: Schema, *, labels: bool = True) -> None:
             "names the columns"
         )
 
+    for name in schema.label_names if labels else ():
+        if pa.types.is_null(file.types[name]) and _has_rows(file):
+            raise DataError(f"{name_of_file}: column {name!r}: got no values, expected a label in each row")
+
     def expect(name: str, good: bool, expected: str) -> None:
         # Columns without a value have no type.
         if not good and not pa.types.is_null(file.types[name]):
@@ -182,11 +186,14 @@ def _check(file: TableFile, schema: Schema, *, labels: bool = True) -> None:
 def _missing_notices(files: Sequence[TableFile], schema: Schema) -> Iterator[str]:
     """Yield a line for each input that some files of a table have no values of."""
     for name in schema.input_columns():
-        without = [file for file in files if pa.types.is_null(file.types[name])]
-        without = [file for file in without if next(file.pieces(), None) is not None]
+        without = [file for file in files if pa.types.is_null(file.types[name]) and _has_rows(file)]
         if without:
-            others = f" and {len(without) - 1} other files" if len(without) > 1 else ""
-            yield f"column {name!r}: {without[0].name}{others} have no values of it: they are missing there"
+            others = f" and {len(without) - 1} others have" if len(without) > 1 else " has"
+            yield f"column {name!r}: {without[0].name}{others} no values of it: they are missing there"
+
+
+def _has_rows(file: TableFile) -> bool:
+    return next(file.pieces(), None) is not None
 
 
 def _limited(pieces: Iterator[Piece], limit: int | None) -> Iterator[Piece]:

@@ -6,7 +6,9 @@ read from front to back, once for each epoch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +26,10 @@ _BLOCK_BYTES = 16 << 20
 #: Longer rows are errors: most are a quoted field without an end.
 _MAX_ROW_BYTES = 16 << 20
 _MAX_HEADER_BYTES = 16 << 20
+# Dumps of Postgres, MySQL and Hive write the second.
+_NULLS = ["", "\\N"]
+# The first line by which Excel is told the separator.
+_SEPARATOR_LINE = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=([,;|\t])"?\r?\n')
 _SEQUENCES = {"token_seq": pa.string(), "float_seq": pa.float64()}
 
 
@@ -62,8 +68,11 @@ class TextFile:
 
     def _read_header(self, separator: str) -> Header:
         num_bytes = 1 << 20
+        line = _SEPARATOR_LINE.match(self._stream.at(0, 16))
+        start = line.end() if line else 0
+        separator = line[1].decode() if line else separator
         while True:
-            head = self._stream.at(0, num_bytes)
+            head = self._stream.at(start, num_bytes)
             first = CsvRows(head, "\0").first().data.decode(errors="replace")
             row = CsvRows(head, separator or separator_of(first)).first().data
             if len(row) < len(head) or len(head) < num_bytes:
@@ -74,7 +83,8 @@ class TextFile:
                     "columns' names"
                 )
             num_bytes = min(num_bytes * 4, _MAX_HEADER_BYTES)
-        return read_header(row, separator, self.name)
+        header = read_header(row, separator, self.name)
+        return replace(header, num_bytes=start + header.num_bytes)
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the pieces in order; every row is parsed once, to count them and find malformed ones.
@@ -140,6 +150,12 @@ class TextFile:
                 f"{self._at(line + rows.line_at(opened))}: a field begins with a quote and has no closing quote; "
                 "quotes that are text are doubled, within a quoted field"
             )
+        escaped = rows.escaped_quote()
+        if escaped is not None:
+            raise DataError(
+                f"{self._at(line + rows.line_at(escaped))}: a backslash before a quote within a quoted field; there "
+                "quotes are doubled (Spark writes them so with .option('escape', '\"'))"
+            )
         spilled = rows.spilled_quote()
         if spilled is not None:
             raise DataError(
@@ -200,6 +216,6 @@ class TextFile:
                 include_columns=read,
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=True,
-                null_values=[""],
+                null_values=_NULLS,
             ),
         )

@@ -207,4 +207,5 @@ class Column:
 
 def _snake(name: str) -> str:
     """Return a name in lower case, with underscores between words: ``userId`` and ``user.ID`` become ``user_id``."""
-    return re.sub(r"[\s.:/-]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip())).lower()
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", re.sub(r"^\W+|\W+$", "", name))
+    return re.sub(r"\W+", "_", words).lower()

@@ -19,7 +19,9 @@ _CODE = r"^0\d"
 # What most IDs are, known by one pattern.
 _PLAIN_WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"
 # "12,5" and "1,234" are numbers of other countries as well as lists of two.
-_COMMA_NUMBER = r"^[-+]?[$£€¥]?\d+,\d+$|^[-+]?[$£€¥]?\d{1,3}(,\d{3})+$|^[-+]?\d+$"
+_COMMA_NUMBER = (
+    r"^\s*[-+]?[$£€¥]?(\d+,\d+|\d{1,3}(,\d{3})+|\d{1,3}(\.\d{3})+,\d+|\d{1,3}(\.\d{3})+|\d+)( ?[$£€¥%])?\s*$"
+)
 # "{'a': 1}", "{"a": 1}", DuckDB's and Spark's "{a=1}".
 _OBJECT = r"(?s)^\s*\{\s*(['\"][^'\"]*['\"]\s*:|\w+\s*[=:]).*\}\s*$"
 _AMOUNT = r"[$£€¥]|\d,\d"
@@ -27,6 +29,8 @@ _SPACED_NUMBER = r"^[-+]?\d{1,3}( \d{3})*$"
 _SPACED_IDS = r"^-?\d+( +-?\d+)*$"
 # Codes with a digit each, such as products' in a history: "B07X C9Q1". Words have none.
 _SPACED_CODES = r"^[\w-]*\d[\w-]*( +[\w-]*\d[\w-]*)*$"
+# What programs write for missing values, which may be names too.
+_MARKS = ("na", "n/a", "<na>", "#n/a", "null", "(null)", "<null>", "nil", "nan", "none")
 #: Patterns are tried on so many texts before all.
 HEAD = 256
 # Shares are those of so many texts.
@@ -73,7 +77,7 @@ def separator_of(texts: pa.Array, num_different: int) -> str:
     for separator in _SEPARATORS:
         if (
             _share(pc.match_substring(some, separator)) > _SEPARATED
-            and not (separator == "," and _all(texts, _COMMA_NUMBER))
+            and not (separator == "," and are_comma_numbers(texts))
             and _recur(texts, separator, num_different)
         ):
             return separator
@@ -104,6 +108,11 @@ def _recur(texts: pa.Array, separator: str, num_different: int) -> bool:
     lists = split(texts, separator)
     has_lengths = len(pc.list_value_length(lists).unique()) > 1
     return has_lengths and len(pc.list_flatten(lists).unique()) <= num_different
+
+
+def are_comma_numbers(texts: pa.Array) -> bool:
+    """Return whether texts are numbers whose commas may be decimal ones, or missing."""
+    return all(_all(without_missing(part).drop_null(), _COMMA_NUMBER) for part in (texts[:HEAD], texts))
 
 
 _TRUTH = r"(?i)^\s*(true|false)\s*$"
@@ -167,7 +176,7 @@ def odd_entry(texts: pa.Array) -> str:
             if number > 1
             else f"{text[:24]!r} is not a number"
         )
-    if _all(texts, _COMMA_NUMBER + r"|^[-+]?[$£€¥]?[\d.]+,\d+$|^[-+]?[$£€¥]?[\d.]+$"):
+    if _any(texts[:HEAD], ",") and are_comma_numbers(texts):
         text = str(texts.filter(pc.match_substring(texts, ","))[0])[:24]
         return f"{text!r} is not a number: its comma may separate thousands or decimals"
     if _share(pc.match_substring_regex(texts[:HEAD], r"^\s*[-+]?[\d.,]+\s?%\s*$")) > _MOSTLY:
@@ -180,6 +189,9 @@ def odd_entry(texts: pa.Array) -> str:
         share = _share(pc.match_substring(texts[:_SOME], separator))
         if share > _SEPARATED:
             return f"{share:.0%} have {separator!r} in them; not split"
+    marks = texts.filter(pc.is_in(pc.ascii_lower(texts), pa.array(_MARKS, texts.type)))
+    if len(marks):
+        return f"{len(marks)} are {str(marks[0])!r}, a value like others; only an empty field is missing"
     return ""
 
 

@@ -10,7 +10,7 @@ import re
 from recsys.data.tables.infer.column import Column
 
 # What pandas calls an index without a name, in Parquet, in CSV and as a column.
-_INDEX = re.compile(r"(__)?index(_level_\d+__)?|unnamed: ?\d+(_level_\d+)?|level_\d+")
+_INDEX = re.compile(r"(__)?index(_level_\d+__)?|unnamed_?\d+(_level_\d+)?|level_\d+")
 _EVENT = re.compile(
     r"(.*_)?(request|req|session|order|impression|imp|display|transaction|txn|event|auction|bid|trace|log|row|"
     r"record|visit|invoice|click|message)_?(id|no|nr|num|number|key|code|hash|uuid|guid)|uuid|guid|id|row|session"

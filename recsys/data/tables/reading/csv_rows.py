@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from recsys.data.examples import Ints
 
-_QUOTE, _LF, _CR = b'"'[0], b"\n"[0], b"\r"[0]
+_QUOTE, _LF, _CR, _BACKSLASH = b'"'[0], b"\n"[0], b"\r"[0], b"\\"[0]
 
 
 class CsvRows:
@@ -123,6 +123,26 @@ class CsvRows:
         """Return the place of the quote that opens a field without an end; None if there is none."""
         return int(self._quotes[-1]) if len(self._quotes) % 2 else None
 
+    @cached_property
+    def _has_text_after(self) -> NDArray[np.bool_]:
+        """Whether text follows each closing quote."""
+        closing = self._quotes[1::2]
+        inner = closing < len(self.data) - 1
+        after = self._bytes[closing[inner] + 1]
+        text_after = np.zeros(len(closing), dtype=bool)
+        is_end = (after == self._separator) | (after == _LF) | (after == _CR) | (after == _QUOTE)
+        text_after[inner] = ~is_end
+        return text_after
+
+    def escaped_quote(self) -> int | None:
+        """Return the place of the first closing quote between a backslash and text; None if there is none.
+
+        It was meant as a quote within the field.
+        """
+        closing = self._quotes[1::2]
+        found = np.flatnonzero(self._has_text_after & (self._bytes[closing - 1] == _BACKSLASH))
+        return int(closing[found[0]]) if len(found) else None
+
     def spilled_quote(self) -> int | None:
         """Return the place of the first quote that opens a field over several lines with text after its end.
 
@@ -130,14 +150,10 @@ class CsvRows:
         """
         if not len(self._quotes) or not self._is_quoted(self._line_ends).any():
             return None
-        opening, closing = self._quotes[0::2][: len(self._quotes) // 2], self._quotes[1::2]
-        inner = closing < len(self.data) - 1
-        after = self._bytes[closing[inner] + 1]
-        text_after = np.zeros(len(closing), dtype=bool)
-        is_end = (after == self._separator) | (after == _LF) | (after == _CR) | (after == _QUOTE)
-        text_after[inner] = ~is_end
+        text_after = self._has_text_after
         if not text_after.any():
             return None
+        opening, closing = self._quotes[0::2][: len(self._quotes) // 2], self._quotes[1::2]
         # A doubled quote closes and opens: the field begins where the last quote before it does not follow another.
         begins = np.concatenate(([True], opening[1:] != closing[:-1] + 1))
         first = np.maximum.accumulate(np.where(begins, np.arange(len(opening)), 0))

@@ -61,7 +61,9 @@ def _joined(tables: Sequence[pa.Table]) -> pa.Table:
                 tables = [_with_type(table, name, common) for table in tables]
         return pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
-        raise DataError(f"data: parts have columns of one name and other types ({shown_error(error)})") from None
+        raise DataError(
+            f"data: parts have columns of one name and other types ({shown_error(error)})"
+        ) from None
 
 
 def _common_type(kinds: set[pa.DataType]) -> pa.DataType | None:
@@ -69,7 +71,11 @@ def _common_type(kinds: set[pa.DataType]) -> pa.DataType | None:
     if len(known) < 2:
         return None
     if all(is_number(kind) for kind in known):
-        return pa.int64() if all(pa.types.is_integer(kind) or pa.types.is_boolean(kind) for kind in known) else pa.float64()
+        return (
+            pa.int64()
+            if all(pa.types.is_integer(kind) or pa.types.is_boolean(kind) for kind in known)
+            else pa.float64()
+        )
     if all(is_text(kind) or pa.types.is_integer(kind) for kind in known):
         return pa.large_string()
     return None

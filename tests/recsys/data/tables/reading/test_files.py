@@ -182,18 +182,24 @@ def test_the_sample_of_one_file_is_of_several_row_groups(tmp_path: Path) -> None
 
 
 def test_files_of_other_columns_and_types(tmp_path: Path) -> None:
-    parquet.write_table(pa.table({"x": pa.array([1], pa.int32()), "y": [1]}), tmp_path / "a.parquet")
-    parquet.write_table(pa.table({"x": pa.array([2], pa.int64())}), tmp_path / "b.parquet")
+    shared = {name: [0] for name in "uvw"}
     parquet.write_table(
-        pa.table({"x": pa.array([3], pa.uint8()), "z": pa.array(["t"]).dictionary_encode()}),
+        pa.table({"x": pa.array([1], pa.int32()), "y": [1], **shared}), tmp_path / "a.parquet"
+    )
+    parquet.write_table(pa.table({"x": pa.array([2], pa.int64()), **shared}), tmp_path / "b.parquet")
+    parquet.write_table(
+        pa.table({**shared, "x": pa.array([3], pa.uint8()), "z": pa.array(["t"]).dictionary_encode()}),
         tmp_path / "b2.parquet",
     )
-    assert sample_rows(open_files(tmp_path), 9).to_pydict() == {
+    sample = sample_rows(open_files(tmp_path), 9)
+    assert sample.select(["x", "y", "z"]).to_pydict() == {
         "x": [1, 2, 3],
         "y": [1, None, None],
         "z": [None, None, "t"],
     }
-    parquet.write_table(pa.table({"x": ["text"]}), tmp_path / "c.parquet")
+    parquet.write_table(pa.table({"x": ["4"], **shared}), tmp_path / "c.parquet")
+    assert sample_rows(open_files(tmp_path), 9).column("x").to_pylist() == ["1", "2", "3", "4"]
+    parquet.write_table(pa.table({"x": [[5]], **shared}), tmp_path / "d.parquet")
     with pytest.raises(DataError, match="columns of one name and other types"):
         sample_rows(open_files(tmp_path), 9)
 
