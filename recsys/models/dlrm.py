@@ -12,6 +12,7 @@ that of Naumov et al., "Deep Learning Recommendation Model for Personalization a
 
 from collections.abc import Sequence
 from math import comb
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +90,35 @@ class DenseArch(nn.Module):
         return embedded
 
 
+class _PairProducts(torch.autograd.Function):
+    """Products of pairs of vectors, whose backward pass is one product of matrices.
+
+    Autograd's takes two, a sum, and a matrix of zeros that the gradients are added to.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(vectors: Tensor, pair_indices: Tensor, pair_places: Tensor) -> Tensor:  # noqa: ARG004 - saved below
+        """Map ``[B, F + 1, D]`` to ``[B, F (F + 1) / 2]``."""
+        products = torch.bmm(vectors, vectors.transpose(1, 2))
+        return products.flatten(1).index_select(1, pair_indices)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG004 - as torch calls it
+        """Keep what the gradient needs."""
+        ctx.save_for_backward(inputs[0], inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        """Return the gradient of the vectors, ``[B, F + 1, D]``: of each one, the sum over its pairs."""
+        vectors, places = ctx.saved_tensors
+        num_vectors = vectors.size(1)
+        of_pairs = gradient.index_select(1, places).unflatten(1, (num_vectors, num_vectors))
+        of_pairs.diagonal(dim1=1, dim2=2).zero_()
+        return torch.bmm(of_pairs, vectors), None, None
+
+
 class InteractionArch(nn.Module):
     """The dot product of every pair among the dense vector and the F feature vectors.
 
@@ -107,6 +137,10 @@ class InteractionArch(nn.Module):
         # device is named because the indices are in no checkpoint: a model built on the meta device needs them.
         rows, columns = torch.triu_indices(num_vectors, num_vectors, offset=1, device="cpu")
         self.register_buffer("pair_indices", rows * num_vectors + columns, persistent=False)
+        # Both places of a pair in the matrix have its number. Those of the diagonal, which is no pair, have any.
+        places = torch.zeros(num_vectors, num_vectors, dtype=torch.int64, device="cpu")
+        places[rows, columns] = places[columns, rows] = torch.arange(len(rows), device="cpu")
+        self.register_buffer("pair_places", places.flatten(), persistent=False)
 
     def forward(self, dense_features: Tensor, sparse_features: Tensor) -> Tensor:
         """Compute the interactions.
@@ -122,9 +156,24 @@ class InteractionArch(nn.Module):
         if self.F <= 0:
             return dense_features
         vectors = torch.cat((dense_features.unsqueeze(1), sparse_features), dim=1)
-        products = torch.bmm(vectors, vectors.transpose(1, 2))
-        pairs = products.reshape(-1, (self.F + 1) ** 2).index_select(1, self.pair_indices)
+        if not torch.jit.is_scripting() and _is_trained(vectors):
+            pairs = self._pairs_to_train(vectors)
+        else:
+            products = torch.bmm(vectors, vectors.transpose(1, 2))
+            pairs = products.reshape(-1, (self.F + 1) ** 2).index_select(1, self.pair_indices)
         return torch.cat((dense_features, pairs), dim=1)
+
+    @torch.jit.unused
+    def _pairs_to_train(self, vectors: Tensor) -> Tensor:
+        pairs: Tensor = _PairProducts.apply(vectors, self.pair_indices, self.pair_places)  # type: ignore[no-untyped-call]
+        return pairs
+
+
+@torch.jit.unused
+def _is_trained(vectors: Tensor) -> bool:
+    """Return whether vectors get a gradient, and are no part of a graph that is traced."""
+    is_traced = not isinstance(vectors, Tensor) or torch.jit.is_tracing() or torch.compiler.is_compiling()
+    return not is_traced and torch.is_grad_enabled() and vectors.requires_grad
 
 
 class OverArch(nn.Module):

@@ -6,6 +6,7 @@ Shape letters: B batch, F features, D embedding dim.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -65,6 +66,46 @@ def test_interaction_is_every_pair_in_order(num_rows: int) -> None:
         vectors = [dense[row], *sparse[row]]
         pairs = [torch.dot(a, b) for a, b in itertools.combinations(vectors, 2)]
         torch.testing.assert_close(result[row], torch.cat([dense[row], torch.stack(pairs)]))
+
+
+@pytest.mark.parametrize("num_features", [1, 3, 26])
+def test_gradients_of_the_interaction_are_autograds(num_features: int) -> None:
+    arch = InteractionArch(num_features).double()
+    given = [
+        torch.randn(5, _DIM, dtype=torch.float64),
+        torch.randn(5, num_features, _DIM, dtype=torch.float64),
+    ]
+    factors = torch.randn(5, arch(*given).size(1), dtype=torch.float64)
+
+    def gradients(pairs_of: Callable[[Tensor], Tensor] | None) -> list[Tensor]:
+        dense, sparse = (part.clone().requires_grad_() for part in given)
+        if pairs_of is None:
+            result = arch(dense, sparse)
+        else:
+            result = torch.cat((dense, pairs_of(torch.cat((dense.unsqueeze(1), sparse), dim=1))), dim=1)
+        (result * factors).sum().backward()
+        assert dense.grad is not None
+        assert sparse.grad is not None
+        return [dense.grad, sparse.grad]
+
+    def by_autograd(vectors: Tensor) -> Tensor:
+        return torch.bmm(vectors, vectors.mT).flatten(1)[:, arch.pair_indices]
+
+    torch.testing.assert_close(gradients(None), gradients(by_autograd))
+
+
+def test_the_interaction_can_be_differentiated_twice_by_function_and_by_row() -> None:
+    arch = InteractionArch(2).double()
+    dense = torch.randn(3, _DIM, dtype=torch.float64, requires_grad=True)
+    sparse = torch.randn(3, 2, _DIM, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(arch, (dense, sparse))
+
+    def of_row(dense: Tensor, sparse: Tensor) -> Tensor:
+        return arch(dense.unsqueeze(0), sparse.unsqueeze(0)).square().sum()
+
+    arch(dense, sparse).square().sum().backward()
+    by_row = torch.func.vmap(torch.func.grad(of_row))(dense.detach(), sparse.detach())
+    torch.testing.assert_close(by_row, dense.grad)
 
 
 def test_interaction_without_features_is_the_dense_vector() -> None:
