@@ -52,6 +52,7 @@ from recsys.artifact.samples import Batch
 from recsys.embedding import FloatCollection, find_collections
 from recsys.errors import ExportError, ManifestError
 from recsys.files import naming_full_disk
+from recsys.kernels.operators import instructions, multiplies_in
 from recsys.quant import float_weights
 from recsys.rows.quantize import QuantizationError
 from recsys.sharding.plan.device_rows import table_path
@@ -129,7 +130,7 @@ def export_model(
         artifact_bytes=artifact_bytes,
         peak_rss_bytes=_peak_rss_bytes(),
         seconds=time.monotonic() - started,
-        notes=prepared.notes,
+        notes=(*prepared.notes, *_products_note(prepared.config.linear_dtype)),
     )
 
 
@@ -237,6 +238,17 @@ def with_outputs(prepared: PreparedModel, floats: FloatOutputs) -> PreparedModel
         prepared,
         signature=signature,
         binding=replace(prepared.binding, casts_outputs=floats.are_cast, integers=floats.integers),
+    )
+
+
+def _products_note(linear_dtype: str) -> tuple[str, ...]:
+    """Say that linear layers gain no speed on this processor, if so."""
+    products = linear_dtype if linear_dtype == "float32" else multiplies_in(linear_dtype)
+    if products == linear_dtype:
+        return ()
+    return (
+        f"linear layers in {linear_dtype} multiply in {products} on this processor, at its speed: {instructions()} has "
+        "no instruction for their products",
     )
 
 

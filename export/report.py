@@ -152,11 +152,17 @@ def _linear_table(trials: Sequence[LinearTrial]) -> Table:
             f"{trial.us_per_row:.2f}",
             f"{trial.max_difference:.2g}",
             *(f"{trial.auc[label]:.5f}" for label in labels),
-            "chosen" if trial.is_chosen else "" if trial.is_within else "beyond the bound",
+            _note(trial),
         )
         for trial in trials
     ]
     return whole_table("types of linear layers, against float32", headings, rows, left=(0, len(headings) - 1))
+
+
+def _note(trial: LinearTrial) -> str:
+    if trial.multiplies_in != trial.dtype:
+        return f"multiplies in {trial.multiplies_in} on this processor"
+    return "chosen" if trial.is_chosen else "" if trial.is_within else "beyond the bound"
 
 
 def _compared(

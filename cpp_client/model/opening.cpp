@@ -14,6 +14,8 @@
 #include "model/parts.h"
 #include "model/rows/rows_memory.h"
 #include "model/skeleton.h"
+#include "ops/isa.h"
+#include "ops/torch/operators.h"
 #include "recsys/error.h"
 
 namespace recsys {
@@ -220,11 +222,21 @@ std::string Opening::Difference(const Model::Parts& parts) const {
   return Answers(answers, parts.signature()).Difference(*parts.graphs);
 }
 
+/// Says in which type linear layers multiply where it is not the target's.
+void LogProducts(const Target& target) {
+  const std::string type = ops::MultipliesIn(target.linear_dtype);
+  if (type == target.linear_dtype) return;
+  Log(LogLevel::kInfo, "target " + Repr(target.name) + ": linear layers in " + target.linear_dtype +
+                           " multiply in " + type + " here: " + ops::NameOf(ops::ChosenIsa()) +
+                           " has no instruction for their products");
+}
+
 /// Opens a model with own operators if it then answers as it was verified; else without them.
 std::unique_ptr<Model::Parts> OpenChecked(const std::string& path, const ModelOptions& options) {
   Opening opening(path, options);
   std::unique_ptr<Model::Parts> parts = opening.Run();
   if (!opening.has_own_operators()) return parts;
+  LogProducts(opening.target());
   std::string difference = opening.Difference(*parts);
   if (difference.empty()) return parts;
   const std::string target = "target " + Repr(opening.target().name) + ": ";

@@ -73,6 +73,8 @@ bool HasIsa(Isa isa) {
   return BestIsa() == Isa::kAvx512 && AmxOfThis() == Amx::kUsable;
 }
 
+bool MultipliesBfloat16(Isa isa) { return isa == Isa::kAvx512 || isa == Isa::kAmx; }
+
 Isa ChosenIsa() {
   const int chosen = Chosen().load(std::memory_order_relaxed);
   if (chosen != kUnknown) return static_cast<Isa>(chosen);

@@ -26,6 +26,9 @@ Isa BestIsa();
 /// Returns whether this processor, and for AMX the system, can do it.
 bool HasIsa(Isa isa);
 
+/// Whether it has instructions that multiply bfloat16.
+bool MultipliesBfloat16(Isa isa);
+
 /// Returns what kernels use: the environment variable RECSYS_ISA, else BestIsa().
 /// Throws std::runtime_error if the variable names none, one that this processor lacks, or AMX that
 /// computes wrong numbers here.

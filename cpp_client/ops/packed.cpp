@@ -107,6 +107,24 @@ std::vector<char> Pack(const float* weight, const float* bias, std::int64_t num_
   return data;
 }
 
+WeightType PackedTypeFor(WeightType type, Isa isa) {
+  return type == WeightType::kBfloat16 && !MultipliesBfloat16(isa) ? WeightType::kFloat32 : type;
+}
+
+std::vector<char> PackFor(Isa isa, const float* weight, const float* bias, std::int64_t num_outputs,
+                          std::int64_t num_inputs, WeightType type) {
+  const WeightType packed = PackedTypeFor(type, isa);
+  if (type != WeightType::kBfloat16 || packed == type) {
+    return Pack(weight, bias, num_outputs, num_inputs, packed);
+  }
+  std::vector<float> rounded(static_cast<std::size_t>(num_outputs * num_inputs));
+  for (std::size_t i = 0; i < rounded.size(); ++i) {
+    const std::uint32_t bits = std::uint32_t{ToBfloat16(weight[i])} << 16;
+    std::memcpy(&rounded[i], &bits, sizeof(bits));
+  }
+  return Pack(rounded.data(), bias, num_outputs, num_inputs, packed);
+}
+
 std::string ReadPacked(const void* data, std::int64_t size, Packed* packed) {
   Header header;
   if (size < static_cast<std::int64_t>(sizeof(header))) {

@@ -2,7 +2,7 @@
 #define RECSYS_OPS_PACKED_H_
 
 // The weights of a linear layer in the order in which kernels read them, as bytes that can be
-// saved. The same bytes serve every processor.
+// saved. The same bytes serve every processor; PackFor chooses those that are fastest on one.
 //
 // N outputs, K inputs. Columns (outputs) are taken 32 at a time as a panel; within a panel, groups
 // of 1, 2 or 4 inputs (float32, bfloat16, int8: four bytes) follow each other, each with its 32
@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "ops/isa.h"
 
 namespace recsys::ops {
 
@@ -58,6 +60,16 @@ std::int64_t PackedBytes(WeightType type, std::int64_t num_inputs, std::int64_t 
 /// Packs weights, row-major [N, K], and a bias [N], which may be null.
 std::vector<char> Pack(const float* weight, const float* bias, std::int64_t num_outputs,
                        std::int64_t num_inputs, WeightType type);
+
+/// Returns the type in which weights of a type are packed for an instruction set: those in bfloat16
+/// as float32 where no instruction multiplies bfloat16, which would cost more than twice the bytes
+/// do.
+WeightType PackedTypeFor(WeightType type, Isa isa);
+
+/// Packs weights of a type as PackedTypeFor says. As float32, those in bfloat16 are rounded to it
+/// all the same; inputs are not.
+std::vector<char> PackFor(Isa isa, const float* weight, const float* bias, std::int64_t num_outputs,
+                          std::int64_t num_inputs, WeightType type);
 
 /// Reads packed weights of `size` bytes, 64-byte aligned. Returns an error text, empty if they are
 /// right.

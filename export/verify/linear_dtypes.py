@@ -22,7 +22,7 @@ from recsys.artifact.samples import random_batch
 from recsys.data.scoring import label_outputs, schema_for, scores
 from recsys.data.tables.dataset import rows_of
 from recsys.errors import ExportError
-from recsys.kernels.operators import LINEAR_DTYPES
+from recsys.kernels.operators import LINEAR_DTYPES, multiplies_in
 from recsys.metrics.exact import auc
 
 #: Rows of the batches that are timed.
@@ -41,6 +41,8 @@ class LinearTrial:
         us_per_row: Microseconds of processor time per row, in batches of ``BATCH_ROWS``; median of the rounds.
         max_difference: The largest difference of an output to float32's, for the samples of the verification.
         auc: By label, of the labelled examples; empty without any.
+        multiplies_in: The type in which its layers multiply on this processor: for bfloat16, float32 where no
+            instruction multiplies bfloat16. Such a type is not chosen.
         is_within: Whether it is within the bound.
         is_chosen: Whether it is the fastest of these.
     """
@@ -49,6 +51,7 @@ class LinearTrial:
     us_per_row: float
     max_difference: float
     auc: Mapping[str, float]
+    multiplies_in: str
     is_within: bool
     is_chosen: bool
 
@@ -87,13 +90,15 @@ def choose_linear_dtype(prepared: PreparedModel, work: Path, manifest: Manifest)
         for dtype, found in aucs.items()
     }
     within = [dtype for dtype in LINEAR_DTYPES if losses[dtype] <= prepared.config.linear_bound]
-    chosen = min(within, key=speeds.__getitem__)
+    products = {dtype: multiplies_in(dtype) for dtype in LINEAR_DTYPES}
+    chosen = min((dtype for dtype in within if products[dtype] == dtype), key=speeds.__getitem__)
     return tuple(
         LinearTrial(
             dtype=dtype,
             us_per_row=speeds[dtype],
             max_difference=differences[dtype],
             auc=aucs[dtype],
+            multiplies_in=products[dtype],
             is_within=dtype in within,
             is_chosen=dtype == chosen,
         )

@@ -266,6 +266,8 @@ def _checked(load: Callable[[bool], LoadedArtifact], own_operators: bool) -> Loa
     """
     loaded = load(own_operators)
     manifest, target = loaded.manifest, loaded.target
+    if own_operators and target.linear_dtype != "float32":
+        _log_products(target)
     if not own_operators or not loaded.has_own_operators or not manifest.answers:
         return loaded
     answers = Answers.from_json(manifest.answers, manifest.signature)
@@ -287,6 +289,19 @@ def _checked(load: Callable[[bool], LoadedArtifact], own_operators: bool) -> Loa
         )
     _LOGGER.warning("target %r: %s: it is loaded without them, which is slower", target.name, found)
     return plain
+
+
+def _log_products(target: Target) -> None:
+    """Say in which type linear layers multiply where it is not the target's."""
+    products = operators.multiplies_in(target.linear_dtype)
+    if products != target.linear_dtype:
+        _LOGGER.info(
+            "target %r: linear layers in %s multiply in %s here: %s has no instruction for their products",
+            target.name,
+            target.linear_dtype,
+            products,
+            operators.instructions(),
+        )
 
 
 def _load_compiled(

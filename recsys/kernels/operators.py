@@ -68,6 +68,20 @@ def instructions() -> str:
     return name
 
 
+def multiplies_in(linear_dtype: str) -> str:
+    """Return the type in which linear layers of a type multiply on this processor.
+
+    Those in bfloat16 multiply in float32, with weights that are rounded to bfloat16, where no instruction multiplies
+    bfloat16: they are never slower than float32.
+
+    Raises:
+        NotBuiltError: They cannot be used.
+    """
+    # A library that was built before it had it multiplies in every type.
+    of_type: Callable[[str], str] = getattr(_usable(), "multiplies_in", str)
+    return of_type(linear_dtype)
+
+
 def read_rows(data: Any, offsets: Any, sizes: Any, ahead: int) -> int:
     """Read rows as fast as one thread can, a byte of each cache line: the limit of every lookup.
 

@@ -184,7 +184,10 @@ def _blob(artifact: LoadedArtifact) -> Tensor | None:
 
 def _limits(artifact: LoadedArtifact, options: Options, generator: np.random.Generator) -> Limits:
     weights = sum(tensor.nbytes for tensor in artifact.graphs.tensors()[0].values())
-    item_bytes = {"float32": 4, "bfloat16": 2, "int8": 1}[artifact.target.linear_dtype]
+    linear_dtype = artifact.target.linear_dtype
+    if artifact.graphs.own_operators:
+        linear_dtype = own.multiplies_in(linear_dtype)
+    item_bytes = {"float32": 4, "bfloat16": 2, "int8": 1}[linear_dtype]
     reads = random_reads(artifact.manifest.layout, generator)
     return measure_limits(_blob(artifact), reads, weights * item_bytes // 4, options.rounds)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,26 +38,9 @@ pytestmark = pytest.mark.skipif(
     bool(operators.why_missing()), reason="needs the library of operators; make native"
 )
 
-ISAS = ("plain", "avx2", "avx512", "amx")
 #: Of the largest output: products of numbers that are rounded to 24, 8 and 7 bits.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 2.0**-6, "int8": 2.0**-5}
 ACTIVATIONS = {"none": lambda x: x, "relu": torch.relu, "sigmoid": torch.sigmoid}
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each instruction set that this processor has."""
-    module = operators._usable()
-    best = module.isa()
-    try:
-        module.force_isa(request.param)
-    except RuntimeError as error:
-        # Not where it is there and computes wrong numbers.
-        if "expected at most" not in str(error):
-            raise
-        pytest.skip(str(error))
-    yield request.param
-    module.force_isa(best)
 
 
 def ops() -> Any:

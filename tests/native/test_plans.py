@@ -22,14 +22,13 @@ from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.models import click, zoo
 from recsys.models.deepfm import SimpleDeepFMNN
 from recsys.signature import IdPolicy
-from tests.native.test_operators import assert_near, isa
+from tests.native.test_operators import assert_near
 from tests.support.export_models import batch_of
 from tests.support.helpers import bag
 
 pytestmark = pytest.mark.skipif(
     bool(operators.why_missing()), reason="needs the library of operators; make native"
 )
-__all__ = ["isa"]
 
 NUM_DENSE = 5
 FEATURES = [f"f{i}" for i in range(5)]

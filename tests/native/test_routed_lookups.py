@@ -19,7 +19,7 @@ from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.kernels import operators
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.signature import IdPolicy
-from tests.native.test_operators import assert_near, isa
+from tests.native.test_operators import assert_near
 from tests.native.test_plans import is_direct, row_alone
 from tests.support.export_models import batch_of
 from tests.support.helpers import bag, sequence
@@ -27,7 +27,6 @@ from tests.support.helpers import bag, sequence
 pytestmark = pytest.mark.skipif(
     bool(operators.why_missing()), reason="needs the library of operators; make native"
 )
-__all__ = ["isa"]
 
 MIXED = [
     bag("a", 30, 8, ["f0"], "MEAN"),

@@ -197,6 +197,7 @@ PYBIND11_MODULE(_ops, module) {
       }))
       .def("bind", &recsys::ops::StoredPlan::Bind, py::call_guard<py::gil_scoped_release>());
   module.def("isa", [] { return recsys::ops::NameOf(recsys::ops::ChosenIsa()); });
+  module.def("multiplies_in", &recsys::ops::MultipliesIn);
   module.def("force_isa", &recsys::ops::ForceIsa);
   module.def("read_rows", &CheckedReadRows);
   module.def("update_rows", &CheckedUpdateRows);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ops/kernels/kernels.h"
@@ -49,14 +50,26 @@ at::Tensor RowsOf(const at::Tensor& input, const char* name) {
 
 }  // namespace
 
+std::string MultipliesIn(const std::string& linear_dtype) {
+  const WeightType type = TypeOf(linear_dtype);
+  const bool is_wider = type == WeightType::kBfloat16 && !MultipliesBfloat16(ChosenIsa());
+  return is_wider ? "float32" : linear_dtype;
+}
+
+WeightType DotTypeOf(const std::string& linear_dtype) {
+  return linear_dtype == "float32" ? WeightType::kFloat32
+                                   : PackedTypeFor(WeightType::kBfloat16, ChosenIsa());
+}
+
 at::Tensor PackWeights(const at::Tensor& weight, const c10::optional<at::Tensor>& bias,
                        c10::string_view dtype) {
   const at::Tensor weights = weight.detach().to(at::kFloat).contiguous();
   const bool has_bias = bias.has_value() && bias->defined();
   const at::Tensor biases = has_bias ? bias->detach().to(at::kFloat).contiguous() : at::Tensor();
   const std::vector<char> packed =
-      Pack(weights.const_data_ptr<float>(), has_bias ? biases.const_data_ptr<float>() : nullptr,
-           weights.size(0), weights.size(1), TypeOf({dtype.data(), dtype.size()}));
+      PackFor(ChosenIsa(), weights.const_data_ptr<float>(),
+              has_bias ? biases.const_data_ptr<float>() : nullptr, weights.size(0), weights.size(1),
+              TypeOf({dtype.data(), dtype.size()}));
   at::Tensor made = at::empty({static_cast<std::int64_t>(packed.size())}, at::kByte);
   std::memcpy(made.mutable_data_ptr(), packed.data(), packed.size());
   return made;

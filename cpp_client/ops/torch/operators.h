@@ -3,7 +3,7 @@
 
 #include <ATen/ATen.h>
 
-#include <string_view>
+#include <string>
 
 #include "ops/packed.h"
 
@@ -17,10 +17,12 @@ void RegisterOperators();
 at::Tensor PackWeights(const at::Tensor& weight, const c10::optional<at::Tensor>& bias,
                        c10::string_view dtype);
 
+/// Returns the type in which linear layers of a type multiply on this processor: bfloat16 ones in
+/// float32 where no instruction multiplies bfloat16.
+std::string MultipliesIn(const std::string& linear_dtype);
+
 /// Returns the type in which interactions multiply beside linear layers of a type.
-inline WeightType DotTypeOf(std::string_view linear_dtype) {
-  return linear_dtype == "float32" ? WeightType::kFloat32 : WeightType::kBfloat16;
-}
+WeightType DotTypeOf(const std::string& linear_dtype);
 
 /// Reads packed weights and checks them; copies them if they are not aligned. `packed` must outlive
 /// what is returned.

@@ -143,6 +143,38 @@ TEST_P(EachIsa, NumbersThatAreNoneStayInTheirRow) {
   }
 }
 
+TEST_P(EachIsa, Bfloat16IsFloat32WhereNoInstructionMultipliesIt) {
+  std::mt19937 random(6);
+  const std::int64_t num_outputs = 70, num_inputs = 33, num_rows = 5;
+  const Floats weight = Random(num_outputs * num_inputs, &random);
+  const Floats bias = Random(num_outputs, &random), in = Random(num_rows * num_inputs, &random);
+  Floats rounded = weight;
+  for (float& value : rounded) {
+    const std::uint32_t bits = std::uint32_t{ToBfloat16(value)} << 16;
+    std::memcpy(&value, &bits, sizeof(value));
+  }
+  const bool is_native = GetParam() == Isa::kAvx512 || GetParam() == Isa::kAmx;
+  EXPECT_EQ(MultipliesBfloat16(GetParam()), is_native);
+  const WeightType type = is_native ? WeightType::kBfloat16 : WeightType::kFloat32;
+  EXPECT_EQ(PackFor(GetParam(), weight.data(), bias.data(), num_outputs, num_inputs,
+                    WeightType::kBfloat16),
+            Pack(rounded.data(), bias.data(), num_outputs, num_inputs, type));
+  for (const auto other : {WeightType::kFloat32, WeightType::kInt8}) {
+    EXPECT_EQ(PackedTypeFor(other, GetParam()), other);
+  }
+  const Layer layer(rounded, &bias, num_outputs, num_inputs, type);
+  const Floats out = Outputs(layer.packed, in, num_rows, num_inputs, Activation::kNone);
+  for (std::int64_t i = 0; i < num_rows * num_outputs; ++i) {
+    double sum = bias[static_cast<std::size_t>(i % num_outputs)];
+    for (std::int64_t k = 0; k < num_inputs; ++k) {
+      sum += double{in[static_cast<std::size_t>(i / num_outputs * num_inputs + k)]} *
+             rounded[static_cast<std::size_t>(i % num_outputs * num_inputs + k)];
+    }
+    // Inputs are rounded where weights stay bfloat16.
+    ASSERT_NEAR(out[static_cast<std::size_t>(i)], sum, is_native ? 0x1p-5 : 1e-5);
+  }
+}
+
 TEST_P(EachIsa, ProductsOfPairsAreRight) {
   std::mt19937 random(4);
   const std::pair<std::int64_t, std::int64_t> shapes[] = {{1, 4},   {2, 3},   {4, 5},   {16, 8},
