@@ -62,9 +62,14 @@ def multiplied_bits(ids: Tensor) -> Tensor:
     return ids
 
 
+def fmix64(ids: Tensor) -> Tensor:
+    """Return ``fmix64`` of each int64, as 64 bits of an int64."""
+    return _shifted_in(multiplied_bits(ids))
+
+
 def mixed_ids(ids: Tensor) -> Tensor:
     """Return the mixed IDs, int64 ``[N]``, as ``recsys.hashing.mix_ids`` does."""
-    return torch.bitwise_and(_shifted_in(multiplied_bits(ids)), ID_MASK)
+    return torch.bitwise_and(fmix64(ids), ID_MASK)
 
 
 def _shifted_in(ids: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from export.graph.inputs.binding import schema_of
 from export.graph.managed import find_managed
 from recsys.embedding import find_collections
 from recsys.errors import ExportError
-from recsys.managed.module import MCHManagedCollisionModule
+from recsys.managed.frozen import FREEZABLE
 from recsys.quant import float_weights
 from recsys.sharding.plan.device_rows import table_path
 
@@ -117,11 +117,10 @@ def _owners(model: nn.Module, tables: Collection[str]) -> dict[str, Tensor]:
     found = {}
     for path, mapping in find_managed(model, find_collections(model, error=ExportError)).mappings.items():
         for table, module in mapping.managed_collision_modules().items():
-            assert isinstance(module, MCHManagedCollisionModule)  # find_managed rejects all others
+            assert isinstance(module, FREEZABLE)  # find_managed rejects all others
             # Both lie side by side in one module, under TorchRec's names.
             rows_path = path.removesuffix("_managed_collision_collection") + "_embedding_module"
             if table_path(rows_path, table) not in tables:
                 continue
-            owns = module.rows != module.output_size() - 1
-            found[table_path(path, table)] = torch.stack([module.raw_ids[owns], module.rows[owns]])
+            found[table_path(path, table)] = torch.stack(module.owners())
     return found

@@ -18,8 +18,7 @@ from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.kernels.bounds import StructureCheck
 from recsys.managed.collection import ManagedCollisionCollection
 from recsys.managed.embedding import BaseManagedCollisionEmbeddingCollection
-from recsys.managed.frozen import FrozenLookup
-from recsys.managed.module import MCHManagedCollisionModule
+from recsys.managed.frozen import FREEZABLE, FrozenLookup, freezable_names
 from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.sharded import DistributedKeyedJaggedTensor
 
@@ -106,12 +105,12 @@ def find_managed(model: nn.Module, collections: Mapping[str, FloatCollection]) -
                     "EmbeddingBagCollection or EmbeddingCollection"
                 )
             for table, managed in mapping.managed_collision_modules().items():
-                if not isinstance(managed, MCHManagedCollisionModule):
+                if not isinstance(managed, FREEZABLE):
                     raise ExportError(
-                        f"table {table!r}: got a {type(managed).__name__}, expected a MCHManagedCollisionModule: no "
+                        f"table {table!r}: got a {type(managed).__name__}, expected a {freezable_names()}: no "
                         "other kind can be frozen"
                     )
-                ids = managed.owned_ids()
+                ids = managed.owners()[0]
                 known_ids[table_path(path_of[id(inner)], table)] = ids[:: 1 + ids.numel() // _MOST_KNOWN_IDS]
     for path, module in model.named_modules():
         if isinstance(module, ManagedCollisionCollection):

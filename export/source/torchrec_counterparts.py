@@ -18,20 +18,20 @@ from recsys.configs import BaseEmbeddingConfig, DataType, EmbeddingBagConfig, Em
 from recsys.embedding import FLOAT_DTYPES, EmbeddingBagCollection, EmbeddingCollection
 from recsys.errors import ExportError
 from recsys.managed import (
+    HashZchManagedCollisionModule,
     LFU_EvictionPolicy,
     ManagedCollisionCollection,
     ManagedCollisionEmbeddingBagCollection,
     ManagedCollisionEmbeddingCollection,
     MCHManagedCollisionModule,
 )
+from recsys.managed.frozen import Freezable, freezable_names
 from recsys.managed.mapping import FREE
 from recsys.modules import feature_processors, position_weighted
 from recsys.modules.regroup import KTRegroupAsDict
 
 # What a table of TorchRec's says that no float table here can be.
 _REFUSED = ("use_virtual_table",)
-# The class whose mapping is a list of raw IDs and their rows, the only one of TorchRec's that can be frozen.
-_KIND = "MCHManagedCollisionModule"
 Config = TypeVar("Config", bound=BaseEmbeddingConfig)
 E = TypeVar("E", bound=Enum)
 
@@ -109,9 +109,43 @@ def _mapping(path: str, theirs: Any, tables: list[BaseEmbeddingConfig]) -> Manag
     return ManagedCollisionCollection(modules, tables, need_preprocess=theirs.need_preprocess)
 
 
-def _module(at: str, theirs: Any) -> MCHManagedCollisionModule:
-    if type(theirs).__name__ != _KIND:
-        raise ExportError(f"{at}: got a {type(theirs).__name__}, expected a {_KIND}: no other can be frozen")
+def _module(at: str, theirs: Any) -> Freezable:
+    kind = type(theirs).__name__
+    makers: dict[str, Callable[[Any], Freezable]] = {
+        MCHManagedCollisionModule.__name__: _listed,
+        HashZchManagedCollisionModule.__name__: _hashed,
+    }
+    if kind not in makers:
+        raise ExportError(f"{at}: got a {kind}, expected a {freezable_names()}: no other can be frozen")
+    try:
+        ours = makers[kind](theirs)
+        ours.validate_state()
+    except ValueError as error:
+        raise ExportError(f"{at}: its mapping cannot be taken: {error}") from None
+    return ours
+
+
+def _hashed(theirs: Any) -> HashZchManagedCollisionModule:
+    """Return our module of rows by hash, which never learns."""
+    ours = HashZchManagedCollisionModule(
+        zch_size=theirs.output_size(),
+        device=theirs._hash_zch_identities.device,
+        total_num_buckets=theirs.buckets(),
+        max_probe=theirs.max_probe,
+        input_hash_size=theirs.input_size(),
+        output_segments=theirs._output_segments,
+        inference_dispatch_div_train_world_size=theirs.input_mapper._inference_dispatch_div_train_world_size,
+        start_bucket=theirs._start_bucket,
+        end_bucket=theirs._end_bucket,
+        opt_in_prob=theirs._opt_in_prob,
+        percent_reserved_slots=theirs._percent_reserved_slots,
+        disable_fallback=theirs.disable_fallback,
+    )
+    ours._hash_zch_identities = theirs._hash_zch_identities.data
+    return ours
+
+
+def _listed(theirs: Any) -> MCHManagedCollisionModule:
     raw_ids: Tensor = theirs._mch_sorted_raw_ids
     rows: Tensor = theirs._mch_remapped_ids_mapping - theirs._output_global_offset
     ours = MCHManagedCollisionModule(
@@ -128,10 +162,6 @@ def _module(at: str, theirs: Any) -> MCHManagedCollisionModule:
     with torch.no_grad():
         ours.raw_ids.copy_(raw_ids)
         ours.rows.copy_(torch.where(raw_ids == FREE, last, rows))
-    try:
-        ours.validate_state()
-    except ValueError as error:
-        raise ExportError(f"{at}: its mapping is damaged: {error}") from None
     return ours
 
 

@@ -5,12 +5,14 @@ from recsys.managed.embedding import (
     ManagedCollisionEmbeddingBagCollection,
     ManagedCollisionEmbeddingCollection,
 )
+from recsys.managed.expiry import HashZchEvictionConfig, HashZchEvictionPolicyName
 from recsys.managed.filters import (
     average_threshold_filter,
     dynamic_threshold_filter,
     probabilistic_threshold_filter,
 )
 from recsys.managed.fresh_rows import reset_optimizer_rows
+from recsys.managed.hash_zch import HashZchManagedCollisionModule
 from recsys.managed.mapping import (
     DistanceLFU_EvictionPolicy,
     LFU_EvictionPolicy,
@@ -21,6 +23,9 @@ from recsys.managed.module import ManagedCollisionModule, MCHManagedCollisionMod
 
 __all__ = [
     "DistanceLFU_EvictionPolicy",
+    "HashZchEvictionConfig",
+    "HashZchEvictionPolicyName",
+    "HashZchManagedCollisionModule",
     "LFU_EvictionPolicy",
     "LRU_EvictionPolicy",
     "MCHEvictionPolicy",

@@ -95,8 +95,10 @@ class ManagedCollisionCollection(nn.Module):
         """
         jagged = select_features(features, list(self._table_of))
         for table, module in self.managed_collision_modules().items():
-            ids = [_int64(jagged[name].values()) for name, of in self._table_of.items() if of == table]
-            module.profile(self._preprocessed(module, joined(ids)))
+            names = [name for name, of in self._table_of.items() if of == table]
+            module.profile_features(
+                {name: self._preprocessed(module, _int64(jagged[name].values())) for name in names}
+            )
 
     def _preprocessed(self, module: ManagedCollisionModule, ids: Tensor) -> Tensor:
         return module.preprocess(ids) if self.need_preprocess else ids

@@ -1,6 +1,7 @@
 """The frozen mappings of several tables as one lookup, for exported graphs.
 
-Shape letters: F features, M managed tables, N number of IDs, K raw IDs that own rows, in all tables; P probes.
+Shape letters: F features, M managed tables, N number of IDs, K raw IDs that own rows, in all tables; P probes; Q
+buckets of rows, in all tables.
 
 The raw IDs of all tables are in one hash table, so that a batch needs the same few operators for any number
 of tables, and an ID two or three memory reads: a third of the time of a binary search in each table
@@ -10,6 +11,9 @@ An ID of table m is hashed by invertible functions: different IDs of a table hav
 tables' salts are chosen so that IDs of different tables have different hashes too. So an entry belongs to the
 ID if and only if hash and table are equal. Entries are sorted by hash; the top bits of a hash select its
 bucket, and P, the size of the largest bucket, is the number of entries that a lookup compares.
+
+IDs that own no row share rows: the last one of a table, or, where rows are found by hash, one that the ID's hash
+selects.
 """
 
 from __future__ import annotations
@@ -21,7 +25,9 @@ from torch import Tensor, nn
 
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.managed.collection import ManagedCollisionCollection
+from recsys.managed.hash_zch import HashZchManagedCollisionModule
 from recsys.managed.module import MCHManagedCollisionModule
+from recsys.managed.probing import hashed, places
 from recsys.ops import is_traced, multiplied_bits
 
 # Factor that makes salts of numbers: the golden ratio's fraction, odd.
@@ -32,12 +38,16 @@ _ROW_BITS = 40
 _MOST_PROBES = 16
 _TRIES = 64
 
+#: The modules whose mapping is a list of raw IDs and their rows; no others can be frozen.
+FREEZABLE = (MCHManagedCollisionModule, HashZchManagedCollisionModule)
+Freezable = MCHManagedCollisionModule | HashZchManagedCollisionModule
+
 
 class FrozenLookup(nn.Module):
     """The current mapping of a ManagedCollisionCollection's modules.
 
     Args:
-        collection: All of its modules must be MCHManagedCollisionModules. No reference to it is kept.
+        collection: All of its modules must be of ``FREEZABLE`` kinds. No reference to it is kept.
 
     Raises:
         TypeError: A module is of another kind.
@@ -46,6 +56,11 @@ class FrozenLookup(nn.Module):
 
     salts: Tensor
     fallbacks: Tensor
+    num_buckets: Tensor
+    first_buckets: Tensor
+    shared_sizes: Tensor
+    shared_starts: Tensor
+    runs: Tensor
     starts: Tensor
     hashes: Tensor
     entries: Tensor
@@ -55,19 +70,19 @@ class FrozenLookup(nn.Module):
         super().__init__()
         modules = collection.managed_collision_modules()
         self._table_of = {f: list(modules).index(table) for f, table in collection.table_of_feature().items()}
-        ids, entries, fallbacks = [], [], []
+        ids, entries, frozen = [], [], []
         for number, (table, module) in enumerate(modules.items()):
-            if not isinstance(module, MCHManagedCollisionModule):
+            if not isinstance(module, FREEZABLE):
                 raise TypeError(
-                    f"table {table!r}: got a {type(module).__name__}, expected a MCHManagedCollisionModule"
+                    f"table {table!r}: got a {type(module).__name__}, expected a {freezable_names()}"
                 )
-            fallback = module.output_size() - 1
-            if fallback >= 2**_ROW_BITS:
-                raise ValueError(f"table {table!r}: got {fallback + 1} rows, expected up to {2**_ROW_BITS}")
-            is_owned = module.rows != fallback
-            ids.append(module.raw_ids[is_owned].cpu())
-            entries.append((number << _ROW_BITS) + module.rows[is_owned].cpu())
-            fallbacks.append(fallback)
+            num_rows = module.output_size()
+            if num_rows > 2**_ROW_BITS:
+                raise ValueError(f"table {table!r}: got {num_rows} rows, expected up to {2**_ROW_BITS}")
+            owners, rows = module.owners()
+            ids.append(owners.cpu())
+            entries.append((number << _ROW_BITS) + rows.cpu())
+            frozen.append(module)
         salts, hashes, order, bucket_bits = _placed(ids)
         buckets = _bucket(hashes, bucket_bits)
         sizes = torch.bincount(buckets, minlength=2**bucket_bits)
@@ -86,11 +101,43 @@ class FrozenLookup(nn.Module):
             and module.hashes_raw_ids
         }
         self._constant("salts", torch.tensor([*salts, 0]))
-        self._constant("fallbacks", torch.tensor([*fallbacks, 0]))
+        self._share_rows(frozen)
         self._constant("starts", starts)
         self._constant("hashes", torch.cat([hashes, padding]))
         self._constant("entries", torch.cat([torch.cat(entries)[order], padding]))
         self._constant("probes", torch.arange(num_probes))
+
+    def _share_rows(self, modules: Sequence[Freezable]) -> None:
+        """Keep what IDs without a row of their own read; IDs of no managed table count as those of a last one."""
+        self._is_hashed = any(isinstance(module, HashZchManagedCollisionModule) for module in modules)
+        shared = [*(module.shared_rows() for module in modules), (torch.ones(1), torch.zeros(1))]
+        sizes, starts = (torch.cat([part[i].cpu() for part in shared]).to(torch.int64) for i in range(2))
+        if not self._is_hashed:
+            self._constant("fallbacks", starts)
+            return
+        limits = [m.input_size() if isinstance(m, HashZchManagedCollisionModule) else 0 for m in modules]
+        num_buckets = torch.tensor([part[0].numel() for part in shared])
+        self._has_runs = any(limits)
+        self._constant("num_buckets", num_buckets)
+        self._constant("first_buckets", num_buckets.cumsum(0) - num_buckets)
+        self._constant("shared_sizes", sizes)
+        self._constant("shared_starts", starts)
+        self._constant("runs", -(-torch.tensor([*limits, 0]) // num_buckets))
+
+    def _shared(self, table: Tensor, ids: Tensor) -> Tensor:
+        """Return the row that each ID reads if it owns none, ``[N]`` int64."""
+        if not self._is_hashed:
+            return self.fallbacks.index_select(0, table)
+        num_buckets = self.num_buckets.index_select(0, table)
+        bucket = torch.remainder(ids, num_buckets)
+        if self._has_runs:
+            runs = self.runs.index_select(0, table)
+            run = torch.div(ids, torch.clamp(runs, min=1), rounding_mode="floor")
+            run = torch.minimum(torch.clamp(run, min=0), num_buckets - 1)
+            bucket = torch.where(torch.eq(runs, 0), bucket, run)
+        bucket = bucket + self.first_buckets.index_select(0, table)
+        sizes, starts = (part.index_select(0, bucket) for part in (self.shared_sizes, self.shared_starts))
+        return starts + places(hashed(ids), sizes)
 
     def _constant(self, name: str, data: Tensor) -> None:
         self.register_buffer(name, data, persistent=False)
@@ -137,7 +184,7 @@ class FrozenLookup(nn.Module):
             torch.eq(torch.bitwise_right_shift(entry, _ROW_BITS), table),
         )
         row = torch.bitwise_and(entry, 2**_ROW_BITS - 1)
-        return torch.where(is_known, row, self.fallbacks.index_select(0, table))
+        return torch.where(is_known, row, self._shared(table, ids))
 
     def _tables(self, tables: Sequence[int], *, traced: bool) -> Tensor:
         numbers = torch.tensor(tables, dtype=torch.int64)
@@ -145,6 +192,11 @@ class FrozenLookup(nn.Module):
             # The buffer's name in a graph identifies its tables.
             self.register_buffer("tables_" + "_".join(map(str, tables)), numbers, persistent=False)
         return numbers
+
+
+def freezable_names() -> str:
+    """Return the names of the kinds that can be frozen, for messages."""
+    return " or a ".join(kind.__name__ for kind in FREEZABLE)
 
 
 def _bucket(hashes: Tensor, bucket_bits: int) -> Tensor:

@@ -30,7 +30,8 @@ from recsys.managed.mapping import (
 from recsys.managed.torchrec_state import TORCHREC_BUFFERS, state_of_torchrec
 from recsys.ops import joined
 
-_NOT_DIVIDED = "every rank has the whole mapping"
+#: Why no part of a mapping can be made.
+NOT_DIVIDED = "every rank has the whole mapping"
 
 
 class ManagedCollisionModule(nn.Module, ABC):
@@ -39,6 +40,10 @@ class ManagedCollisionModule(nn.Module, ABC):
     @abstractmethod
     def profile(self, ids: Tensor) -> None:
         """Learn from one batch's raw IDs, ``[N]`` int64."""
+
+    def profile_features(self, ids: Mapping[str, Tensor]) -> None:
+        """Learn from one batch's raw IDs by feature, each ``[N]`` int64: from all as one, unless overridden."""
+        self.profile(joined(list(ids.values())))
 
     @abstractmethod
     def remap(self, ids: Tensor) -> Tensor:
@@ -89,16 +94,19 @@ class ManagedCollisionModule(nn.Module, ABC):
         del mutate_miss_lengths
         if isinstance(features, Mapping):
             parts: list[JaggedTensor] = list(features.values())
-            rows = self(joined([part.values().to(torch.int64) for part in parts]))
+            ids = [self.preprocess(part.values().to(torch.int64)) for part in parts]
+            if self.training:
+                self.profile_features(dict(zip(features, ids, strict=True)))
+            rows = self.remap(joined(ids))
             split = rows.split([part.values().numel() for part in parts])
             return {
                 name: JaggedTensor(of_part, part.weights_or_none(), part.lengths())
                 for name, part, of_part in zip(features, parts, split, strict=True)
             }
-        ids = self.preprocess(features)
+        raw_ids = self.preprocess(features)
         if self.training:
-            self.profile(ids)
-        return self.remap(ids)
+            self.profile(raw_ids)
+        return self.remap(raw_ids)
 
 
 class MCHManagedCollisionModule(ManagedCollisionModule):
@@ -160,9 +168,9 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         super().__init__()
         del mch_size, mch_hash_func, name
         if output_global_offset != 0:
-            raise ValueError(f"output_global_offset: got {output_global_offset}, expected 0: {_NOT_DIVIDED}")
+            raise ValueError(f"output_global_offset: got {output_global_offset}, expected 0: {NOT_DIVIDED}")
         if output_segments is not None:
-            raise ValueError(f"output_segments: got {list(output_segments)}, expected None: {_NOT_DIVIDED}")
+            raise ValueError(f"output_segments: got {list(output_segments)}, expected None: {NOT_DIVIDED}")
         self._input_hash_size = input_hash_size
         self._input_hash_func = input_hash_func
         self._buckets = buckets
@@ -258,7 +266,17 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
 
     def owned_ids(self) -> Tensor:
         """Return the raw IDs that own rows, int64 ascending. Reads a tensor."""
-        return self.raw_ids[self.rows != self._zch_size - 1]
+        return self.owners()[0]
+
+    def owners(self) -> tuple[Tensor, Tensor]:
+        """Return the raw IDs that own rows, int64 ascending, and their rows. Reads a tensor."""
+        is_owned = self.rows != self._zch_size - 1
+        return self.raw_ids[is_owned], self.rows[is_owned]
+
+    def shared_rows(self) -> tuple[Tensor, Tensor]:
+        """Return how many rows the IDs without one share, and the first, both ``[1]`` int64: the last row alone."""
+        one = torch.ones(1, dtype=torch.int64, device=self.device)
+        return one, one * (self._zch_size - 1)
 
     def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
         """Decide together with all ranks of a group from now on; None decides alone."""

@@ -7,12 +7,20 @@ from collections.abc import Iterator
 import grpc
 import numpy as np
 import pytest
+import torch
 
 from recsys.signature import IdPolicy
 from serve.client.errors import InvalidRequestError
 from serve.wire import predict_pb2 as wire
 from tests.cases.rows_of_ids import read, row_of
-from tests.conformance.support.artifacts import KNOWN_IDS, NUM_POLICY_ROWS, Exported
+from tests.conformance.support.artifacts import (
+    HASHED,
+    KNOWN_IDS,
+    NUM_POLICY_ROWS,
+    POLICY_TABLES,
+    Exported,
+    hashed_rows,
+)
 from tests.conformance.support.harness import ServerUnderTest, running, status_of
 from tests.support.serve.messages.cases import Sample, assert_answers
 
@@ -62,9 +70,9 @@ def test_what_is_no_number_reaches_a_model_that_is_to_have_it_and_no_other_row(
     assert [bool(np.isfinite(row).all()) for row in found["vectors"]] == [True, False, True]
 
 
-def rows_read(server: ServerUnderTest, policy: IdPolicy, ids: list[int]) -> list[float]:
+def rows_read(server: ServerUnderTest, policy: IdPolicy | str, ids: list[int]) -> list[float]:
     """For each ID the sum of what it reads: the row's number from 1, or 0 for no row."""
-    sparse = {str(other): [[0]] * len(ids) for other in IdPolicy}
+    sparse = {other: [[0]] * len(ids) for other in POLICY_TABLES}
     sparse[str(policy)] = [[number] for number in ids]
     return list(server.client().predict(sparse=sparse)[str(policy)])
 
@@ -90,7 +98,8 @@ def test_an_id_that_the_table_lacks_is_taken_modulo_its_rows(policies: ServerUnd
 def test_the_metadata_names_the_policies(policies: ServerUnderTest) -> None:
     features = policies.client().metadata().sparse
     named = {feature.name: wire.IdPolicy.Name(feature.tables[0].id_policy) for feature in features}
-    assert named == {str(policy): f"ID_POLICY_{policy.name}" for policy in IdPolicy}
+    expected = {str(policy): f"ID_POLICY_{policy.name}" for policy in IdPolicy}
+    assert named == expected | {HASHED: "ID_POLICY_MAPPED"}
     assert [feature.name for feature in features if feature.HasField("id_limit")] == ["reject"]
 
 
@@ -112,8 +121,22 @@ def test_raw_ids_read_rows_of_their_own_and_unknown_ones_the_last(policies: Serv
     assert NUM_POLICY_ROWS not in known
 
 
+def test_raw_ids_without_a_row_of_their_own_read_one_by_hash(policies: ServerUnderTest) -> None:
+    ids = [*KNOWN_IDS, *FAR, *range(20, 60)]
+    found = rows_read(policies, HASHED, ids)
+    assert found == [row + 1 for row in hashed_rows()(torch.tensor(ids)).tolist()]
+    assert len(set(found[: len(KNOWN_IDS)])) == len(KNOWN_IDS)
+
+
 def test_a_bad_id_of_one_table_does_not_touch_the_others(policies: ServerUnderTest) -> None:
-    sparse = {"reject": [[3]], "hash": [[-1]], "zero": [[-1]], "mapped": [[12345]], "fmix64": [[-1]]}
+    sparse = {
+        "reject": [[3]],
+        "hash": [[-1]],
+        "zero": [[-1]],
+        "mapped": [[12345]],
+        "fmix64": [[-1]],
+        HASHED: [[]],
+    }
     found = policies.client().predict(sparse=sparse)
     assert {name: list(values) for name, values in found.items()} == {
         "reject": [4],
@@ -121,12 +144,13 @@ def test_a_bad_id_of_one_table_does_not_touch_the_others(policies: ServerUnderTe
         "zero": [0],
         "mapped": [10],
         "fmix64": [row_of(-1, NUM_POLICY_ROWS) + 1],
+        HASHED: [0],
     }
 
 
 def test_policies_hold_for_many_ids_of_a_row(policies: ServerUnderTest) -> None:
     ids = [0, -1, NUM_POLICY_ROWS, 5]
-    sparse = {"reject": [[0, 5]], "hash": [ids], "zero": [ids], "mapped": [[]], "fmix64": [ids]}
+    sparse = {"reject": [[0, 5]], "hash": [ids], "zero": [ids], "mapped": [[]], "fmix64": [ids], HASHED: [[]]}
     found = policies.client().predict(sparse=sparse)
     assert (found["reject"], found["hash"], found["zero"], found["mapped"]) == (
         7,

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+import torch
 
 from export.cli import main as export
 from recsys.checkpoint import Checkpoint, save_checkpoint
@@ -26,9 +27,11 @@ from serve.wire import predict_pb2 as wire
 from tests.cases.rows_of_ids import row_of
 from tests.conformance.support.artifacts import (
     CONTEXT,
+    HASHED,
     KNOWN_TEXT,
     NUM_POLICY_ROWS,
     Exported,
+    hashed_rows,
 )
 from tests.conformance.support.harness import ServerUnderTest, running, status_of
 from tests.conformance.support.http_calls import (
@@ -440,17 +443,20 @@ def test_the_policy_of_the_table_applies_to_the_ids_of_texts(policies: ServerUnd
         "zero": [["-1"], ["9"], ["10"]],
         "mapped": [[KNOWN_TEXT], ["unknown"], []],
         "fmix64": [[word] for word in words],
+        HASHED: [[KNOWN_TEXT], [], ["x"]],
     }
     found = policies.client().predict(sparse=sparse)
     known = policies.client().predict(
         sparse={**{name: [[0]] for name in sparse}, "mapped": [[hash_text(KNOWN_TEXT)]]}
     )
+    hashed = hashed_rows()(torch.tensor([hash_text(KNOWN_TEXT), hash_text("x")])).tolist()
     assert {name: list(values) for name, values in found.items()} == {
         "reject": [10, 1, 6],
         "hash": [hash_text(word) % NUM_POLICY_ROWS + 1 for word in words],
         "zero": [0, 10, 0],
         "mapped": [known["mapped"][0], NUM_POLICY_ROWS, 0],
         "fmix64": [row_of(hash_text(word), NUM_POLICY_ROWS) + 1 for word in words],
+        HASHED: [hashed[0] + 1, 0, hashed[1] + 1],
     }
     assert known["mapped"][0] < NUM_POLICY_ROWS
     with pytest.raises(InvalidRequestError, match=r"sparse\['reject'\].values: got ID 10 in row 1"):

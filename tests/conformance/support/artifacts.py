@@ -28,6 +28,7 @@ from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.configs import DataType
 from recsys.hashing import hash_text
 from recsys.managed import (
+    HashZchManagedCollisionModule,
     LRU_EvictionPolicy,
     ManagedCollisionCollection,
     ManagedCollisionEmbeddingBagCollection,
@@ -343,22 +344,35 @@ def export_side_by_side(path: Path) -> Exported:
     return Exported(path)
 
 
-#: Rows of each table of the policies' model, and the raw IDs that its last table knows; one is that of a text.
+#: Rows of each table of the policies' model, and the raw IDs that its last tables know; one is that of a text.
 NUM_POLICY_ROWS = 10
 KNOWN_TEXT = "known"
 KNOWN_IDS = (-(2**63), -7, 0, 10, 2**40, 2**63 - 1, hash_text(KNOWN_TEXT))
+#: The table that finds rows by hash; its policy is "mapped".
+HASHED = "hashed"
+POLICY_TABLES = (*map(str, IdPolicy), HASHED)
+
+
+def hashed_rows() -> HashZchManagedCollisionModule:
+    """The mapping of the table that finds rows by hash."""
+    module = HashZchManagedCollisionModule(NUM_POLICY_ROWS, None, 1).train()
+    module(torch.tensor(KNOWN_IDS))
+    return module.eval()
 
 
 class PolicyModel(nn.Module):
-    """A table for each ID policy, by its name; the answers are the numbers of the rows that IDs read, from 1."""
+    """A table for each ID policy, by its name, and one that finds rows by hash.
+
+    The answers are the numbers of the rows that IDs read, from 1.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         tables = [
             EmbeddingBagConfig(
-                name=str(policy), embedding_dim=4, num_embeddings=NUM_POLICY_ROWS, feature_names=[str(policy)]
+                name=name, embedding_dim=4, num_embeddings=NUM_POLICY_ROWS, feature_names=[name]
             )
-            for policy in IdPolicy
+            for name in POLICY_TABLES
         ]
         rows = EmbeddingBagCollection(tables=tables)
         with torch.no_grad():
@@ -367,18 +381,20 @@ class PolicyModel(nn.Module):
                 rows.embedding_bags[table.name].weight.copy_(numbers.expand(-1, 4))
         known = MCHManagedCollisionModule(NUM_POLICY_ROWS, None, LRU_EvictionPolicy(), 1)
         known.train()(torch.tensor(KNOWN_IDS))
-        mapping = ManagedCollisionCollection({str(IdPolicy.MAPPED): known}, tables).eval()
+        modules = {str(IdPolicy.MAPPED): known, HASHED: hashed_rows()}
+        mapping = ManagedCollisionCollection(modules, tables).eval()
         self.rows = ManagedCollisionEmbeddingBagCollection(rows, mapping, embeddings_only=True)
 
     def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
         pooled = self.rows(features)
-        return {str(policy): pooled[str(policy)][:, 0] for policy in IdPolicy}
+        return {name: pooled[name][:, 0] for name in POLICY_TABLES}
 
 
 def export_policies(path: Path) -> Exported:
     """A table for each ID policy; where all IDs read rows, texts are hashed."""
     policies = {str(policy): policy for policy in (IdPolicy.HASH, IdPolicy.ZERO, IdPolicy.FMIX64)}
-    strings = {str(policy): "xxh64" for policy in (IdPolicy.HASH, IdPolicy.MAPPED, IdPolicy.FMIX64)}
+    hashed = (IdPolicy.HASH, IdPolicy.MAPPED, IdPolicy.FMIX64, HASHED)
+    strings = {str(table): "xxh64" for table in hashed}
     config = ExportConfig(
         name="policies", table_id_policies=policies, strings=strings, graph_format=GRAPH_FORMAT
     )

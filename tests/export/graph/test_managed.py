@@ -24,6 +24,7 @@ from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.configs import DataType
 from recsys.errors import ExportError, VerificationError
 from recsys.managed import (
+    HashZchManagedCollisionModule,
     LFU_EvictionPolicy,
     LRU_EvictionPolicy,
     ManagedCollisionCollection,
@@ -187,6 +188,24 @@ class TestPredictions:
         found = artifact.forward(*flat(call_of(f=[[i] for i in KNOWN])))["f"]
         weight = model.embedding_module.embedding_bags["t"].weight.detach()
         assert torch.equal(found, weight[4].expand(len(KNOWN), -1))
+
+    @pytest.mark.parametrize("graph_format", ["torchscript", "pt2"])
+    def test_rows_by_hash(self, tmp_path: Path, graph_format: str) -> None:
+        tables = [bag("t", 24, 8, ["f"]), bag("u", 12, 8, ["g"]), bag("rows", 5, 8, ["h"])]
+        modules = {
+            "t": HashZchManagedCollisionModule(24, None, 2),
+            "u": MCHManagedCollisionModule(12, None, LRU_EvictionPolicy(), 1),
+        }
+        for module in modules.values():
+            module.train()(torch.tensor(KNOWN))
+        model = ManagedCollisionEmbeddingBagCollection(
+            EmbeddingBagCollection(tables), ManagedCollisionCollection(modules, tables), embeddings_only=True
+        ).eval()
+        _, artifact = exported(model, tmp_path / "a", data_type=DataType.FP32, graph_format=graph_format)
+        batch = call_of(f=RAW, g=RAW, h=[[1]] * len(RAW))
+        found = artifact.forward(*flat(batch))
+        assert_close(found, predicted(model, {"features": batch}))
+        assert torch.unique(found["f"][len(KNOWN) : len(KNOWN + UNKNOWN)], dim=0).shape[0] > 1
 
     def test_bfloat16_layers(self, tmp_path: Path) -> None:
         report, _ = exported(Pooled().eval(), tmp_path / "a", dense_dtype="bfloat16")

@@ -81,3 +81,58 @@ def test_a_checkpoint_loads_and_answers_the_same(pooled: bool) -> None:
     assert {
         table: slots.tolist() for table, slots in ours.managed_collision_collection.open_slots().items()
     } == {table: slots.tolist() for table, slots in theirs._managed_collision_collection.open_slots().items()}
+
+
+def hashed(m: Any, **options: Any) -> Any:
+    if m is recsys:
+        return managed.HashZchManagedCollisionModule(40, torch.device("cpu"), 4, **options)
+    from torchrec.modules.hash_mc_modules import HashZchManagedCollisionModule
+
+    return HashZchManagedCollisionModule(40, torch.device("cpu"), 4, **options)
+
+
+def times(m: Any) -> dict[str, Any]:
+    from torchrec.modules import hash_mc_evictions
+
+    evictions: Any = managed if m is recsys else hash_mc_evictions
+    return {
+        "eviction_policy_name": evictions.HashZchEvictionPolicyName.SINGLE_TTL_EVICTION,
+        "eviction_config": evictions.HashZchEvictionConfig(features=["a"], single_ttl=5),
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_probe": 3},
+        {"opt_in_prob": 100, "percent_reserved_slots": 20},
+        {"input_hash_size": 4001},
+        {"output_segments": [0, 3, 10, 25, 40]},
+        {"track_id_freq": True},
+        {"persist_hash_zch_bucket": False},
+        {"is_inference": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("lives", [False, True], ids=["forever", "with times"])
+def test_rows_by_hash_are_torchrecs(options: dict[str, Any], lives: bool) -> None:
+    # On a CPU TorchRec looks rows up and gives none: ours learns, and both read what it has learned.
+    theirs, ours = (hashed(m, **options, **(times(m) if lives else {})) for m in (torchrec, recsys))
+    generator = torch.Generator().manual_seed(0)
+    ours.train()
+    for _ in range(3):
+        ours(torch.randint(0, 4000, (12,), generator=generator))
+    state = ours.state_dict()
+    assert {name: (t.shape, t.dtype) for name, t in state.items()} == {
+        name: (t.shape, t.dtype) for name, t in theirs.state_dict().items()
+    }
+    theirs.load_state_dict(state)
+    ours.load_state_dict(theirs.state_dict())
+    theirs.reset_intrainer_bulk_eval_mode()  # with a policy it does not run on a CPU
+    owners = ours.owners()[0]
+    ids = torch.cat([owners[owners >= 0], torch.randint(0, 4000, (2000,), generator=generator)])
+    features = {"a": torchrec.JaggedTensor(ids, lengths=torch.ones_like(ids))}
+    expected = theirs.remap(features)["a"].values()
+    assert torch.equal(ours.eval()(ids), expected)
+    assert expected.unique().numel() > 20

@@ -18,6 +18,7 @@ from export.source.torchrec_modules import our_names, with_our_modules
 from recsys.artifact.load import load_artifact
 from recsys.artifact.samples import random_batch
 from recsys.errors import ExportError
+from recsys.managed import HashZchManagedCollisionModule as HashZch
 from tests.peer.torchrec_peer import configs, torchrec
 from tests.support.helpers import kjt_of
 
@@ -349,6 +350,42 @@ class Managed(nn.Module):
     def forward(self, features: KeyedJaggedTensor) -> Tensor:  # type: ignore[valid-type]
         pooled, _ = self.mc(features)
         return pooled.values()
+
+
+class Hashed(nn.Module):
+    """A table whose rows are found by hash, of TorchRec's classes alone."""
+
+    def __init__(self, known: Tensor) -> None:
+        super().__init__()
+        from torchrec.modules.hash_mc_modules import HashZchManagedCollisionModule
+        from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
+        from torchrec.modules.mc_modules import ManagedCollisionCollection
+
+        table = torchrec.EmbeddingBagConfig(name="t", embedding_dim=4, num_embeddings=60, feature_names=["a"])
+        tables = torchrec.EmbeddingBagCollection(tables=[table])
+        theirs = HashZchManagedCollisionModule(60, torch.device("cpu"), 3)
+        ours = HashZch(60, None, 3).train()
+        ours(known)  # TorchRec's learns on CUDA devices alone
+        theirs.load_state_dict(ours.state_dict())
+        mapping = ManagedCollisionCollection({"t": theirs}, tables.embedding_bag_configs())
+        self.mc = ManagedCollisionEmbeddingBagCollection(tables, mapping)
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:  # type: ignore[valid-type]
+        pooled, _ = self.mc(features)
+        return pooled.values()
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct:UserWarning")  # TorchRec 1.8's own
+def test_rows_by_hash_are_exported(tmp_path: Path) -> None:
+    known = torch.arange(30) * 10**12 + 7
+    model = Hashed(known).eval()
+    features = kjt_of({"a": [[one] for one in [*known.tolist(), *range(40)]]})
+    expected = theirs_of(model, features)
+    export_model(model, tmp_path / "artifact", ExportConfig(data_type=recsys.DataType.FP32))
+    artifact = load_artifact(tmp_path / "artifact", target="cpu")
+    found = artifact.forward(features.lengths(), features.values())["default"]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert torch.unique(expected[:30], dim=0).shape[0] == 30
 
 
 def test_managed_collisions_keep_the_row_of_each_id(tmp_path: Path) -> None:

@@ -1,0 +1,430 @@
+"""HashZchManagedCollisionModule: rows by hash and probing, and owners that lose them with time.
+
+Shape letters: K number of buckets, N number of IDs, Z ``zch_size``: rows of the table.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, distributed
+
+from recsys.collectives import gather_rows
+from recsys.errors import CheckpointError
+from recsys.managed.expiry import (
+    SECONDS_PER_HOUR,
+    HashZchEvictionConfig,
+    HashZchEvictionPolicyName,
+    check_eviction,
+    lifetime,
+)
+from recsys.managed.module import NOT_DIVIDED, ManagedCollisionModule
+from recsys.managed.probing import FREE_ROW, NewIds, Owners, Ways, bucket_of, find_rows, place
+
+_METADATA = "_hash_zch_metadata"
+
+
+class HashZchManagedCollisionModule(ManagedCollisionModule):
+    """Gives each new ID the first free row on its way from the row that its hash selects.
+
+    A new ID gets its row at once, in the batch in which it is first seen. An ID that finds none reads the row that its
+    hash selects, or one of the reserved rows, with others. ``-1`` marks rows without an owner: as an ID it never gets
+    a row, and reads the first free one on its way.
+
+    The state has TorchRec's names, and its checkpoints can be loaded: ``_hash_zch_identities``, the owner of each row;
+    ``_hash_zch_metadata``, with a policy, the hour from which on an owner may lose the row; ``_hash_zch_bucket``; and
+    ``_hash_zch_runtime_meta`` with ``track_id_freq``.
+
+    Args:
+        zch_size: Z, the table's ``num_embeddings``.
+        device: The device of the buffers; None is the default one.
+        total_num_buckets: K, runs of rows between which an ID never moves.
+        max_probe: How many rows on an ID's way are compared.
+        input_hash_size: The limit of raw IDs, of which each bucket gets a run; 0: any ID, by its remainder.
+        output_segments: The first row of each bucket, and Z; equal buckets by default.
+        is_inference: Start as ``reset_inference_mode`` leaves it.
+        name: Not used.
+        tb_logging_frequency: Has no effect: nothing is written for TensorBoard.
+        eviction_policy_name: Which owners lose their rows; None: none ever does.
+        eviction_config: The settings of the policy.
+        inference_dispatch_div_train_world_size: Only False is taken.
+        start_bucket: TorchRec's first bucket of a rank; only 0 is taken, since every rank has the whole mapping.
+        end_bucket: Its last; only None or K is taken.
+        opt_in_prob: Percent of the batches' new IDs that may get a row, drawn at each use; -1: all, without reserved
+            rows.
+        percent_reserved_slots: Percent of the rows that are reserved for IDs without a row, with ``opt_in_prob``.
+        disable_fallback: Only False is taken: every ID reads a row.
+        track_id_freq: Count the uses of each row's owner in training.
+        read_only_suffix: From features whose names end so nothing is learned.
+        enable_per_feature_lookups: Has no effect: each feature is known here.
+        no_bag: Has no effect without ``disable_fallback``.
+        write_runtime_meta_dim: Only 0 is taken.
+        persist_hash_zch_bucket: Whether ``_hash_zch_bucket`` is part of the state.
+        process_group: As for ``MCHManagedCollisionModule``.
+        clock: Returns seconds since 1970.
+
+    Raises:
+        ValueError: An argument is out of range, or asks for what is not offered.
+    """
+
+    _hash_zch_identities: Tensor
+    _hash_zch_metadata: Tensor | None
+    _hash_zch_bucket: Tensor
+    _hash_zch_runtime_meta: Tensor | None
+    bucket_rows: Tensor
+    bucket_starts: Tensor
+
+    def __init__(  # noqa: PLR0913  (TorchRec's arguments)
+        self,
+        zch_size: int,
+        device: torch.device | str | None,
+        total_num_buckets: int,
+        max_probe: int = 128,
+        input_hash_size: int = 0,
+        output_segments: Sequence[int] | None = None,
+        is_inference: bool = False,
+        name: str | None = None,
+        tb_logging_frequency: int = 0,
+        eviction_policy_name: HashZchEvictionPolicyName | None = None,
+        eviction_config: HashZchEvictionConfig | None = None,
+        inference_dispatch_div_train_world_size: bool = False,
+        start_bucket: int = 0,
+        end_bucket: int | None = None,
+        opt_in_prob: int = -1,
+        percent_reserved_slots: float = 0,
+        disable_fallback: bool = False,
+        track_id_freq: bool = False,
+        read_only_suffix: str = "_readonly",
+        enable_per_feature_lookups: bool = False,
+        no_bag: bool = False,
+        write_runtime_meta_dim: int = 0,
+        persist_hash_zch_bucket: bool = True,
+        *,
+        process_group: distributed.ProcessGroup | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__()
+        del name, tb_logging_frequency, enable_per_feature_lookups, no_bag
+        if disable_fallback or inference_dispatch_div_train_world_size or write_runtime_meta_dim:
+            _refuse(disable_fallback, inference_dispatch_div_train_world_size)
+        if start_bucket != 0 or end_bucket not in (None, total_num_buckets):
+            raise ValueError(
+                f"start_bucket, end_bucket: got {start_bucket}, {end_bucket}, expected 0 and "
+                f"{total_num_buckets}: {NOT_DIVIDED}"
+            )
+        if max_probe < 1:
+            raise ValueError(f"max_probe: got {max_probe}, expected 1 or more")
+        check_eviction(eviction_policy_name, eviction_config)
+        segments = _segments(zch_size, total_num_buckets, output_segments)
+        num_reserved = _num_reserved(zch_size, total_num_buckets, opt_in_prob, percent_reserved_slots)
+        sizes = [end - start for start, end in pairwise(segments)]
+        if min(sizes) <= num_reserved:
+            raise ValueError(
+                f"output_segments: got a bucket of {min(sizes)} rows, expected more than the {num_reserved} that are "
+                "reserved in each"
+            )
+        self._zch_size = zch_size
+        self._buckets = total_num_buckets
+        self._max_probe = max_probe
+        self._most_probes = min(max_probe, max(sizes) - num_reserved)
+        self._input_hash_size = input_hash_size
+        self._policy = eviction_policy_name
+        self._config = eviction_config
+        self._opt_in_prob = opt_in_prob
+        self._num_reserved = num_reserved
+        self._read_only_suffix = read_only_suffix
+        self._group = process_group
+        self._clock = clock
+        self._num_steps = 0
+        self._evicted: list[Tensor] = []
+
+        def buffer(name: str, data: Tensor | None, *, persistent: bool = True) -> None:
+            self.register_buffer(name, None if data is None else data.to(device), persistent=persistent)
+
+        rows = torch.full((zch_size, 1), FREE_ROW, dtype=torch.int64)
+        has_policy = eviction_policy_name is not None
+        buffer("_hash_zch_identities", rows)
+        buffer(_METADATA, rows.to(torch.int32) if has_policy else None)
+        buffer("_hash_zch_bucket", torch.tensor([[total_num_buckets]]), persistent=persist_hash_zch_bucket)
+        buffer("_hash_zch_runtime_meta", torch.zeros_like(rows) if track_id_freq else None)
+        buffer("bucket_rows", torch.tensor(sizes), persistent=False)
+        buffer("bucket_starts", torch.tensor(segments[:-1]), persistent=False)
+        self._register_load_state_dict_pre_hook(_before_loading, with_module=True)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_after_loading)  # type: ignore[no-untyped-call]
+        if is_inference:
+            self.reset_inference_mode()
+
+    def profile(self, ids: Tensor) -> None:
+        """Give rows to one batch's new raw IDs, ``[N]`` int64.
+
+        Raises:
+            ValueError: The policy needs to know the IDs' feature.
+        """
+        self.profile_features({"": ids})
+
+    @torch.no_grad()
+    def profile_features(self, ids: Mapping[str, Tensor]) -> None:
+        """Give rows to one batch's new raw IDs, ``[N]`` int64 by feature, and renew the time of known ones.
+
+        Raises:
+            ValueError: The policy has no time for a feature.
+        """
+        self._num_steps += 1
+        hour = int(self._clock()) // SECONDS_PER_HOUR
+        uses = [
+            torch.stack(
+                [part, torch.full_like(part, self._expiry(feature, hour)), self._opts_in(part)], dim=1
+            )
+            for feature, part in ids.items()
+            if not feature.lower().endswith(self._read_only_suffix)
+        ]
+        packed = torch.cat(uses) if uses else self._hash_zch_identities.new_zeros(0, 3)
+        if self._group is not None:
+            packed = torch.cat(gather_rows(packed, self._group))
+        packed = packed[packed[:, 0] != FREE_ROW]
+        found, place_of, counts = torch.unique(packed[:, 0], return_inverse=True, return_counts=True)
+        latest = packed.new_full((found.numel(), 2), FREE_ROW)
+        latest.scatter_reduce_(0, place_of.unsqueeze(1).expand(-1, 2), packed[:, 1:], reduce="amax")
+        self._learn(found, counts, latest[:, 0].to(torch.int32), latest[:, 1] > 0, hour)
+
+    def _learn(self, ids: Tensor, counts: Tensor, expiries: Tensor, opts_in: Tensor, hour: int) -> None:
+        """Renew and place distinct IDs, all arguments ``[N]``."""
+        ways = self._ways(ids)
+        rows = find_rows(ids, self._hash_zch_identities, self._max_probe, ways, disable_fallback=True)
+        metadata = None if self._policy is None else self._hash_zch_metadata
+        is_known = rows >= 0
+        if metadata is not None:
+            known = rows[is_known]
+            metadata[known, 0] = torch.maximum(metadata[known, 0], expiries[is_known])
+        asks = (~is_known & opts_in).nonzero().flatten()
+        new = NewIds(
+            ids=ids[asks],
+            sizes=ways.sizes[asks] - self._num_reserved,
+            starts=ways.starts[asks],
+            expiries=None if metadata is None else expiries[asks],
+        )
+        owners = Owners(
+            identities=self._hash_zch_identities,
+            expiries=metadata,
+            hour=hour,
+            oldest_first=self._policy is HashZchEvictionPolicyName.LRU_EVICTION,
+        )
+        rows[asks], evicted = place(owners, new, self._most_probes)
+        if evicted.numel():
+            self._evicted.append(evicted)
+        if self._hash_zch_runtime_meta is not None:
+            self._hash_zch_runtime_meta[evicted] = 0
+            has_row = rows >= 0
+            self._hash_zch_runtime_meta[rows[has_row], 0] += counts[has_row]
+
+    def _expiry(self, feature: str, hour: int) -> int:
+        if self._policy is None or self._config is None:
+            return FREE_ROW
+        return hour + lifetime(self._policy, self._config, feature)
+
+    def _opts_in(self, ids: Tensor) -> Tensor:
+        """Return 1 for each use of an ID that lets it have a row, ``[N]`` int64."""
+        if not 0 < self._opt_in_prob < 100:
+            return torch.ones_like(ids)
+        return torch.lt(torch.rand(ids.shape, device=ids.device) * 100, self._opt_in_prob).to(torch.int64)
+
+    def remap(self, ids: Tensor) -> Tensor:
+        """Map raw IDs ``[N]`` int64 to rows ``[N]`` int64; those without a row of their own to one that is shared."""
+        return find_rows(ids, self._hash_zch_identities, self._max_probe, self._ways(ids))
+
+    def _ways(self, ids: Tensor) -> Ways:
+        bucket = bucket_of(ids, self._buckets, self._input_hash_size)
+        return Ways(
+            sizes=self.bucket_rows.index_select(0, bucket),
+            starts=self.bucket_starts.index_select(0, bucket),
+            num_reserved=self._num_reserved,
+        )
+
+    def shared_rows(self) -> tuple[Tensor, Tensor]:
+        """Return how many rows the IDs of each bucket that own none share, and the first of them, ``[K]`` int64."""
+        if not self._num_reserved:
+            return self.bucket_rows, self.bucket_starts
+        ends = self.bucket_starts + self.bucket_rows
+        return torch.full_like(self.bucket_rows, self._num_reserved), ends - self._num_reserved
+
+    def owners(self) -> tuple[Tensor, Tensor]:
+        """Return the raw IDs that own rows, int64, each once, and their rows. Reads tensors.
+
+        -1 is one of them if it reads a free row.
+        """
+        ids = torch.unique(self._hash_zch_identities)
+        rows = self.remap(ids)
+        is_found = self._hash_zch_identities[rows, 0] == ids
+        return ids[is_found], rows[is_found]
+
+    def evict(self) -> Tensor | None:
+        """Return the rows that changed hands since the last call, int64 ascending, each once; None if none did."""
+        if not self._evicted:
+            return None
+        evicted: Tensor = torch.unique(torch.cat(self._evicted))
+        self._evicted = []
+        return evicted
+
+    def output_size(self) -> int:
+        """Return Z."""
+        return self._zch_size
+
+    def open_slots(self) -> Tensor:
+        """Return the rows that IDs may get and that have no owner, ``[1]`` int64."""
+        free = torch.eq(self._hash_zch_identities, FREE_ROW).sum().view(1)
+        return free - self._num_reserved * self._buckets
+
+    def input_size(self) -> int:
+        """Return ``input_hash_size``."""
+        return self._input_hash_size
+
+    def buckets(self) -> int:
+        """Return K."""
+        return self._buckets
+
+    def current_step(self) -> int:
+        """Return the number of batches since the module was made; it is not part of the state."""
+        return self._num_steps
+
+    def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
+        """Decide together with all ranks of a group from now on; None decides alone."""
+        self._group = group
+
+    @property
+    def device(self) -> torch.device:
+        """Where the buffers lie."""
+        return self._hash_zch_identities.device
+
+    @property
+    def max_probe(self) -> int:
+        """How many rows on an ID's way are compared."""
+        return self._max_probe
+
+    def get_reserved_slots_per_bucket(self) -> int:
+        """Return the reserved rows of each bucket; -1 if there are none."""
+        return self._num_reserved or -1
+
+    def reset_inference_mode(self) -> None:
+        """Go to eval mode, and drop the owners' times: they are no longer part of the state."""
+        self.eval()
+        self._evicted = []
+        self._hash_zch_metadata = None
+
+    def reset_intrainer_bulk_eval_mode(self) -> None:
+        """Go to eval mode."""
+        self.eval()
+        self._evicted = []
+
+    def reset_training_mode(self) -> None:
+        """Go to training mode."""
+        self.train()
+
+    def lookup_runtime_meta(self, features: Tensor, remapped_ids: Tensor) -> Tensor:
+        """Return how often raw IDs ``[N]`` were used since they got their rows, ``[N]`` int64.
+
+        Args:
+            features: The raw IDs.
+            remapped_ids: Their rows. An ID that does not own it has 0 uses.
+
+        Returns:
+            -1 for each without ``track_id_freq``.
+        """
+        if self._hash_zch_runtime_meta is None:
+            return torch.full_like(remapped_ids, -1)
+        counts = self._hash_zch_runtime_meta[remapped_ids, 0]
+        return torch.where(self._hash_zch_identities[remapped_ids, 0] == features, counts, 0)
+
+    def validate_state(self) -> None:
+        """Check that every owner finds its row, after a state was loaded. Reads tensors.
+
+        Raises:
+            CheckpointError: One does not.
+        """
+        if self._hash_zch_identities.is_meta:
+            return
+        ids = torch.unique(self._hash_zch_identities)
+        ids = ids[ids != FREE_ROW]
+        found = find_rows(
+            ids, self._hash_zch_identities, self._max_probe, self._ways(ids), disable_fallback=True
+        )
+        lost = ids[found < 0]
+        if lost.numel():
+            raise CheckpointError(
+                f"_hash_zch_identities: got {lost.numel()} IDs, {int(lost[0])} first, in rows that are not on their "
+                "way, expected a state of the same zch_size, total_num_buckets, max_probe, input_hash_size and "
+                "reserved rows"
+            )
+
+
+def _refuse(disable_fallback: bool, divides: bool) -> NoReturn:
+    if disable_fallback:
+        raise ValueError(
+            "disable_fallback: got True, expected False: an ID without a row reads one that it shares; reserve rows "
+            "for such IDs with opt_in_prob=100 and percent_reserved_slots"
+        )
+    if divides:
+        raise ValueError(
+            "inference_dispatch_div_train_world_size: got True, expected False: raw IDs are kept as they are"
+        )
+    raise ValueError(
+        "write_runtime_meta_dim: got a number above 0, expected 0: use track_id_freq, or keep values by row yourself"
+    )
+
+
+def _segments(zch_size: int, num_buckets: int, given: Sequence[int] | None) -> list[int]:
+    if num_buckets < 1:
+        raise ValueError(f"total_num_buckets: got {num_buckets}, expected 1 or more")
+    if given is None:
+        if zch_size < 1 or zch_size % num_buckets:
+            raise ValueError(
+                f"zch_size: got {zch_size}, expected a multiple of total_num_buckets ({num_buckets}), or "
+                "output_segments"
+            )
+        return list(range(0, zch_size + 1, zch_size // num_buckets))
+    segments = list(given)
+    is_ascending = all(start < end for start, end in pairwise(segments))
+    if len(segments) != num_buckets + 1 or segments[0] != 0 or segments[-1] != zch_size or not is_ascending:
+        raise ValueError(
+            f"output_segments: got {segments[:8]}, expected {num_buckets + 1} ascending rows from 0 to {zch_size}"
+        )
+    return segments
+
+
+def _num_reserved(zch_size: int, num_buckets: int, opt_in_prob: int, percent: float) -> int:
+    if not 0 <= percent < 100:
+        raise ValueError(f"percent_reserved_slots: got {percent}, expected at least 0 and less than 100")
+    if opt_in_prob == -1:
+        return 0
+    if not 0 < opt_in_prob <= 100:
+        raise ValueError(f"opt_in_prob: got {opt_in_prob}, expected 1 to 100, or -1 for all new IDs")
+    num_reserved = math.floor(zch_size * percent / 100 / num_buckets)
+    if num_reserved < 1:
+        raise ValueError(
+            f"percent_reserved_slots: got {percent}, expected enough for a row in each of {num_buckets} buckets of "
+            f"{zch_size} rows, since opt_in_prob is given"
+        )
+    return num_reserved
+
+
+def _before_loading(
+    module: HashZchManagedCollisionModule, state: dict[str, Any], prefix: str, *_: object
+) -> None:
+    """Leave out the owners' times, where the module has none: it was frozen, or no owner ever loses its row."""
+    if module._hash_zch_metadata is None:
+        state.pop(prefix + _METADATA, None)
+
+
+def _after_loading(module: HashZchManagedCollisionModule, incompatible_keys: object) -> None:
+    del incompatible_keys
+    module._evicted = []
+    stored = module._hash_zch_bucket
+    if not stored.is_meta and stored.tolist() != [[module._buckets]]:
+        raise CheckpointError(
+            f"_hash_zch_bucket: got {stored.tolist()}, expected [[{module._buckets}]], the module's total_num_buckets"
+        )
+    module.validate_state()
