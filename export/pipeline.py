@@ -49,9 +49,10 @@ from export.verify.run import FloatOutputs, Verified, check_independence, float_
 from export.verify.samples import example_request, verification_samples
 from recsys.artifact.parts import MANIFEST_NAME, ROWS_NAME
 from recsys.artifact.samples import Batch
-from recsys.embedding import FloatCollection, find_collections
+from recsys.embedding import FloatCollection
 from recsys.errors import ExportError, ManifestError
 from recsys.files import naming_full_disk
+from recsys.find_collections import find_collections
 from recsys.kernels.operators import instructions, multiplies_in
 from recsys.quant import float_weights
 from recsys.rows.quantize import QuantizationError

@@ -19,8 +19,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from recsys.allocator import tune_malloc
-from recsys.embedding import find_collections
 from recsys.errors import PlanError
+from recsys.find_collections import find_collections
 from recsys.managed import ManagedCollisionCollection
 from recsys.optim.combined import CombinedOptimizer
 from recsys.optim.keyed import KeyedOptimizer

@@ -30,8 +30,8 @@ from recsys.artifact.load import load_skeletons
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.samples import made_batch
 from recsys.artifact.targets import DENSE_DTYPES, Target
-from recsys.embedding import find_collections
 from recsys.errors import ExportError
+from recsys.find_collections import find_collections
 from recsys.signature import IdPolicy
 
 _WHOLE = "export the new checkpoint as a whole, or pass --tables-only to leave the dense weights as they are"

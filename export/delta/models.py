@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from export.graph.inputs.binding import schema_of
 from export.graph.managed import find_managed
-from recsys.embedding import find_collections
 from recsys.errors import ExportError
+from recsys.find_collections import find_collections
 from recsys.managed.frozen import FREEZABLE
 from recsys.quant import float_weights
 from recsys.sharding.plan.device_rows import table_path

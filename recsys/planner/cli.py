@@ -16,9 +16,10 @@ from rich.console import Console
 from recsys.checkpoint import build_model, load_checkpoint
 from recsys.cli import Parser, add_program_options, count, size
 from recsys.configs import DataType
-from recsys.embedding import find_collections, takes_weights
+from recsys.embedding import takes_weights
 from recsys.errors import PlanError
 from recsys.files import read_json, replacing
+from recsys.find_collections import find_collections
 from recsys.planner.cost.calibrate import CalibrateOptions, calibrate
 from recsys.planner.cost.constraints import read_constraints
 from recsys.planner.cost.estimate import OPTIMIZERS, Workload

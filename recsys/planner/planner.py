@@ -16,8 +16,9 @@ from torch import distributed as dist
 from torch import nn
 
 from recsys.configs import BaseEmbeddingConfig
-from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, find_collections, takes_weights
+from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, takes_weights
 from recsys.errors import PlanError
+from recsys.find_collections import find_collections
 from recsys.planner.constants import BATCH_SIZE
 from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.cost.estimate import Estimator, Workload, step_latency_us

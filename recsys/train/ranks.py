@@ -15,7 +15,7 @@ from torch import distributed as dist
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
 from recsys.configs import BaseEmbeddingConfig
-from recsys.embedding import find_collections
+from recsys.find_collections import find_collections
 from recsys.kernels.training import DIM_MULTIPLE
 from recsys.model_parallel import DistributedModelParallel
 from recsys.quant import float_tables

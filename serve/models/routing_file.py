@@ -6,17 +6,18 @@ operators' routing holds; once the settings have changed, theirs does.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import logging
-import os
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recsys.files import replacing
 from serve.config.models import Routing
 
 _log = logging.getLogger("serve")
@@ -59,8 +60,8 @@ class RoutingFile:
             RoutingFileError: it cannot.
         """
         if self._path is not None:
-            with self._lock:
-                self._write(self._kept, final=False)
+            with self._refused(), tempfile.TemporaryFile(dir=self._path.absolute().parent):
+                pass
 
     def routing_of(self, model: str, settings: Routing) -> Routing:
         """Return the routing that holds for a model, and say in the log if it is not the settings' one.
@@ -103,34 +104,25 @@ class RoutingFile:
             if routing != settings:
                 kept[model] = _Kept(routing, settings)
             if kept != self._kept:
-                self._write(kept, final=True)
+                self._write(kept)
                 self._kept = kept
 
-    def _write(self, kept: dict[str, _Kept], *, final: bool) -> None:
+    def _write(self, kept: dict[str, _Kept]) -> None:
         assert self._path is not None
         models = {name: dataclasses.asdict(kept[name]) for name in sorted(kept)}
-        data = (json.dumps({"format": _FORMAT, "models": models}, indent=1) + "\n").encode()
-        folder = self._path.absolute().parent
-        beside: Path | None = None
+        text = json.dumps({"format": _FORMAT, "models": models}, indent=1) + "\n"
+        with self._refused(), replacing(self._path.absolute()) as beside:
+            beside.write_text(text, encoding="utf-8")
+
+    @contextmanager
+    def _refused(self) -> Iterator[None]:
         try:
-            number, name = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=folder)
-            beside = Path(name)
-            with os.fdopen(number, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            if final:
-                beside.replace(self._path)
-                _sync_folder(folder)
+            yield
         except OSError as error:
             raise RoutingFileError(
-                f"admin.routing_file: cannot write {str(self._path)!r}: {error.strerror}; expected a file in a folder "
-                "that can be written, or none"
+                f"admin.routing_file: cannot write {str(self._path)!r}: {error.strerror or error}; expected a file in "
+                "a folder that can be written, or none"
             ) from None
-        finally:
-            if beside is not None:
-                with contextlib.suppress(OSError):
-                    beside.unlink()
 
 
 def text_of(routing: Routing) -> str:
@@ -142,14 +134,6 @@ def text_of(routing: Routing) -> str:
     if routing.shadow:
         parts.append(f"shadow {routing.shadow} ({routing.shadow_percent:g} %)")
     return ", ".join(parts)
-
-
-def _sync_folder(folder: Path) -> None:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def _read(path: Path) -> dict[str, _Kept]:

@@ -9,8 +9,9 @@ from typing import Any
 from torch import nn
 
 from recsys.configs import BaseEmbeddingConfig
-from recsys.embedding import EmbeddingBagCollection, find_collections, takes_weights
+from recsys.embedding import EmbeddingBagCollection, takes_weights
 from recsys.errors import PlanError
+from recsys.find_collections import find_collections
 from recsys.planner.constants import BATCH_SIZE
 from recsys.planner.cost.capacity import Perf, Storage
 from recsys.planner.cost.constraints import ParameterConstraints

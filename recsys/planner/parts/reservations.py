@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from recsys.embedding import find_collections
 from recsys.errors import PlanError
+from recsys.find_collections import find_collections
 from recsys.planner.constants import BIGINT_DTYPE, POOLING_FACTOR
 from recsys.planner.cost.capacity import Storage
 from recsys.planner.cost.topology import Topology
