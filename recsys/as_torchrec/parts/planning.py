@@ -5,15 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
+from recsys.modules.embedding_tower import EmbeddingTowerCollection
 from recsys.planner.constants import NUM_POOLINGS
 from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.parts.interfaces import PartitionByType, ShardingOption
+from recsys.quant import float_tables
+from recsys.sharding.plan.kinds import EmbeddingComputeKernel
 
 #: The share of a key-value store's rows that a cache holds by default, in TorchRec 1.8.
 KV_CACHING_RATIO = 0.2
 
 #: Sharding types that collections behind feature processors have only where they are asked for.
 GUARDED_SHARDING_TYPES_FOR_FP_MODULES = {"row_wise", "table_row_wise", "grid_shard"}
+
+#: Kernels that tables have only where they are asked for: key-value stores, which no table has here.
+GUARDED_COMPUTE_KERNELS = {
+    EmbeddingComputeKernel.KEY_VALUE,
+    EmbeddingComputeKernel.SSD_VIRTUAL_TABLE,
+    EmbeddingComputeKernel.DRAM_VIRTUAL_TABLE,
+    EmbeddingComputeKernel.DRAM_SSD_VIRTUAL_TABLE,
+}
 
 _PARTITIONS = {
     "table_wise": PartitionByType.DEVICE,
@@ -71,3 +83,21 @@ def reset_shard_rank(proposal: Sequence[ShardingOption]) -> None:
     for option in proposal:
         for shard in option.shards:
             shard.rank = None
+
+
+def tower_index(name: str, child_module: EmbeddingTowerCollection) -> int:
+    """Return the number of the tower that has a table.
+
+    Args:
+        name: The table.
+        child_module: The towers.
+
+    Raises:
+        RuntimeError: None has it.
+    """
+    for number, tower in enumerate(child_module.towers):
+        for part in tower.modules():
+            is_collection = isinstance(part, EmbeddingBagCollection | EmbeddingCollection)
+            if is_collection and any(table.name == name for table in float_tables(part)):
+                return number
+    raise RuntimeError(f"name: got table {name!r}, expected one of the towers' tables")

@@ -30,6 +30,7 @@ from recsys.planner.parts.interfaces import (
     ShardEstimator,
     ShardingOption,
 )
+from recsys.planner.parts.sharder_data import SharderDataMap, build_sharder_data_map
 from recsys.quant import float_tables
 from recsys.sharding.plan.kinds import PipelineType
 from recsys.sharding.plan.plan import DATA_PARALLEL
@@ -148,8 +149,13 @@ class EmbeddingEnumerator(Enumerator):
         estimator: ShardEstimator | Sequence[ShardEstimator] | None = None,
         use_exact_enumerate_order: bool | None = False,
     ) -> None:
-        del use_exact_enumerate_order
         super().__init__(topology, batch_size, constraints, estimator)
+        # TorchRec's names, which enumerators that are derived from this one read.
+        self._compute_device = topology.compute_device
+        self._world_size = topology.world_size
+        self._local_world_size = topology.local_world_size
+        self._device_memory_sizes: list[int] | None = None
+        self._use_exact_enumerate_order = bool(use_exact_enumerate_order)
         if estimator is None:
             self._estimators: list[ShardEstimator] = [
                 EmbeddingPerfEstimator(topology, constraints),
@@ -158,6 +164,7 @@ class EmbeddingEnumerator(Enumerator):
         else:
             self._estimators = [estimator] if isinstance(estimator, ShardEstimator) else list(estimator)
         self._sharder_map: dict[str, Any] = {}
+        self._sharder_data_map: SharderDataMap = {}
         self._last_stored_search_space: list[ShardingOption] | None = None
 
     @property
@@ -177,6 +184,7 @@ class EmbeddingEnumerator(Enumerator):
             PlannerError: A table's constraints leave no option.
         """
         self._sharder_map = {sharder_name(s.module_type): s for s in sharders}
+        self._sharder_data_map = build_sharder_data_map(self._sharder_map)
         kinds = tuple(sharder.module_type for sharder in sharders)
         found = []
         try:
@@ -201,7 +209,7 @@ class EmbeddingEnumerator(Enumerator):
     def populate_estimates(self, sharding_options: list[ShardingOption]) -> None:
         """Estimate given options again, in place."""
         for estimator in self._estimators:
-            estimator.estimate(sharding_options, {})
+            estimator.estimate(sharding_options, self._sharder_data_map)
 
     def _option(self, table: PlannedTable, part: nn.Module, cut: Cut) -> ShardingOption:
         shards = _shards_of(table.config, cut, self._topology.world_size)
