@@ -198,18 +198,22 @@ class KeyedJaggedTensor(JaggedBase):
         ).sync()
 
     @staticmethod
-    def from_jt_dict(jt_dict: dict[str, JaggedTensor]) -> KeyedJaggedTensor:
+    def from_jt_dict(
+        jt_dict: dict[str, JaggedTensor], force_variable_stride: bool = False
+    ) -> KeyedJaggedTensor:
         """Return one of a jagged tensor per feature. Lengths per key follow from shapes: no tensor is read.
 
-        Features of different batch sizes make a variable batch.
+        Args:
+            jt_dict: The features. Those of different batch sizes make a variable batch.
+            force_variable_stride: Whether features of one batch size make a variable batch too.
 
         Raises:
             ValueError: There are no features, or some have weights and some have none.
         """
         if is_traced(jt_dict):
-            made: KeyedJaggedTensor = call_later(_from_jt_dict, jt_dict)
+            made: KeyedJaggedTensor = call_later(_from_jt_dict, jt_dict, force_variable_stride)
             return made
-        return KeyedJaggedTensor(**arguments_from_jts(jt_dict))
+        return KeyedJaggedTensor(**arguments_from_jts(jt_dict, force_variable_stride))
 
     @staticmethod
     def concat(kjt_list: Sequence[KeyedJaggedTensor]) -> KeyedJaggedTensor:
@@ -479,8 +483,8 @@ class KeyedJaggedTensor(JaggedBase):
         return f"KeyedJaggedTensor(keys={self._keys}, values={values}, stride={self.stride()}{strides})"
 
 
-def _from_jt_dict(jt_dict: dict[str, JaggedTensor]) -> KeyedJaggedTensor:
-    return KeyedJaggedTensor.from_jt_dict(jt_dict)
+def _from_jt_dict(jt_dict: dict[str, JaggedTensor], force_variable_stride: bool) -> KeyedJaggedTensor:
+    return KeyedJaggedTensor.from_jt_dict(jt_dict, force_variable_stride)
 
 
 def _concat(kjt_list: Sequence[KeyedJaggedTensor]) -> KeyedJaggedTensor:

@@ -18,11 +18,15 @@ from recsys.jagged.variable_batch import RepeatedKeys, inverse_rows
 from recsys.ops import is_traced, joined
 
 
-def arguments_from_jts(jt_dict: Mapping[str, JaggedTensor]) -> dict[str, Any]:
+def arguments_from_jts(jt_dict: Mapping[str, JaggedTensor], force_variable: bool = False) -> dict[str, Any]:
     """Combine one jagged tensor per key. Features of different batch sizes make a variable batch.
 
+    Args:
+        jt_dict: The features.
+        force_variable: Whether those of one batch size make a variable batch too.
+
     Raises:
-        ValueError: There are no features, or some have weights and some have none.
+        ValueError: There are no features, or some have weights and some have none, or a variable batch is traced.
     """
     if not jt_dict:
         raise ValueError("jt_dict: got no features, expected at least one")
@@ -33,7 +37,9 @@ def arguments_from_jts(jt_dict: Mapping[str, JaggedTensor]) -> dict[str, Any]:
         without = [k for k, w in zip(jt_dict, weights, strict=True) if w is None]
         raise ValueError(f"jt_dict: got no weights for {without}, expected weights for all features or none")
     traced = is_traced(*lengths, *(jt.values() for jt in jts))
-    variable = not traced and len({n.numel() for n in lengths}) > 1
+    if traced and force_variable:
+        raise ValueError("force_variable_stride: got True for traced features, expected False")
+    variable = force_variable or (not traced and len({n.numel() for n in lengths}) > 1)
     return {
         "keys": list(jt_dict),
         "values": torch.cat([jt.values() for jt in jts]),

@@ -305,6 +305,11 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
         """How many rows on an ID's way are compared."""
         return self._max_probe
 
+    @property
+    def read_only_suffix(self) -> str:
+        """How the names of features end from which nothing is learned."""
+        return self._read_only_suffix
+
     def get_reserved_slots_per_bucket(self) -> int:
         """Return the reserved rows of each bucket; -1 if there are none."""
         return self._num_reserved or -1

@@ -18,7 +18,7 @@ from fbgemm_gpu.split_embedding_configs import EmbOptimType as EmbOptimType  # r
 from torch.optim import Optimizer
 
 import recsys.ops  # noqa: F401  (loads FBGEMM)
-from recsys.optim import lookup_optimizers
+from recsys.optim import layerwise, lookup_optimizers
 from recsys.optim.rowwise_adagrad import RowWiseAdagrad
 
 with warnings.catch_warnings():
@@ -34,16 +34,21 @@ _STATES: dict[EmbOptimType, dict[str, bool]] = {
     EmbOptimType.EXACT_ROWWISE_ADAGRAD: {"momentum1": True},
     EmbOptimType.EXACT_ADAGRAD: {"momentum1": False},
     EmbOptimType.ADAM: {"momentum1": False, "momentum2": False},
+    EmbOptimType.LAMB: {"momentum1": False, "momentum2": False},
+    EmbOptimType.PARTIAL_ROWWISE_ADAM: {"momentum1": False, "momentum2": True},
+    EmbOptimType.PARTIAL_ROWWISE_LAMB: {"momentum1": False, "momentum2": True},
+    EmbOptimType.LARS_SGD: {"momentum1": False},
 }
 _DEPRECATED = {
     EmbOptimType.SGD: EmbOptimType.EXACT_SGD,
     EmbOptimType.ROWWISE_ADAGRAD: EmbOptimType.EXACT_ROWWISE_ADAGRAD,
 }
 _CPU = (EmbOptimType.EXACT_SGD, EmbOptimType.EXACT_ADAGRAD, EmbOptimType.EXACT_ROWWISE_ADAGRAD)
-# Arguments of torch's optimizers that choose an implementation, not what is computed.
-_IMPLEMENTATION = ("foreach", "fused", "capturable")
+# Arguments of optimizers that choose an implementation, not what is computed; lookups always have norms by row.
+_IMPLEMENTATION = ("foreach", "fused", "capturable", "by_row")
 _DECAY_MODES = (WeightDecayMode.NONE, WeightDecayMode.L2, WeightDecayMode.DECOUPLE)
 
+_LIKE_ADAM = {"lr": "learning_rate", "eps": "eps", "betas": "betas", "weight_decay": "weight_decay"}
 # Optimizer class -> FBGEMM's optimizer, and FBGEMM's names of the class's arguments.
 _CLASSES: dict[type[Optimizer], tuple[EmbOptimType, dict[str, str]]] = {
     torch.optim.SGD: (EmbOptimType.EXACT_SGD, {"lr": "learning_rate"}),
@@ -52,6 +57,13 @@ _CLASSES: dict[type[Optimizer], tuple[EmbOptimType, dict[str, str]]] = {
     RowWiseAdagrad: (
         EmbOptimType.EXACT_ROWWISE_ADAGRAD,
         {"lr": "learning_rate", "eps": "eps", "weight_decay": "weight_decay"},
+    ),
+    layerwise.LAMB: (EmbOptimType.LAMB, _LIKE_ADAM),
+    layerwise.PartialRowWiseAdam: (EmbOptimType.PARTIAL_ROWWISE_ADAM, _LIKE_ADAM),
+    layerwise.PartialRowWiseLAMB: (EmbOptimType.PARTIAL_ROWWISE_LAMB, _LIKE_ADAM),
+    layerwise.LarsSGD: (
+        EmbOptimType.LARS_SGD,
+        {"lr": "learning_rate", "eta": "eta", "momentum": "momentum", "weight_decay": "weight_decay"},
     ),
     lookup_optimizers.SGD: (EmbOptimType.EXACT_SGD, {"lr": "learning_rate"}),
     lookup_optimizers.Adagrad: (EmbOptimType.EXACT_ADAGRAD, {"lr": "learning_rate"}),
@@ -84,12 +96,16 @@ class FusedConfig:
     decay reaches only the rows that were looked up.
 
     Attributes:
-        optimizer: EXACT_SGD, EXACT_ROWWISE_ADAGRAD, EXACT_ADAGRAD or ADAM.
+        optimizer: EXACT_SGD, EXACT_ROWWISE_ADAGRAD or EXACT_ADAGRAD; on CUDA also ADAM, LAMB, PARTIAL_ROWWISE_ADAM,
+            PARTIAL_ROWWISE_LAMB or LARS_SGD. LAMB's and LARS's norms are those of rows.
         learning_rate: At the start; schedules change it through the fused optimizer's parameter groups.
         eps: Added to the square root; SGD does not read it.
-        beta1: Adam's.
-        beta2: Adam's.
-        weight_decay: Adam's (decoupled, as AdamW's), or row-wise Adagrad's as ``weight_decay_mode`` says. On CUDA only.
+        beta1: Adam's and LAMB's.
+        beta2: Adam's and LAMB's.
+        eta: How far LARS may change a row's norm in a step.
+        momentum: LARS's.
+        weight_decay: Adam's (decoupled, as AdamW's), LAMB's and LARS's, or row-wise Adagrad's as
+            ``weight_decay_mode`` says. On CUDA only.
         weight_decay_mode: NONE, L2 or DECOUPLE, for row-wise Adagrad.
         max_norm: Row-wise Adagrad keeps the norm of updated rows below it; 0 for no bound. On CUDA only.
         gradient_clipping: Whether each element of a gradient is clipped to ±``max_gradient``.
@@ -106,6 +122,8 @@ class FusedConfig:
     eps: float = 1e-8
     beta1: float = 0.9
     beta2: float = 0.999
+    eta: float = 0.001
+    momentum: float = 0.9
     weight_decay: float = 0.0
     weight_decay_mode: WeightDecayMode = WeightDecayMode.NONE
     max_norm: float = 0.0
@@ -120,7 +138,7 @@ class FusedConfig:
                 f"fused_params['optimizer']: got {self.optimizer!r}, expected one of {_names(_STATES)}"
                 + (f"; use {_name(exact)}" if exact else "")
             )
-        for name in ("learning_rate", "eps", "weight_decay", "max_norm", "max_gradient"):
+        for name in ("learning_rate", "eps", "eta", "momentum", "weight_decay", "max_norm", "max_gradient"):
             _check_number(name, getattr(self, name), math.inf)
         for name in ("beta1", "beta2"):
             _check_number(name, getattr(self, name), 1.0)
@@ -153,6 +171,11 @@ class FusedConfig:
                 f"fused_params['weight_decay']: got {self.weight_decay}, but {_name(self.optimizer)} has none; "
                 "leave it out or use the dense kernel"
             )
+        for name, default in (("eta", 0.001), ("momentum", 0.9)):
+            if getattr(self, name) != default and self.optimizer != EmbOptimType.LARS_SGD:
+                raise ValueError(
+                    f"fused_params[{name!r}]: got {getattr(self, name)}, but only LARS_SGD has it; leave it out"
+                )
         if self.max_norm and not rowwise:
             raise ValueError(
                 f"fused_params['max_norm']: got {self.max_norm}, but only EXACT_ROWWISE_ADAGRAD has it; leave it out"
@@ -248,8 +271,8 @@ class FusedConfig:
         return _STATES[self.optimizer][name]
 
     def has_step_count(self) -> bool:
-        """Return whether updates depend on the number of steps taken: Adam's bias correction does."""
-        return bool(self.optimizer == EmbOptimType.ADAM)
+        """Return whether updates depend on the number of steps taken: the bias correction of Adam and LAMB does."""
+        return "momentum2" in _STATES[self.optimizer]
 
 
 def _check_number(name: str, value: object, below: float) -> None:

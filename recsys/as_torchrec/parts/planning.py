@@ -97,7 +97,8 @@ def tower_index(name: str, child_module: EmbeddingTowerCollection) -> int:
     """
     for number, tower in enumerate(child_module.towers):
         for part in tower.modules():
-            is_collection = isinstance(part, EmbeddingBagCollection | EmbeddingCollection)
-            if is_collection and any(table.name == name for table in float_tables(part)):
+            if isinstance(part, EmbeddingBagCollection | EmbeddingCollection) and any(
+                table.name == name for table in float_tables(part)
+            ):
                 return number
     raise RuntimeError(f"name: got table {name!r}, expected one of the towers' tables")

@@ -62,16 +62,14 @@ def test_rows_in_buckets_and_by_memory(options: dict[str, Any]) -> None:
 def storages(m: Any, sharding_type: str, kernel: str, device: str, is_inference: bool) -> list[Any]:
     table = torch.empty(4000, 64, device="meta")
     if m is recsys:
-        calculate, data = (
-            ours.calculate_shard_storages,
-            build_sharder_data_map({"s": recsys.EmbeddingBagCollectionSharder()}),
-        )
+        calculate: Any = ours.calculate_shard_storages
+        data: Any = build_sharder_data_map({"s": recsys.EmbeddingBagCollectionSharder()})
     else:
         from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-        from torchrec.distributed.planner.shard_estimators import calculate_shard_storages as calculate
-        from torchrec.distributed.planner.utils import build_sharder_data_map as theirs
+        from torchrec.distributed.planner import shard_estimators, utils
 
-        data = theirs({"s": EmbeddingBagCollectionSharder()})
+        calculate = shard_estimators.calculate_shard_storages
+        data = utils.build_sharder_data_map({"s": EmbeddingBagCollectionSharder()})
     sizes, _ = ours.calculate_shard_sizes_and_offsets(table, 4, 2, sharding_type)
     return calculate(
         sharder_data=data["s"],

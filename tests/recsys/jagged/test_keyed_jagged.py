@@ -335,3 +335,20 @@ def test_no_rows_are_integers(rows: Tensor) -> None:
 
 def test_lengths_of_no_keys_are_where_the_values_are() -> None:
     assert KeyedJaggedTensor([], torch.empty(0, device="meta")).lengths().is_meta
+
+
+@pytest.mark.parametrize("weights", [None, [0.5, 1.0, 2.0]])
+def test_features_of_one_batch_size_make_a_variable_batch_if_asked(weights: list[float] | None) -> None:
+    values, lengths = torch.tensor([1, 2, 3]), torch.tensor([2, 1])
+    given = None if weights is None else torch.tensor(weights)
+    parts = {key: JaggedTensor(values, given, lengths) for key in "ab"}
+    plain = KeyedJaggedTensor.from_jt_dict(parts)
+    found = KeyedJaggedTensor.from_jt_dict(parts, force_variable_stride=True)
+    assert not plain.variable_stride_per_key()
+    assert found.variable_stride_per_key()
+    assert found.stride_per_key_per_rank() == [[2], [2]]
+    assert found.stride_per_key() == [2, 2]
+    assert found.length_per_key() == plain.length_per_key()
+    for key in "ab":
+        assert torch.equal(found[key].values(), plain[key].values())
+        assert torch.equal(found[key].lengths(), plain[key].lengths())

@@ -212,6 +212,15 @@ def test_features_that_are_read_only_teach_nothing() -> None:
     assert module.open_slots().tolist() == [38]
 
 
+def test_the_suffix_of_such_features_can_be_chosen() -> None:
+    module = module_of(read_only_suffix="_old").train()
+    assert (module_of().read_only_suffix, module.read_only_suffix) == ("_readonly", "_old")
+    module({"x_old": JaggedTensor(torch.tensor([3]), lengths=torch.tensor([1]))})
+    assert module.open_slots().tolist() == [40]
+    module({"x_readonly": JaggedTensor(torch.tensor([3]), lengths=torch.tensor([1]))})
+    assert module.open_slots().tolist() == [39]
+
+
 def test_the_collection_names_the_features_of_each_id() -> None:
     clock = Clock()
     policy = ttl(HashZchEvictionPolicyName.PER_FEATURE_TTL_EVICTION)

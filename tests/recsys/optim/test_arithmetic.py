@@ -12,7 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, Optimizer
 
-from recsys.optim import EmbOptimType, FusedConfig, RowWiseAdagrad
+from recsys.optim import (
+    LAMB,
+    EmbOptimType,
+    FusedConfig,
+    LarsSGD,
+    PartialRowWiseAdam,
+    PartialRowWiseLAMB,
+    RowWiseAdagrad,
+)
 from tests.recsys.optim.lookups import NUM_ROWS, Batch, TbeLookup, batches, table
 from tests.support.helpers import needs_gpu
 
@@ -165,6 +173,10 @@ class TestOnCuda:
         [
             pytest.param(Adam, {"lr": 0.1, "betas": (0.8, 0.99)}, id="adam"),
             pytest.param(RowWiseAdagrad, {"lr": 0.1, "weight_decay": 0.1}, id="row-wise adagrad with decay"),
+            pytest.param(LAMB, {"lr": 0.1, "betas": (0.8, 0.99), "by_row": True}, id="lamb"),
+            pytest.param(PartialRowWiseAdam, {"lr": 0.1, "weight_decay": 0.1}, id="partial row-wise adam"),
+            pytest.param(PartialRowWiseLAMB, {"lr": 0.1, "by_row": True}, id="partial row-wise lamb"),
+            pytest.param(LarsSGD, {"lr": 0.1, "eta": 0.1, "by_row": True}, id="lars"),
         ],
     )
     def test_what_fbgemm_has_on_cuda_only(self, optimizer_class: type[Any], kwargs: dict[str, Any]) -> None:

@@ -10,7 +10,15 @@ import torch
 from torch.optim import SGD, Adagrad, Adam, AdamW
 
 from recsys.kernels.training import SplitTableBatchedEmbeddingBagsCodegen
-from recsys.optim import EmbOptimType, FusedConfig, RowWiseAdagrad
+from recsys.optim import (
+    LAMB,
+    EmbOptimType,
+    FusedConfig,
+    LarsSGD,
+    PartialRowWiseAdam,
+    PartialRowWiseLAMB,
+    RowWiseAdagrad,
+)
 from recsys.optim.fused_config import WeightDecayMode
 from tests.recsys.optim.lookups import (
     TbeLookup,
@@ -48,12 +56,25 @@ def test_states_are_what_fbgemm_keeps(optimizer: EmbOptimType) -> None:
     assert found == [config.state_shape(name, 6, 8) for name in config.state_names()]
 
 
-def test_adam_has_two_states_and_counts_steps() -> None:
-    config = FusedConfig(optimizer=EmbOptimType.ADAM)
+@pytest.mark.parametrize(
+    ("optimizer", "second"),
+    [
+        (EmbOptimType.ADAM, (6, 8)),
+        (EmbOptimType.LAMB, (6, 8)),
+        (EmbOptimType.PARTIAL_ROWWISE_ADAM, (6,)),
+        (EmbOptimType.PARTIAL_ROWWISE_LAMB, (6,)),
+    ],
+)
+def test_adam_and_lamb_have_two_states_and_count_steps(
+    optimizer: EmbOptimType, second: tuple[int, ...]
+) -> None:
+    config = FusedConfig(optimizer=optimizer)
     assert config.state_names() == ("momentum1", "momentum2")
-    assert config.state_shape("momentum2", 6, 8) == (6, 8)
+    assert config.state_shape("momentum1", 6, 8) == (6, 8)
+    assert config.state_shape("momentum2", 6, 8) == second
     assert config.has_step_count()
     assert not FusedConfig(optimizer=ROWWISE).has_step_count()
+    assert not FusedConfig(optimizer=EmbOptimType.LARS_SGD).has_step_count()
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -61,7 +82,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "optimizer by name": ({"optimizer": "exact_sgd"}, r"'optimizer'\]: got 'exact_sgd', expected one of Emb"),
     "optimizer in a list": ({"optimizer": [ROWWISE]}, "'optimizer'"),
     "deprecated": ({"optimizer": EmbOptimType.SGD}, r"; use EmbOptimType\.EXACT_SGD"),
-    "unsupported": ({"optimizer": EmbOptimType.LAMB}, r"got .*lamb.*expected one of"),
+    "unsupported": ({"optimizer": EmbOptimType.MADGRAD}, r"got .*madgrad.*expected one of"),
+    "momentum of SGD": ({"momentum": 0.5}, r"'momentum'\]: got 0\.5, but only LARS_SGD has it"),
+    "eta of LAMB": ({"optimizer": EmbOptimType.LAMB, "eta": 0.5}, "only LARS_SGD has it"),
     "negative": ({"learning_rate": -0.1}, r"'learning_rate'\]: got -0\.1, expected a finite number"),
     "not a number": ({"learning_rate": float("nan")}, "got nan, expected a finite"),
     "tensor": ({"learning_rate": torch.tensor(0.1)}, r"got tensor\(0\.1"),
@@ -90,9 +113,20 @@ def test_wrong_params_are_named(name: str) -> None:
         FusedConfig.from_params(params)
 
 
-def test_adam_is_refused_on_a_cpu_before_fbgemm_does() -> None:
-    config = FusedConfig(optimizer=EmbOptimType.ADAM)
-    with pytest.raises(ValueError, match=r"ADAM exists on CUDA only.*is cpu.*EXACT_SGD.*dense kernel"):
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        EmbOptimType.ADAM,
+        EmbOptimType.LAMB,
+        EmbOptimType.PARTIAL_ROWWISE_ADAM,
+        EmbOptimType.PARTIAL_ROWWISE_LAMB,
+        EmbOptimType.LARS_SGD,
+    ],
+)
+def test_what_cpus_lack_is_refused_before_fbgemm_does(optimizer: EmbOptimType) -> None:
+    config = FusedConfig(optimizer=optimizer)
+    message = rf"{optimizer.name} exists on CUDA only.*is cpu.*EXACT_SGD.*dense kernel"
+    with pytest.raises(ValueError, match=message):
         config.check_device(CPU)
     config.check_device(torch.device("cuda", 0))
     with pytest.raises(AssertionError, match="not supported in CPU mode"):
@@ -123,6 +157,18 @@ def test_classes_with_fbgemms_defaults() -> None:
     assert adagrad == FusedConfig(optimizer=EmbOptimType.EXACT_ADAGRAD, learning_rate=0.5, eps=1e-8)
     adam = FusedConfig.from_in_backward(Adam, {"lr": 0.1, "betas": (0.8, 0.9), "weight_decay": 0})
     assert adam == FusedConfig(optimizer=EmbOptimType.ADAM, learning_rate=0.1, beta1=0.8, beta2=0.9)
+    numbers = {"lr": 0.1, "betas": (0.8, 0.9), "eps": 0.5, "weight_decay": 0.25}
+    theirs = {"learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "eps": 0.5, "weight_decay": 0.25}
+    for kind, optimizer in (
+        (LAMB, EmbOptimType.LAMB),
+        (PartialRowWiseAdam, EmbOptimType.PARTIAL_ROWWISE_ADAM),
+        (PartialRowWiseLAMB, EmbOptimType.PARTIAL_ROWWISE_LAMB),
+    ):
+        expected = FusedConfig(optimizer=optimizer, **theirs)
+        assert FusedConfig.from_in_backward(kind, numbers) == expected
+        assert FusedConfig.from_in_backward(kind, {**numbers, "by_row": True}) == expected
+    lars = FusedConfig.from_in_backward(LarsSGD, {"lr": 0.1, "eta": 0.5, "momentum": 0.25})
+    assert lars == FusedConfig(optimizer=EmbOptimType.LARS_SGD, learning_rate=0.1, eta=0.5, momentum=0.25)
     rowwise = FusedConfig.from_in_backward(RowWiseAdagrad, {"lr": 0.02, "eps": 0.002})
     assert rowwise == FusedConfig(optimizer=ROWWISE, learning_rate=0.02, eps=0.002)
     decayed = FusedConfig.from_in_backward(RowWiseAdagrad, {"weight_decay": 0.1})
@@ -138,7 +184,7 @@ def test_classes_with_fbgemms_defaults() -> None:
         pytest.param(
             AdamW,
             {},
-            r"got AdamW, which no lookup.*\['Adagrad', 'Adam', 'Row",
+            r"got AdamW, which no lookup.*\['Adagrad', 'Adam', 'LAMB",
             id="class",
         ),
         pytest.param(
