@@ -1,10 +1,10 @@
 """A smoke on the stacks that the workshop's environment does not have: other releases of Python and torch.
 
-    python tests/stacks.py FOLDER
+    python -m tests.stacks FOLDER [PYTHON ...]
 
-For each stack whose Python is on this machine: an environment in FOLDER, which is used again while what it installs
-stays the same; then imports, the demo, and the conformance cases of one model on the reference engine. Nothing may
-print a warning. The time of each step is printed.
+For each Python, by default 3.11, 3.12 and 3.13, that is on this machine: an environment in FOLDER, which is used again
+while what it installs stays the same; then imports, the demo, and the conformance cases of one model on the reference
+engine. Nothing may print a warning. The time of each step is printed.
 
 Exit status: 0 all is well, 1 something is wrong.
 """
@@ -177,10 +177,10 @@ def smoke(made: Environment) -> dict[str, float]:
     return times
 
 
-def main(folder: Path) -> int:
+def main(folder: Path, pythons: Sequence[str]) -> int:
     """Run the smoke on every stack; return the exit status."""
     failed = 0
-    for python in PYTHONS:
+    for python in pythons:
         title = f"Python {python}, torch {STACK.torch}, fbgemm-gpu-cpu {STACK.fbgemm}"
         interpreter = find_python(python)
         if interpreter is None:
@@ -200,4 +200,4 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:] or PYTHONS))

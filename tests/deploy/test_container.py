@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from recsys.stack import stack_of
 from serve.app import cli
 from tests.deploy.dockerfile import Instruction, read
 from tests.deploy.manifests import BASE, ROOT, load
@@ -83,8 +84,13 @@ def test_torch_comes_first_and_in_the_version_of_fbgemm() -> None:
     assert torch < package
     arguments = dict(found.value.split("=", 1) for found in BUILD.all("ARG") if "=" in found.value)
     assert f"torch=={arguments['TORCH_VERSION']}" in (ROOT / "Makefile").read_text()
-    assert arguments["EXTRAS"] in PROJECT["optional-dependencies"]
-    assert "fbgemm-gpu-cpu" in str(PROJECT["optional-dependencies"][arguments["EXTRAS"]])
+    stack = stack_of(arguments["TORCH_VERSION"])
+    assert stack is not None
+    major, minor = stack.torch.split(".")
+    assert PROJECT["optional-dependencies"][arguments["EXTRAS"]][:2] == [
+        f"fbgemm-gpu-cpu=={stack.fbgemm}",
+        f"torch>={stack.torch},<{major}.{int(minor) + 1}",
+    ]
     # Without a default: the wrong build of torch is several gigabytes.
     assert "TORCH_INDEX_URL" in [found.value for found in BUILD.all("ARG")]
 
