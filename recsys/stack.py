@@ -73,7 +73,7 @@ def check_stack() -> None:
         if any(_minor(number) == _minor(known.fbgemm) for number in builds.values()):
             raise _misfit(f"torch does not fit fbgemm-gpu: got {found}: pip install 'torch=={known.torch}.*'")
     known_pairs = ", ".join(f"{known.torch} with {_minor(known.fbgemm)}" for known in STACKS)
-    _LOG.warning("%s is an unknown pair: tested are torch and fbgemm-gpu %s", found, known_pairs)
+    _LOG.warning("%s is an unknown pair: known are torch and fbgemm-gpu %s", found, known_pairs)
 
 
 @contextmanager

@@ -118,7 +118,7 @@ def test_an_unknown_pair_is_named_in_one_line(
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage() == (
-        f"torch {torch} with fbgemm-gpu-cpu {fbgemm} is an unknown pair: tested are torch and fbgemm-gpu "
+        f"torch {torch} with fbgemm-gpu-cpu {fbgemm} is an unknown pair: known are torch and fbgemm-gpu "
         "2.11 with 1.6, 2.12 with 1.7, 2.13 with 1.8, 2.14 with 1.9"
     )
 
