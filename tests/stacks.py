@@ -17,9 +17,11 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +39,8 @@ CASES = (
     "tests/recsys/test_torchscript.py",
 )
 TIMEOUT_S = 900
+# Installing is the disk's work, and writes into the checkout: one after the other.
+_INSTALLING = threading.Lock()
 # What torch's wheel for Linux needs for CUDA, in the same files for every Python. torch imports without the others.
 _CUDA = ("nvidia-", "cuda-toolkit")
 _ONLY_CUDA = ("cuda-bindings", "triton")
@@ -177,26 +181,34 @@ def smoke(made: Environment) -> dict[str, float]:
     return times
 
 
-def main(folder: Path, pythons: Sequence[str]) -> int:
-    """Run the smoke on every stack; return the exit status."""
-    failed = 0
-    for python in pythons:
-        title = f"Python {python}, torch {STACK.torch}, fbgemm-gpu-cpu {STACK.fbgemm}"
-        interpreter = find_python(python)
-        if interpreter is None:
-            print(f"{title}: skipped, there is no python{python}", flush=True)
-            continue
-        began = time.monotonic()
-        try:
+def run_stack(python: str, folder: Path) -> bool:
+    """Run the smoke on one stack and print its times; return whether all is well."""
+    title = f"Python {python}, torch {STACK.torch}, fbgemm-gpu-cpu {STACK.fbgemm}"
+    interpreter = find_python(python)
+    if interpreter is None:
+        print(f"{title}: skipped, there is no python{python}", flush=True)
+        return True
+    try:
+        with _INSTALLING:
+            began = time.monotonic()
             made = environment(python, interpreter, folder)
-            times = {"install": time.monotonic() - began, **smoke(made)}
-        except (StackError, subprocess.SubprocessError) as error:
-            print(f"{title}: {error}", flush=True)
-            failed = 1
-            continue
-        steps = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in times.items())
-        print(f"{title}: {time.monotonic() - began:.0f} s ({steps})", flush=True)
-    return failed
+            times = {"install": time.monotonic() - began}
+        times |= smoke(made)
+    except (StackError, subprocess.SubprocessError) as error:
+        print(f"{title}: {error}", flush=True)
+        return False
+    steps = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in times.items())
+    print(f"{title}: {sum(times.values()):.0f} s ({steps})", flush=True)
+    return True
+
+
+def main(folder: Path, pythons: Sequence[str]) -> int:
+    """Run the smoke on every stack, two at a time; return the exit status."""
+    began = time.monotonic()
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        done = list(pool.map(run_stack, pythons, [folder] * len(pythons)))
+    print(f"all stacks: {time.monotonic() - began:.0f} s", flush=True)
+    return 0 if all(done) else 1
 
 
 if __name__ == "__main__":
