@@ -95,6 +95,7 @@ class Sizes:
 
 
 SIZES = (
+    Sizes(name="real", batch_size=1024, dense=(256, 64), over=(256, 128)),
     Sizes(
         name="default",
         batch_size=TrainConfig.batch_size,

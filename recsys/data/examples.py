@@ -153,6 +153,8 @@ class Examples:
     @staticmethod
     def concatenate(parts: Sequence[Examples]) -> Examples:
         """Return the parts' examples one after the other; at least one part."""
+        if len(parts) == 1:
+            return parts[0]
         weights = [part.weights for part in parts if part.weights is not None]
         return Examples(
             dense=np.concatenate([part.dense for part in parts]),

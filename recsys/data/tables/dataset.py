@@ -271,7 +271,11 @@ class _Rows:
 def _kept(piece: Piece, names: Sequence[str], rows: Ints) -> Columns:
     """Return columns of some of a piece's kept rows."""
     places = rows if piece.kept is None else np.flatnonzero(piece.kept)[rows]
-    return Columns(plain_table(piece.read(names)).take(places), lambda row: piece.place(int(places[row])))
+    table = plain_table(piece.read(names))
+    # Taking copies; most often rows follow each other, as all of a piece do.
+    is_run = len(places) > 0 and places[-1] - places[0] == len(places) - 1 and bool((np.diff(places) == 1).all())
+    part = table.slice(int(places[0]), len(places)) if is_run else table.take(places)
+    return Columns(part, lambda row: piece.place(int(places[row])))
 
 
 def _read(piece: Piece, schema: Schema, rows: Ints, *, labels: bool = True) -> Examples:
