@@ -162,8 +162,9 @@ def _check(file: TableFile, schema: Schema, *, labels: bool = True) -> None:
             raise DataError(f"{name_of_file}: column {name!r}: got no values, expected a label in each row")
 
     def expect(name: str, good: bool, expected: str) -> None:
-        # Columns without a value have no type.
-        if not good and not pa.types.is_null(file.types[name]):
+        kind = plain_type(file.types[name])
+        # Columns without a value have no type, nor have lists that are all empty.
+        if not good and not pa.types.is_null(kind.value_type if is_list(kind) else kind):
             raise DataError(f"{name_of_file}: column {name!r}: got {file.types[name]}, expected {expected}")
 
     for name in (*(schema.label_names if labels else ()), *schema.dense_names):
@@ -273,7 +274,9 @@ def _kept(piece: Piece, names: Sequence[str], rows: Ints) -> Columns:
     places = rows if piece.kept is None else np.flatnonzero(piece.kept)[rows]
     table = plain_table(piece.read(names))
     # Taking copies; most often rows follow each other, as all of a piece do.
-    is_run = len(places) > 0 and places[-1] - places[0] == len(places) - 1 and bool((np.diff(places) == 1).all())
+    is_run = (
+        len(places) > 0 and places[-1] - places[0] == len(places) - 1 and bool((np.diff(places) == 1).all())
+    )
     part = table.slice(int(places[0]), len(places)) if is_run else table.take(places)
     return Columns(part, lambda row: piece.place(int(places[row])))
 

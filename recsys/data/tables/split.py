@@ -18,7 +18,7 @@ from recsys.data.lines import DataError
 from recsys.data.tables.columns import Columns, Times
 from recsys.data.tables.reading.pieces import Piece
 from recsys.data.tables.values.conversions import cast_or_none
-from recsys.data.tables.values.moments import UNITS, moments_of, seconds_of, unit_of
+from recsys.data.tables.values.moments import UNITS, moments_of, seconds_of, unit_of, unit_start
 from recsys.schema import Schema
 
 # Times that are whole numbers of digits: 20260131, 2026013117, 26013117, ...
@@ -91,7 +91,24 @@ def _times(pieces: Sequence[Piece], schema: Schema) -> Times:
                 f"{'numbers' if times.are_dates else 'dates'} as in rows before"
             )
         parts.append(np.nan_to_num(values, nan=-np.inf, posinf=np.inf, neginf=-np.inf))
-    return Times(np.concatenate(parts), are_dates=kinds == {True})
+    values = np.concatenate(parts)
+    if kinds == {False} and not schema.time_format:
+        return _in_one_unit(values)
+    return Times(values, are_dates=kinds == {True})
+
+
+def _in_one_unit(numbers: NDArray[np.float64]) -> Times:
+    """Return numbers as times: as they are, or seconds where they count in several units, as parts of a table may."""
+    known = numbers[np.isfinite(numbers) & (numbers > 0)]
+    units = {unit_of(known.min()), unit_of(known.max())} if len(known) else set()
+    if len(units) < 2 or "" in units:
+        return Times(numbers, are_dates=False)
+    per_second = np.array(list(UNITS.values()))
+    # The years of a unit are not those of the next one.
+    first = unit_start(per_second)
+    places = np.searchsorted(first, numbers, side="right") - 1
+    seconds = np.where(places < 0, -np.inf, numbers / per_second[places])
+    return Times(seconds, are_dates=True)
 
 
 def _late_rows(times: Times, schema: Schema) -> tuple[NDArray[np.bool_] | None, str]:

@@ -23,6 +23,7 @@ _COMMA_NUMBER = (
     r"^\s*[-+]?[$£€¥]?(\d+,\d+|\d{1,3}(,\d{3})+|\d{1,3}(\.\d{3})+,\d+|\d{1,3}(\.\d{3})+|\d+)( ?[$£€¥%])?\s*$"
 )
 # "{'a': 1}", "{"a": 1}", DuckDB's and Spark's "{a=1}".
+_PADDED = r"(?s)^\s.*\S|\S.*\s$"
 _OBJECT = r"(?s)^\s*\{\s*(['\"][^'\"]*['\"]\s*:|\w+\s*[=:]).*\}\s*$"
 _AMOUNT = r"[$£€¥]|\d,\d"
 _SPACED_NUMBER = r"^[-+]?\d{1,3}( \d{3})*$"
@@ -161,6 +162,12 @@ def odd_texts(texts: pa.Array) -> tuple[str, int] | None:
         return None
     odd = pc.index(is_number, False).as_py()
     return str(texts[odd]), len(texts) - pc.sum(is_number).as_py()
+
+
+def padded_text(texts: pa.Array) -> str:
+    """Return a text with blanks around it where most texts have some; empty otherwise."""
+    is_padded = pc.match_substring_regex(texts[:HEAD], _PADDED)
+    return str(texts[:HEAD].filter(is_padded)[0]) if _share(is_padded) > _MOSTLY else ""
 
 
 def odd_entry(texts: pa.Array) -> str:

@@ -146,6 +146,11 @@ def _threshold(name: str, numbers: NDArray[np.float64]) -> tuple[float, str]:
 def _unclear(column: Column) -> DataError:
     """Return the error for a label whose values do not say which are positive."""
     values = sorted({str(value) for value in column.values[:1000].to_pylist()})[:4]
+    if column.name in column.different.to_pylist():
+        return DataError(
+            f"label: column {column.name!r}: got its own name among the values: the line with the names is there more "
+            "than once, as where files were put together"
+        )
     example = values[0] if values else "VALUE"
     return DataError(
         f"label: column {column.name!r}: got values such as {', '.join(map(repr, values)) or 'none'}, expected "

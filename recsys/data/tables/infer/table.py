@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,7 @@ from recsys.data.labels import check_both_classes
 from recsys.data.lines import DataError, shown_names
 from recsys.data.tables.dataset import label_blocks
 from recsys.data.tables.infer.column import Column, ColumnReport
+from recsys.data.tables.infer.kinds import padded_text
 from recsys.data.tables.infer.labels import Label, choose_labels
 from recsys.data.tables.infer.shadows import shadow_of
 from recsys.data.tables.infer.specs import date_tables, dense_column, table_spec, with_unique_names
@@ -112,12 +113,26 @@ def infer(
         columns=tuple(column.report(*uses[column.name]) for column in found),
         num_rows=sample.num_rows,
         sample=sample,
-        notices=tuple(
+        notices=(*_shadow_notices(shadows), *_padding_notices(by_use["sparse"])),
+    )
+
+
+def _shadow_notices(shadows: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    for name, (label, text) in shadows.items():
+        yield (
             f"label {label!r}: column {name!r} {text} (learned on half of the rows, measured on the other): if it is "
             f"known only after the label, leave it out: --ignore {name}"
-            for name, (label, text) in shadows.items()
-        ),
-    )
+        )
+
+
+def _padding_notices(columns: Sequence[Column]) -> Iterator[str]:
+    for column in columns:
+        padded = padded_text(column.different) if column.ids == "texts" and not column.separator else ""
+        if padded:
+            yield (
+                f"column {column.name!r}: the blanks around texts such as {padded[:24]!r} are part of the values: "
+                "requests have to send them too, or take them out of the table"
+            )
 
 
 def _time_of(columns: Sequence[Column]) -> list[Column]:

@@ -33,6 +33,11 @@ def unit_of(number: float) -> str:
     return next((unit for unit, per in UNITS.items() if _FIRST * per <= number < _LAST * per), "")
 
 
+def unit_start(per_second: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the number of the first day in units that ``unit_of`` knows; ``per_second`` is how many make a second."""
+    return _FIRST * per_second
+
+
 def moments_of(array: pa.Array, form: str = "") -> pa.Array | None:
     """Return moments as timestamps without a zone, in UTC where they have one; null for missing ones.
 
@@ -75,11 +80,12 @@ def _timestamps(array: pa.Array) -> pa.Array | None:
 
 
 def _usual(texts: pa.Array) -> pa.Array:
-    """Return texts of dates without blanks around them and nanoseconds; null for zero dates."""
+    """Return texts of dates without blanks around them and before zones, and nanoseconds; null for zero dates."""
     texts = pc.utf8_trim_whitespace(texts)
     is_zero = pc.match_substring_regex(texts, _ZERO_DATE)
     texts = pc.if_else(is_zero, pa.scalar(None, texts.type), texts)
     texts = pc.replace_substring_regex(texts, r" ?(UTC|GMT)$", "Z")
+    texts = pc.replace_substring_regex(texts, r"(:\d\d(?:\.\d+)?) ([+-]\d\d(?::?\d\d)?)$", r"\1\2")
     return pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
 
 

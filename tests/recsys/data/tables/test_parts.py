@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +125,50 @@ def test_labels_of_a_part_may_not_be_missing(tmp_path: Path) -> None:
         DataError, match=r"a.parquet: column 'click': got no values, expected a label in each row"
     ):
         table_dataset(tmp_path, schema)
+
+
+def test_times_of_parts_may_count_in_several_units(tmp_path: Path) -> None:
+    seconds = [1_770_000_000 + 60 * i for i in range(_ROWS)]
+    half = _ROWS // 2
+    for name, rows, per in (("a", slice(0, half), 1_000_000), ("b", slice(half, None), 1)):
+        columns = {**_columns(rows), "ts": [per * second for second in seconds[rows]]}
+        parquet.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    schema = infer(tmp_path).schema
+    assert schema.time == "ts"
+    dataset = table_dataset(tmp_path, schema)
+    held_out = Examples.concatenate([block.take(np.arange(len(block))) for block in dataset.held_out()])
+    assert held_out.labels[:, 0].tolist() == _CLICKS[-len(held_out) :]
+    assert dataset.num_held_out_rows == _ROWS // 10
+    late = table_dataset(tmp_path, replace(schema, held_out_from=_moment(seconds[half])))
+    assert late.num_held_out_rows == half
+
+
+def _moment(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def test_lists_that_are_all_empty_in_a_part(tmp_path: Path) -> None:
+    half = _ROWS // 2
+    empty = pa.array([[]] * half, pa.list_(pa.null()))
+    parquet.write_table(pa.table({**_columns(slice(0, half)), "tags": empty}), tmp_path / "a.parquet")
+    lists = [[f"t{i % 3}"] * (i % 4) for i in range(half)]
+    parquet.write_table(pa.table({**_columns(slice(half, None)), "tags": lists}), tmp_path / "b.parquet")
+    bags = _read(tmp_path, infer(tmp_path).schema).bags["tags"]
+    assert np.diff(bags.offsets).tolist() == [0] * half + [i % 4 for i in range(half)]
+
+
+@pytest.mark.parametrize("ending", ["bz2", "gz", "lz4", "zst"])
+def test_compressed_files_that_were_put_together_are_read_to_their_end(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"a.csv.{ending}"
+    kind = {"bz2": "bz2", "gz": "gzip", "lz4": "lz4", "zst": "zstd"}[ending]
+    parts = []
+    for text in ("user_id,item,click\n" + "1,a,0\n2,b,1\n" * 9, "3,c,1\n" * 5):
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, kind) as file:
+            file.write(text.encode())
+        parts.append(sink.getvalue().to_pybytes())
+    path.write_bytes(b"".join(parts))
+    assert len(_read(path, infer(path).schema)) == 23
+    path.write_bytes(b"".join(parts)[:-9])
+    with pytest.raises(DataError, match=r"a.csv.*: cannot be read"):
+        infer(path)

@@ -132,3 +132,35 @@ def test_words_of_names_may_be_separated_by_any_mark(tmp_path: Path, name: str) 
     rows = "".join(f"{i % 2},{1_700_000_000_000 + 1000 * i},{i % 7}\n" for i in range(_ROWS))
     path.write_text(f"click,{name},user\n{rows}")
     assert _found(infer(path), name)[0] == "time"
+
+
+@pytest.mark.parametrize("text", [" {}", "{}   ", "  {} "])
+def test_blanks_around_texts_are_said_to_be_part_of_them(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.csv"
+    rows = "".join(f"{i % 2},{text.format(f'site {i % 3}')},s{i % 5}\n" for i in range(_ROWS))
+    path.write_text(f"click,site,other\n{rows}")
+    (notice,) = infer(path).notices
+    assert notice.startswith(
+        f"column 'site': the blanks around texts such as {text.format('site 0')!r} are part"
+    )
+
+
+@pytest.mark.parametrize("zone", [" -0800", " -08:00", "-08", " -08", "-0800"])
+@pytest.mark.parametrize("fraction", ["", ".5", ".123456789"])
+def test_dates_with_zones_as_databases_write_them(tmp_path: Path, zone: str, fraction: str) -> None:
+    path = tmp_path / "a.csv"
+    rows = "".join(
+        f"{i % 2},2026-03-0{1 + i % 7} 0{i % 10}:30:00{fraction}{zone},s{i % 4}\n" for i in range(_ROWS)
+    )
+    path.write_text(f"click,login_at,other\n{rows}")
+    schema = infer(path).schema
+    (block,) = rows_of(path, schema)
+    hours = block.take(np.arange(_ROWS)).bags["login_at_hour"].values
+    assert hours.tolist() == [8 + i % 10 for i in range(_ROWS)]
+
+
+def test_a_second_line_of_names_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(("click,item\n" + "".join(f"{i % 2},i{i % 3}\n" for i in range(9))) * 2)
+    with pytest.raises(DataError, match="column 'click': got its own name among the values"):
+        infer(path)
