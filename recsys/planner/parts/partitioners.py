@@ -39,6 +39,8 @@ class GreedyPerfPartitioner(Partitioner):
     def __init__(self, sort_by: SortBy = SortBy.STORAGE, balance_modules: bool = False) -> None:
         self._sort_by = sort_by
         self._balance_modules = balance_modules
+        # TorchRec's name: the ranks after the last partition, with the memory that is left and their time.
+        self._topology: Topology | None = None
 
     def partition(
         self,
@@ -78,6 +80,7 @@ class GreedyPerfPartitioner(Partitioner):
                     ranks.place_on_host(group)
                 case _:
                     ranks.place_on_hosts(group)
+        self._topology = ranks.left_of(storage_constraint)
         return plan
 
     def _in_order(self, options: list[ShardingOption]) -> list[list[ShardingOption]]:
@@ -164,6 +167,12 @@ class _Ranks:
                     if topology.hbm is None
                     else Storage(device_bytes, held.ddr, held.ssd)
                 )
+
+    def left_of(self, topology: Topology) -> Topology:
+        """Return a topology with the memory that is left and the time of what lies on the ranks."""
+        left = copy.copy(topology)
+        left.devices = self._devices
+        return left
 
     def place(self, shards: Sequence[Shard], ranks: Sequence[int], name: str) -> None:
         """Place shards on given ranks."""

@@ -254,3 +254,19 @@ def test_plans_are_reported(caplog: pytest.LogCaptureFixture) -> None:
         EmbeddingShardingPlanner(RANKS, 16, stats=EmbeddingStats()).plan(model(), SHARDERS)
     assert "plan of 6 tables for 4 ranks of cuda, batches of 16: 1 of 1 proposals fit" in caplog.text
     assert "rank 3: " in caplog.text
+
+
+def test_the_partitioner_keeps_what_is_left_of_the_ranks() -> None:
+    partitioner, proposal = (
+        GreedyPerfPartitioner(),
+        [o for o in options() if o.sharding_type == "table_wise"][:3],
+    )
+    plan = partitioner.partition(proposal, RANKS)
+    left = partitioner._topology
+    assert left is not None
+    for rank, device in enumerate(left.devices):
+        shards = [shard for option in plan for shard in option.shards if shard.rank == rank]
+        held = sum((shard.storage.hbm for shard in shards if shard.storage), 0)
+        assert device.storage.hbm == RANKS.devices[rank].storage.hbm - held
+        assert device.perf.total == pytest.approx(sum(shard.perf.total for shard in shards if shard.perf))
+    assert sum(device.perf.total for device in RANKS.devices) == 0
