@@ -34,8 +34,9 @@ SERVER = "recsys-serve"
 _NO_MEMORY = re.compile(
     "failed to map segment|[Cc]annot allocate memory|can't allocate memory|DefaultCPUAllocator|std::bad_alloc"
 )
-# torch 2.7 to 2.12 with fbgemm-gpu need about 0.6 GB to be imported.
+# torch 2.7 to 2.13 with fbgemm-gpu need about 0.6 GB to be imported; numpy, and gRPC with its threads, about 0.2 GB.
 _LEAST_ADDRESS_SPACE = 700 << 20
+_LEAST_WITHOUT_TORCH = 300 << 20
 _SHELLS = ("bash", "fish", "tcsh", "zsh")
 # Metavars of arguments whose values are paths but are not parsed as such.
 _PATHS = ("ARTIFACT", "DIR", "FILE", "PATH")
@@ -61,15 +62,15 @@ def near_misses(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(sorted(near))}?" if near else ""
 
 
-class _UnusableError(Exception):
-    """A package cannot be used; the message says what to install."""
+class UnusableError(Exception):
+    """A package cannot be used; the message says what to install, or what to raise. Commands end with it."""
 
 
 def _imported(module: str) -> Callable[[Sequence[str] | None], int]:
     """Return the main function of a module that imports torch and fbgemm-gpu.
 
     Raises:
-        _UnusableError: One of them is missing or cannot be loaded.
+        UnusableError: One of them is missing or cannot be loaded.
     """
     import logging
 
@@ -87,11 +88,11 @@ def _imported(module: str) -> Callable[[Sequence[str] | None], int]:
         from recsys.stack import unusable_package
 
         if _NO_MEMORY.search(str(error)):
-            raise _UnusableError(_out_of_memory()) from None
+            raise UnusableError(_out_of_memory()) from None
         unusable = unusable_package(error)
         if unusable is None:
             raise
-        raise _UnusableError(unusable) from None
+        raise UnusableError(unusable) from None
     finally:
         root.removeFilter(hold)
     for record in held:
@@ -136,15 +137,16 @@ def _ended_by_signals(program: str) -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def command(program: str, module: str) -> Callable[..., int]:
-    """Return the main function of a command that needs torch and fbgemm-gpu.
+def command(program: str, module: str, *, needs_torch: bool = True) -> Callable[..., int]:
+    """Return the main function of a command.
 
-    Its module is imported when it is called. If one of these packages is missing or cannot be loaded, the command says
-    in one line what to install, and its exit status is 2.
+    Its module is imported when it is called. If a package is missing or cannot be loaded, the command says in one line
+    what to install, and its exit status is 2.
 
     Args:
         program: The name of the command.
         module: The module whose ``main`` runs it.
+        needs_torch: Whether the module imports torch and fbgemm-gpu.
     """
 
     def main(argv: Sequence[str] | None = None) -> int:
@@ -154,7 +156,7 @@ def command(program: str, module: str) -> Callable[..., int]:
             return 0
         _open_standard_files()
         try:
-            _check_address_space()
+            check_address_space(needs_torch=needs_torch)
             with _ended_by_signals(program):
                 run = _imported(module)
                 _say_data_warnings(program)
@@ -162,7 +164,7 @@ def command(program: str, module: str) -> Callable[..., int]:
                     # It has handlers of its own from when it listens.
                     return run(argv)
             return run(argv)
-        except (_UnusableError, UnicodeEncodeError) as error:
+        except (UnusableError, UnicodeEncodeError) as error:
             text = str(error)
             if isinstance(error, UnicodeEncodeError):
                 from recsys.files import not_utf8
@@ -192,15 +194,15 @@ def _address_space() -> int | None:
     return None if limit == resource.RLIM_INFINITY else limit
 
 
-def _check_address_space() -> None:
-    """Check that torch can be loaded: with less address space it aborts the process.
+def check_address_space(*, needs_torch: bool = True) -> None:
+    """Check that torch, or numpy and gRPC, can be loaded: with less address space they abort the process.
 
     Raises:
-        _UnusableError: There is too little.
+        UnusableError: There is too little.
     """
     limit = _address_space()
-    if limit is not None and limit < _LEAST_ADDRESS_SPACE:
-        raise _UnusableError(_out_of_memory())
+    if limit is not None and limit < (_LEAST_ADDRESS_SPACE if needs_torch else _LEAST_WITHOUT_TORCH):
+        raise UnusableError(_out_of_memory())
 
 
 def _out_of_memory() -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.cli import Parser, VersionAction, add_program_options
+from recsys.cli import Parser, VersionAction, add_program_options, check_address_space
 from recsys.files import parse_json
 from recsys.rows.memory import NUMA, RowsMemory
 from serve.client import Client, Context, Settings
@@ -187,6 +187,7 @@ def _score(args: argparse.Namespace) -> int:
             f"got {args.address!r} with --input, expected the path of an artifact: a table is scored without a server"
         )
     # Torch and pyarrow are imported only when they are needed.
+    check_address_space()
     from serve.tools.bulk import BulkJob, predict_table
 
     job = BulkJob(

@@ -12,8 +12,19 @@ import pytest
 _ODD = os.fsdecode(b"\xff")
 
 
+#: A command line of each program whose module imports no torch.
+_LIGHT = {
+    "predict": ("127.0.0.1:1", "--random"),
+    "admin": ("127.0.0.1:1", "list"),
+    "bench": ("127.0.0.1:1",),
+}
+
+
 def run(*words: str, limit_kb: int | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", *words]
+    if words[0] in _LIGHT:
+        code = f"import sys; from serve.commands import {words[0]} as run; sys.exit(run(sys.argv[1:]))"
+        command = [sys.executable, "-c", code, *words[1:]]
     if limit_kb is not None:
         command = ["bash", "-c", f'ulimit -v {limit_kb}; exec "$@"', "bash", *command]
     return subprocess.run(
@@ -27,6 +38,22 @@ def test_too_little_address_space_is_one_line(module: str, limit_kb: int) -> Non
     ended = run(module, "missing", limit_kb=limit_kb)
     (line,) = ended.stderr.splitlines()
     assert "of address space; raise it (ulimit -v unlimited)" in line
+    assert ended.returncode == 2
+
+
+@pytest.mark.parametrize("limit_kb", [100_000, 130_000, 180_000, 300_000])
+@pytest.mark.parametrize("program", _LIGHT)
+def test_too_little_for_a_client_is_one_line(program: str, limit_kb: int) -> None:
+    ended = run(program, *_LIGHT[program], limit_kb=limit_kb)
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"recsys-{program}: out of memory: this process may have")
+    assert ended.returncode == 2
+
+
+def test_scoring_a_table_needs_room_for_torch(tmp_path: Path) -> None:
+    ended = run("predict", str(tmp_path), "--input", "t.csv", "--output", "o.csv", limit_kb=600_000)
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("recsys-predict: out of memory: this process may have")
     assert ended.returncode == 2
 
 
