@@ -20,7 +20,7 @@ from export.graph.device_check import check_devices
 from export.graph.floats import floats_for_whole_numbers
 from export.graph.inputs.binding import Binding
 from export.graph.inputs.computed import RequestFeatures
-from export.graph.inputs.forward import DEFAULT_OUTPUT, parts_of
+from export.graph.inputs.forward import DEFAULT_OUTPUT, flat_outputs, parts_of
 from export.graph.jagged_operators import bound_bags
 from export.graph.managed import FrozenCollisions, mapping_in_front
 from export.graph.passes import (
@@ -317,29 +317,25 @@ def as_answered(output: Tensor, is_integer: bool) -> Tensor:
 
 
 def named_outputs(outputs: Any) -> dict[str, Any]:
-    """Return a model's outputs by name, for any kind of result.
+    """Return a model's outputs by name, for any kind of result; what is within others by names with dots.
 
     Raises:
         ExportError: They are neither tensors nor containers of tensors by name or position.
     """
     if isinstance(outputs, Tensor) or is_traced(outputs):
         return {DEFAULT_OUTPUT: outputs}
-    named = parts_of(outputs)
-    if named is None:
+    if parts_of(outputs) is None:
         raise ExportError(
             f"outputs: got {type(outputs).__name__}, expected tensors, or a dict or tuple of them"
         )
+    named = dict(flat_outputs(outputs))
     for name, output in named.items():
-        if not isinstance(name, str) or not (isinstance(output, Tensor) or is_traced(output)):
-            got = type(output).__name__
-            others = [str(one) for one, part in named.items() if isinstance(part, Tensor) or is_traced(part)]
+        if not (isinstance(output, Tensor) or is_traced(output)):
+            others = [one for one, part in named.items() if isinstance(part, Tensor) or is_traced(part)]
             keep = f"; or keep the others: --outputs {','.join(others)}" if others else ""
-            if isinstance(output, dict) and output:
-                got = f"dict with {list(output)}"
-                keep = f"; or keep some of what is within, such as --outputs {name}.{next(iter(output))}"
             raise ExportError(
-                f"outputs[{name!r}]: got {got}, expected a tensor with one row per row of the batch (make sequences "
-                f"dense with to_padded_dense){keep}"
+                f"outputs[{name!r}]: got {type(output).__name__}, expected a tensor with one row per row of the batch "
+                f"(make sequences dense with to_padded_dense){keep}"
             )
     return named
 

@@ -23,6 +23,17 @@ _SIZED = (
     *("expand", "repeat", "tile", "view", "reshape", "narrow", "repeat_interleave", "unflatten", "roll"),
     *("new_zeros", "new_ones", "new_full", "new_empty"),
 )
+# Those of torch that have a constructor of their own.
+_LAYERS = tuple(
+    {
+        layer: None
+        for layer in vars(nn).values()
+        if isinstance(layer, type)
+        and issubclass(layer, nn.Module)
+        and layer is not nn.Module
+        and "__init__" in vars(layer)
+    }
+)
 _JAGGED = (JaggedTensor, KeyedJaggedTensor, KeyedTensor)
 
 
@@ -39,7 +50,26 @@ def patched(root: nn.Module) -> Iterator[None]:
         for name in _SIZED:
             stack.enter_context(_taking_sizes(name))
         stack.enter_context(patch.object(autocast, "__enter__", _refusing(autocast.__enter__)))
+        for layer in _LAYERS:
+            stack.enter_context(patch.object(layer, "__init__", _of_known_sizes(layer.__init__)))
         yield
+
+
+def _of_known_sizes(original: Callable[..., None]) -> Callable[..., None]:
+    """Return the constructor of a layer that takes traced sizes, such as ``nn.LayerNorm(x.size(-1))``."""
+
+    @wraps(original)
+    def init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        original(self, *map(_known, args), **{name: _known(value) for name, value in kwargs.items()})
+
+    return init
+
+
+def _known(value: Any) -> Any:
+    """Return a value with the numbers that all batches have in the places of traced ones."""
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(map(_known, value))
+    return value.tracer.known(value) if isinstance(value, fx.Proxy) else value  # type: ignore[attr-defined]
 
 
 @contextmanager

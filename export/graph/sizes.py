@@ -173,6 +173,10 @@ class Sizes:
                 self._asked += node.all_input_nodes
                 graph.erase_node(node)
 
+    def holds_tensors(self, node: fx.Node) -> bool:
+        """Return whether a node's value is a tensor, or holds some."""
+        return _holds_tensors(self._value(node))
+
     def num_parts(self, node: fx.Node) -> int | None:
         """Return how many parts a tuple, a list, or a tensor along its first dimension has; None if it is open."""
         value = self._value(node)

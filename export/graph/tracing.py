@@ -84,6 +84,17 @@ class ModelTracer(fx.Tracer):
         # Sizes are told in float32, whatever the layers' dtype is.
         return getattr(self.root, "_dense_dtype", found) if found is torch.float32 else found
 
+    def known(self, obj: fx.Proxy) -> Any:
+        """Return a traced size, or sizes, as numbers; what holds tensors as it is.
+
+        Raises:
+            TypeError: They differ between batches.
+        """
+        if self.sizes.holds_tensors(obj.node):
+            return obj
+        found = self.sizes.constant(obj.node)
+        return type(found)(map(_number, found)) if isinstance(found, (tuple, list)) else _number(found)
+
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         """Add a node, with the line of the model's code that asks for it."""
         node = super().create_node(*args, **kwargs)
@@ -203,6 +214,12 @@ def _explained(error: Exception, sizes: Sizes) -> tuple[Exception, str]:
     failed, node = sizes.failure
     line = node.meta.get(LINE)
     return failed, explained(failed, default="", place="" if line is None else str(line))
+
+
+def _number(found: Any) -> Any:
+    if found is OPEN or isinstance(found, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        raise TypeError("a size that differs between batches cannot be interpreted as an integer of a layer")
+    return found
 
 
 def _line_of_model() -> Line | None:

@@ -324,21 +324,21 @@ def _with_forward(model: nn.Module, taken: Sequence[_Field], call: Any) -> nn.Mo
 def _kept(outputs: Any, names: Sequence[str]) -> Any:
     if not names:
         return outputs
-    found = dict(_flat("", outputs))
+    found = dict(flat_outputs(outputs))
     unknown = [name for name in names if name not in found]
     if unknown:
         raise ExportError(f"outputs: got {unknown[0]!r}, expected some of {', '.join(found)}")
     return {name: found[name] for name in names}
 
 
-def _flat(name: str, output: Any) -> Iterator[tuple[str, Any]]:
+def flat_outputs(output: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Return the outputs within an output by their names: keys and fields, joined by dots."""
     parts = parts_of(output, "" if name else "output_")
     if parts is None:
         yield name or DEFAULT_OUTPUT, output
         return
     for part, value in parts.items():
-        yield from _flat(f"{name}.{part}" if name else str(part), value)
+        yield from flat_outputs(value, f"{name}.{part}" if name else str(part))
 
 
 def parts_of(output: Any, prefix: str = "output_") -> dict[Any, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -123,3 +123,44 @@ def test_a_target_of_other_devices_takes_float64_outputs_too(
     )
     found = report.differences[",".join(devices)]
     assert found["cast"] == found["score"] == report.differences["cpu"]["cast"]
+
+
+class _Tasks(NamedTuple):
+    click: Tensor
+    watch: list[Tensor]
+
+
+class _Nested(nn.Module):
+    """Heads in containers within containers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.ebc = EmbeddingBagCollection([bag("t", 20, 8, ["f"])])
+        self.heads = nn.ModuleDict({name: nn.Linear(8, 1) for name in ("click", "watch")})
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Any]:
+        found = self.ebc(features).values()
+        logits = {name: head(found).squeeze(1) for name, head in self.heads.items()}
+        return {
+            "logits": logits,
+            "tasks": _Tasks(click=logits["click"].sigmoid(), watch=[logits["watch"].exp(), found]),
+            "sum": logits["click"] + logits["watch"],
+        }
+
+
+def test_outputs_within_others_have_names_with_dots(tmp_path: Path) -> None:
+    model = _Nested()
+    _, artifact = exported(model, tmp_path / "a", data_type=DataType.FP32)
+    batch = batch_of(artifact.signature, 9)
+    with torch.no_grad():
+        expected = model(**arguments(artifact.signature, batch))
+    flat = {
+        "logits.click": expected["logits"]["click"],
+        "logits.watch": expected["logits"]["watch"],
+        "tasks.click": expected["tasks"].click,
+        "tasks.watch.0": expected["tasks"].watch[0],
+        "tasks.watch.1": expected["tasks"].watch[1],
+        "sum": expected["sum"],
+    }
+    assert_close(artifact.forward(*batch.inputs()), flat)

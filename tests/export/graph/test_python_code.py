@@ -83,6 +83,37 @@ class MadeInForward(Base):
         return nn.Sequential(nn.ReLU(), Pool())(y) + nn.CosineSimilarity()(x, y).unsqueeze(1) * x
 
 
+class LayersOfTracedSizes(Base):
+    def around(self, x: Tensor) -> Tensor:
+        y = nn.LayerNorm(x.size(-1))(x) + nn.LayerNorm(x.shape[1:], elementwise_affine=False)(x)
+        y = y + nn.LayerNorm([*x.shape[1:]])(x) + nn.LayerNorm(normalized_shape=x.shape[-1])(x)
+        y = nn.Softmax(dim=x.dim() - 1)(y) + nn.Hardtanh(-x.size(-1), float(x.shape[-1]))(y)
+        parts = nn.Unflatten(1, (x.size(1) // 8, 8))(y)
+        y = nn.GroupNorm(parts.size(1), parts.shape[1])(parts).flatten(1) + nn.RMSNorm(x.size(1))(x)
+        weighted: Tensor = Scaled(x.size(1))(
+            nn.AvgPool1d(x.size(1) // 8)(y.unsqueeze(1)).squeeze(1).repeat(1, 2)
+        )
+        return weighted
+
+
+class Scaled(nn.Module):
+    """A layer of the user's that makes one of torch's."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.norm(x) * 2
+        return found
+
+
+class LayerOfOpenSize(Base):
+    def around(self, x: Tensor) -> Tensor:
+        found: Tensor = nn.LayerNorm(x.size(0))(x.T).T
+        return found
+
+
 class NumpyConstants(Base):
     def __init__(self) -> None:
         super().__init__()
@@ -269,7 +300,8 @@ class _Own(nn.Module):
 @pytest.mark.parametrize(
     "make",
     [
-        *(StarShape, ListsOfParts, SortedAndZipped, LenElsewhere, MadeInForward, NumpyConstants),
+        *(StarShape, ListsOfParts, SortedAndZipped, LenElsewhere, MadeInForward, LayersOfTracedSizes),
+        *(NumpyConstants,),
         *(SizesOfConstants, AttentionWithoutDropout),
         *(NumpyOperators, Finfo, WholeNumbers, BoundMethods, LookupInAFunction, Scripted, Parametrized),
         *(pytest.param(OldWeightNorm, marks=WITHOUT_GRADIENTS), OwnLayerParametrized),
@@ -380,6 +412,7 @@ class TakesSequences(nn.Module):
             r"torch\.autocast to torch\.bfloat16 does not reach the graph\. At .*test_python_code\.py:\d+ in ",
         ),
         (Autocast, r"--dense-dtype bfloat16"),
+        (LayerOfOpenSize, r"differs between batches.*`found: Tensor = nn\.LayerNorm\(x\.size\(0\)\)"),
         (OpenLength, r"cannot be iterated.*`return x \+ sum.*Split it with unbind"),
         (
             WrongWithin,
