@@ -41,13 +41,14 @@ from export.report import ExportReport, TableReport
 from export.source.torchrec_modules import our_names, with_our_modules
 from export.tables.rows_file import drop_cached, write_rows
 from export.tables.tables import plan_tables
-from export.verify.bags import check_made_rows, with_bag_sizes
+from export.verify.bags import check_warm_up, with_bag_sizes
 from export.verify.compare import Difference
 from export.verify.linear_dtypes import LinearTrial, choose_linear_dtype, with_linear_dtype
 from export.verify.retrieval import check_options
 from export.verify.run import FloatOutputs, Verified, check_independence, float_outputs, verify
-from export.verify.samples import example_request, verification_samples
+from export.verify.samples import verification_samples
 from recsys.artifact.parts import MANIFEST_NAME, ROWS_NAME
+from recsys.artifact.ranking import picked
 from recsys.artifact.samples import Batch
 from recsys.embedding import FloatCollection
 from recsys.errors import ExportError, ManifestError
@@ -93,10 +94,10 @@ def export_model(
     ):
         work = destination.work
         prepared = prepare(model, config, progress)
-        floats = float_outputs(prepared)
+        prepared, floats = _with_float_outputs(prepared)
         prepared = with_bag_sizes(with_outputs(prepared, floats))
         check_independence(prepared)
-        check_made_rows(prepared)
+        check_warm_up(prepared)
         digests, errors = write_rows(work / ROWS_NAME, prepared.stored, prepared.weights, progress)
         targets = [write_graphs(prepared, target, work) for target in prepared.stored.envs]
         manifest = make_manifest(prepared, targets, digests, errors)
@@ -133,6 +134,28 @@ def export_model(
         seconds=time.monotonic() - started,
         notes=(*prepared.notes, *_products_note(prepared.config.linear_dtype)),
     )
+
+
+def _with_float_outputs(prepared: PreparedModel) -> tuple[PreparedModel, FloatOutputs]:
+    """Run the float model on the samples: on the rows of the training alone if it fails on the others.
+
+    Raises:
+        ExportError: The model fails on the samples, or its outputs cannot be served.
+    """
+    try:
+        return prepared, float_outputs(prepared)
+    except ExportError:
+        if not prepared.num_held:
+            raise
+    held = torch.arange(prepared.num_held)
+    prepared = replace(
+        prepared,
+        samples=picked(prepared.signature, prepared.samples, held),
+        clean=picked(prepared.signature, prepared.clean, held),
+        samples_source=f"{prepared.num_held} held-out rows of the training (the model fails on random ones)",
+        num_held=0,
+    )
+    return prepared, float_outputs(prepared)
 
 
 def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> PreparedModel:
@@ -191,9 +214,10 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         binding=binding,
         signature=signature,
         samples=samples.batch,
-        clean=_in_range(signature, samples.batch),
+        clean=in_range(signature, samples.batch),
         samples_source=samples.source,
-        examples=example_request(original, signature),
+        num_held=samples.num_held,
+        examples=samples.examples,
         dense_dtype=DENSE_DTYPES[config.dense_dtype],
         weights={
             table_path(path, name): weight
@@ -215,7 +239,7 @@ def _with_needed_tables(model: nn.Module, wanted: Wanted, declared: Declared) ->
     return pruned(model, collections, needed_rows(found))
 
 
-def _in_range(signature: Signature, samples: Batch) -> Batch:
+def in_range(signature: Signature, samples: Batch) -> Batch:
     """Return the samples for the float model: IDs that a policy accepts are taken modulo.
 
     Raw IDs, of managed tables and of those that mix all IDs, are not changed.

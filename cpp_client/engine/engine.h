@@ -79,7 +79,7 @@ class Engine {
   /// Sets the grpc.health.v1 status of a service; an empty name stands for the whole server.
   void SetHealth(const std::string& service, bool is_serving);
 
-  /// Loads an artifact and warms it up with made batches and with `warm_up` (serialized
+  /// Loads an artifact and warms it up with batches of its own and with `warm_up` (serialized
   /// recsys.v1.PredictRequests; those that do not match the model are skipped). Blocks. Throws
   /// Error.
   std::shared_ptr<Version> Open(const std::string& path, const VersionSettings& settings,

@@ -184,7 +184,10 @@ std::shared_ptr<const PreparedDelta> Model::PrepareDelta(const std::string& path
     // Check again: another delta may have been applied meanwhile.
     CheckState(header.base, *parts_->rows);
     for (const BlockChange& change : prepared->changes) change.Touch();
-    if (!dense.empty()) prepared->graphs = parts_->graphs->Exchanged(dense, signature());
+    if (!dense.empty()) {
+      prepared->graphs = parts_->graphs->Exchanged(dense, signature(),
+                                                   parts_->answers ? &*parts_->answers : nullptr);
+    }
     Synchronize(prepared->changes);
   } catch (const Error&) {
     throw;

@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "check/json/checked_json.h"
+#include "model/answers.h"
 #include "ops/torch/dtypes.h"
 #include "ops/torch/graph/direct.h"
 #include "ops/torch/graph/exchange.h"
@@ -170,7 +171,8 @@ void LoadedGraphs::Check(const DeltaHeader& header) const {
   }
 }
 
-GraphChange LoadedGraphs::Exchanged(const TensorMap& weights, const Signature& signature) {
+GraphChange LoadedGraphs::Exchanged(const TensorMap& weights, const Signature& signature,
+                                    const Answers* verified) {
   if (modules_.empty()) return Recompiled(weights);
   GraphChange change;
   std::vector<TensorMap> held;
@@ -202,7 +204,11 @@ GraphChange LoadedGraphs::Exchanged(const TensorMap& weights, const Signature& s
     set(held);
   }
   for (std::size_t form = 0; form < change.frozen.size(); ++form) {
-    for (int i = 0; i < kNumWarmUps; ++i) change.frozen[form].Call(FewRows(signature, form > 0));
+    const bool is_ranking = form > 0;
+    for (int i = 0; i < kNumWarmUps; ++i) {
+      change.frozen[form].Call(verified != nullptr ? verified->Inputs(is_ranking)
+                                                   : FewRows(signature, is_ranking));
+    }
   }
   return change;
 }

@@ -16,6 +16,7 @@
 #include "recsys/signature.h"
 
 namespace recsys {
+class Answers;
 namespace ops {
 class DirectGraph;
 }
@@ -73,8 +74,10 @@ class LoadedGraphs {
   void Check(const DeltaHeader& header) const;
 
   /// Returns the forms with other weights, by path in host memory, which Check has admitted. They
-  /// have been called until the executor has optimized them. Nothing changes yet.
-  GraphChange Exchanged(const TensorMap& weights, const Signature& signature);
+  /// have been called until the executor has optimized them, with the rows of `verified` unless it
+  /// is null. Nothing changes yet.
+  GraphChange Exchanged(const TensorMap& weights, const Signature& signature,
+                        const Answers* verified);
 
   /// Sets the new forms, while no batch runs.
   void Write(const GraphChange& change);

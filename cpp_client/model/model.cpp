@@ -23,6 +23,10 @@ Model::~Model() {
 
 const Signature& Model::signature() const { return parts_->signature(); }
 const ModelDescription& Model::description() const { return parts_->description; }
+const VerifiedRows& Model::verified_rows() const {
+  static const VerifiedRows none;
+  return parts_->answers ? parts_->answers->rows() : none;
+}
 std::string Model::rows_state() const { return parts_->rows->state(); }
 
 Outputs Model::Predict(const Batch& batch) const {

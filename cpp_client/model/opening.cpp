@@ -213,13 +213,15 @@ std::unique_ptr<Model::Parts> Opening::Run() {
   constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
   parts->checker.emplace(manifest().signature, RequestLimits{kAny, kAny, kAny});
   parts->rows = std::move(rows_);
+  const Json& answers = parts->rows->manifest.answers;
+  if (answers.is_object() && !answers.empty()) {
+    parts->answers.emplace(answers, parts->signature());
+  }
   return parts;
 }
 
 std::string Opening::Difference(const Model::Parts& parts) const {
-  const Json& answers = parts.rows->manifest.answers;
-  if (!answers.is_object() || answers.empty()) return {};
-  return Answers(answers, parts.signature()).Difference(*parts.graphs);
+  return parts.answers ? parts.answers->Difference(*parts.graphs) : std::string();
 }
 
 /// Says in which type linear layers multiply where it is not the target's.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "check/files/manifest.h"
+#include "model/answers.h"
 #include "model/device_rows.h"
 #include "model/graphs.h"
 #include "model/rows/rows_file.h"
@@ -41,6 +42,8 @@ struct LoadedRows {
 struct Model::Parts {
   std::shared_ptr<LoadedRows> rows;
   ModelDescription description;
+  /// Not set if the artifact holds none.
+  std::optional<Answers> answers;
   std::optional<LoadedGraphs> graphs;
   /// For programs that do no batching: accepts requests of any size.
   std::optional<RequestChecker> checker;

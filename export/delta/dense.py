@@ -22,14 +22,14 @@ from export.config import ExportConfig, read_of_forward
 from export.graph.inputs.forward import parameters
 from export.graph.inputs.pruning import features_of, pruned
 from export.graph.prepared import PreparedModel
-from export.pipeline import prepare, with_outputs
+from export.pipeline import in_range, prepare, with_outputs
 from export.verify.run import float_outputs
 from recsys import torchscript
 from recsys.artifact.graphs import dense_tensors, outside_collections
 from recsys.artifact.load import load_skeletons
 from recsys.artifact.manifest import Manifest
-from recsys.artifact.samples import made_batch
 from recsys.artifact.targets import DENSE_DTYPES, Target
+from recsys.artifact.warm_up import warm_up_rows
 from recsys.errors import ExportError
 from recsys.find_collections import find_collections
 from recsys.signature import IdPolicy
@@ -161,12 +161,12 @@ def _with_read_tables(model: nn.Module, manifest: Manifest) -> nn.Module:
 
 
 def _with_fitting_rows(prepared: PreparedModel, manifest: Manifest) -> PreparedModel:
-    """Return the model with samples whose bags have the sizes of the artifact's signature."""
+    """Return the model with samples that the artifact's model takes."""
     sizes = {feature.name: feature.num_ids for feature in manifest.signature.sparse}
     sparse = tuple(replace(f, num_ids=sizes.get(f.name)) for f in prepared.signature.sparse)
     signature = replace(prepared.signature, sparse=sparse)
-    rows = made_batch(signature, prepared.samples.num_rows)
-    return replace(prepared, signature=signature, samples=rows, clean=rows)
+    rows = warm_up_rows(signature, manifest.verified_rows(), prepared.samples.num_rows)
+    return replace(prepared, signature=signature, samples=rows, clean=in_range(signature, rows))
 
 
 def _read_back(prepared: PreparedModel, target: str, work: Path) -> list[ExportedProgram]:

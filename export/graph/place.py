@@ -92,10 +92,10 @@ _ADVICE = (
         "--dense-width NAME=N, or change what the layer takes",
     ),
     (
-        "index out of range",
-        "an ID lies beyond the rows that this layer has: look IDs up in an EmbeddingBagCollection or "
+        "index out of range|is out of bounds for dim",
+        "an ID or a position lies beyond the rows that this layer has: look IDs up in an EmbeddingBagCollection or "
         "EmbeddingCollection, which checks them, bring them into range in forward (clamp, %), or give --samples "
-        "whose IDs it has",
+        "with requests as the model expects them",
     ),
     (
         "tensors used as indices|scalar types: Long, Int|if input is 2D",

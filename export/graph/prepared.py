@@ -49,6 +49,7 @@ class PreparedModel:
         samples: The batch that the artifact is verified with.
         clean: The samples with IDs in range, for the float model.
         samples_source: In words where the samples come from.
+        num_held: How many of the samples, the first, are rows of the training with random ones behind them.
         examples: The rows that the model holds, as a request in JSON; empty without any that fit.
         dense_dtype: The dtype of the dense layers.
         weights: The float weight ``[R, D]`` of each table, by table path.
@@ -66,6 +67,7 @@ class PreparedModel:
     samples: Batch
     clean: Batch
     samples_source: str
+    num_held: int
     examples: Mapping[str, Any]
     dense_dtype: torch.dtype
     weights: Mapping[str, Tensor]

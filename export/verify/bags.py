@@ -1,19 +1,22 @@
-"""The sizes of bags that a model takes, where it does not take bags of any size.
+"""The sizes of bags that a model takes, where it does not take bags of any size; the rows that servers warm up with.
 
-Servers make rows to warm up with, and tools make random ones: the signature says how many IDs each bag must hold.
+Tools make random rows: the signature says how many IDs each bag must hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 
 from export.graph.prepared import PreparedModel
 from export.verify.reference import arguments, float_model
+from export.verify.samples import with_numbers_of
+from recsys.artifact.answers import MOST_IDS, few_rows
 from recsys.artifact.ranking import picked
-from recsys.artifact.samples import Batch, made_batch, random_batch, warm_up_sizes
+from recsys.artifact.samples import Batch, random_batch
+from recsys.artifact.warm_up import made_batch, warm_up_rows, warm_up_sizes
 from recsys.errors import ExportError
 from recsys.signature import Signature
 
@@ -25,33 +28,40 @@ def with_bag_sizes(prepared: PreparedModel) -> PreparedModel:
     """Return the model with ``SparseInput.num_ids`` in its signature, for the inputs that need them.
 
     The sizes are those of the first sample with which it takes made rows, if there is one. An input does not need its
-    own if the model takes both one ID and random numbers of IDs in its bags.
+    own if the model takes both one ID and random numbers of IDs in its bags. Made rows have numbers of the samples.
     """
     plain = prepared.signature
-    if _failure(prepared, plain) is None and _takes_drawn(prepared, plain):
+    if _failure_of_sizes(prepared, plain) is None and _takes_drawn(prepared, plain):
         return prepared
     lengths = prepared.samples.lengths.view(len(plain.sparse), prepared.samples.num_rows)
     for sizes in dict.fromkeys(zip(*lengths.tolist(), strict=True)):
         sized = _sized(plain, sizes)
-        if _failure(prepared, sized) is None:
+        if _failure_of_sizes(prepared, sized) is None:
             return replace(prepared, signature=_only_needed(prepared, sized))
     return prepared
 
 
-def check_made_rows(prepared: PreparedModel) -> None:
-    """Verify that the model takes the rows that servers warm up with.
+def check_warm_up(prepared: PreparedModel) -> None:
+    """Verify that the model takes the rows that servers warm up with, in the numbers in which they do.
 
     Raises:
         ExportError: It fails on them.
     """
-    failure = _failure(prepared, prepared.signature)
+    signature = prepared.signature
+    few = few_rows(signature, prepared.clean)
+    verified = None if few is None else picked(signature, prepared.clean, few)
+    failure = _failure(prepared, lambda num_rows: warm_up_rows(signature, verified, num_rows))
     if failure is None:
         return
     num_rows, error = failure
+    failed = f"{type(error).__name__}: {error}. Servers warm up with such rows: expected it to take"
+    if verified is not None:
+        raise ExportError(
+            f"model: forward failed on {num_rows} rows, the samples over and over: {failed} any number of rows"
+        ) from error
     raise ExportError(
-        f"model: forward failed on {num_rows} made row{'s'[: num_rows - 1]}: {type(error).__name__}: {error}. "
-        "Servers warm up with such rows: expected it to take zeros for dense inputs, and any IDs of the tables, as "
-        "many in each bag as a sample has"
+        f"model: forward failed on {num_rows} made rows: {failed} zeros for dense inputs, and any IDs of the tables, "
+        f"as many in each bag as a sample has; or give --samples with at most {MOST_IDS} IDs in a row"
     ) from error
 
 
@@ -68,33 +78,34 @@ def _only_needed(prepared: PreparedModel, sized: Signature) -> Signature:
     for i in range(len(sized.sparse)):
         sizes = [None if i == at else use.num_ids for at, use in enumerate(sized.sparse)]
         without = _sized(sized, sizes)
-        if _failure(prepared, without) is None and _takes_drawn(prepared, without):
+        if _failure_of_sizes(prepared, without) is None and _takes_drawn(prepared, without):
             sized = without
     return sized
 
 
 def _takes_drawn(prepared: PreparedModel, signature: Signature) -> bool:
-    """Return whether the model takes rows with bags of random sizes, where the signature names none.
-
-    Their numbers are zeros: some stand for IDs, and random ones would be out of range.
-    """
+    """Return whether the model takes rows with bags of random sizes, where the signature names none."""
     generator = torch.Generator().manual_seed(_SEED)
     rows = random_batch(signature, _NUM_ROWS, generator, known_ids=prepared.managed.known_ids)
-    zeros = tuple(torch.zeros_like(numbers) for numbers in rows.dense)
-    return _failure_on(prepared, replace(rows, dense=zeros)) is None
+    return _failure_on(prepared, with_numbers_of(prepared.clean, rows, signature)) is None
 
 
-def _failure(prepared: PreparedModel, signature: Signature) -> tuple[int, Exception] | None:
-    """Return on how many made rows the model fails, of the batches with which servers warm up, and why."""
-    for num_requests, num_rows in warm_up_sizes(signature):
-        of_each = torch.arange(num_rows).repeat(num_requests)
-        if len(of_each) == 1:
+def _failure_of_sizes(prepared: PreparedModel, signature: Signature) -> tuple[int, Exception] | None:
+    """Return on how many rows with bags of these sizes the model fails, and why."""
+    return _failure(prepared, lambda n: with_numbers_of(prepared.clean, made_batch(signature, n), signature))
+
+
+def _failure(prepared: PreparedModel, rows_of: Callable[[int], Batch]) -> tuple[int, Exception] | None:
+    """Return on how many rows the model fails, of the batches with which servers warm up, and why."""
+    for num_requests, of_each in warm_up_sizes(prepared.signature):
+        num_rows = num_requests * of_each
+        if num_rows == 1:
             # A float model may lose the dimension of a single row (``squeeze()``). Its graph does not, and is verified
             # on one row.
             continue
-        error = _failure_on(prepared, picked(signature, made_batch(signature, num_rows), of_each))
+        error = _failure_on(prepared, rows_of(num_rows))
         if error is not None:
-            return len(of_each), error
+            return num_rows, error
     return None
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from export.graph.prepared import PreparedModel
+from export.verify.samples import with_numbers_of
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.parts import MANIFEST_NAME
@@ -73,7 +74,7 @@ def choose_linear_dtype(prepared: PreparedModel, work: Path, manifest: Manifest)
         prepared.progress("linear types", i, len(LINEAR_DTYPES))
         (work / MANIFEST_NAME).write_text(with_linear_dtype(manifest, dtype).dumps())
         artifacts[dtype] = load_artifact(work, target=manifest.targets[0].name, verify_checksums=False)
-    speeds = _us_per_row(artifacts)
+    speeds = _us_per_row(artifacts, prepared)
     inputs = prepared.samples.inputs()
     outputs = {dtype: artifact.forward(*inputs) for dtype, artifact in artifacts.items()}
     exact = outputs["float32"]
@@ -113,11 +114,12 @@ def with_linear_dtype(manifest: Manifest, dtype: str) -> Manifest:
     )
 
 
-def _us_per_row(artifacts: Mapping[str, LoadedArtifact]) -> dict[str, float]:
+def _us_per_row(artifacts: Mapping[str, LoadedArtifact], prepared: PreparedModel) -> dict[str, float]:
     """Return the processor time of each, measured in turns, so that noise affects all of them equally."""
     signature = next(iter(artifacts.values())).signature
     generator = torch.Generator().manual_seed(_SEED)
-    batches = [random_batch(signature, BATCH_ROWS, generator).inputs() for _ in range(_NUM_BATCHES)]
+    drawn = [random_batch(signature, BATCH_ROWS, generator) for _ in range(_NUM_BATCHES)]
+    batches = [with_numbers_of(prepared.samples, rows, signature).inputs() for rows in drawn]
     rounds: dict[str, list[float]] = {dtype: [] for dtype in artifacts}
     with torch.inference_mode():
         for number in range(_NUM_ROUNDS + 1):

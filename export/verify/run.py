@@ -36,6 +36,7 @@ from export.verify.ranking import Predict, PredictRanking, check_ranking
 from export.verify.reference import Reference, arguments, float_model, oracles, with_collections
 from export.verify.retrieval import ItemScores, comparable, item_scores
 from export.verify.rows import check_rows
+from export.verify.samples import with_numbers_of
 from export.verify.shapes import request_outputs, signature_outputs
 from export.verify.variation import hardly_varying
 from recsys.artifact.answers import Answers, few_rows
@@ -175,6 +176,7 @@ def check_independence(prepared: PreparedModel) -> None:
     if batch.num_rows < 2:
         known_ids = prepared.managed.known_ids
         batch = random_batch(signature, _NUM_ROWS, torch.Generator().manual_seed(_SEED), known_ids=known_ids)
+        batch = with_numbers_of(prepared.clean, batch, signature)
 
     def predict(rows: Batch) -> dict[str, Tensor]:
         return comparable(*_predicted(prepared, model, rows))
@@ -300,13 +302,18 @@ def _answers(prepared: PreparedModel, reference: Reference) -> dict[str, Any]:
     """Return some rows and what the model makes of them, by which loaders check operators; empty without any."""
     signature, samples = prepared.signature, prepared.samples
     rows = few_rows(signature, samples)
-    if rows is None or reference.scores is not None:
-        return {}  # the items that score best tell little: equal scores have them in any order
-    outputs, _ = reference.of(rows)
+    if rows is None:
+        return {}
+    # The items that score best tell little: equal scores have them in any order.
+    outputs = reference.of(rows)[0] if reference.scores is None else {}
     tolerance = max(
         END_TO_END_TOLERANCES[prepared.dense_dtype], LINEAR_TOLERANCES[prepared.config.linear_dtype]
     )
-    floats = {output.name: outputs[output.name] for output in signature.outputs if not output.is_integer}
+    floats = {
+        output.name: outputs[output.name]
+        for output in signature.outputs
+        if output.name in outputs and not output.is_integer
+    }
     return Answers(batch=picked(signature, samples, rows), outputs=floats, tolerance=tolerance).to_json()
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,17 @@ from torch import Tensor, nn
 from export.config import ExportConfig
 from export.graph.inputs.binding import schema_of
 from export.verify.retrieval import num_samples
-from recsys.artifact.samples import Batch, batch_of_request, joined, random_batch, read_samples
+from recsys.artifact.ranking import picked
+from recsys.artifact.samples import (
+    Batch,
+    batch_of_request,
+    joined,
+    random_batch,
+    read_samples,
+    request_of_batch,
+)
 from recsys.errors import ExportError
-from recsys.example_rows import ExampleRows, example_rows_of
+from recsys.example_rows import example_rows_of
 from recsys.schema import Schema
 from recsys.signature import Signature
 
@@ -25,15 +34,26 @@ SAMPLES_SEED = 20260101
 #: Random rows beside those of a checkpoint: their IDs are of whole tables.
 _NUM_RANDOM = 64
 _MOST_TABLE_ROWS = 4096
+#: Of the user's rows in an artifact, and of their text.
+_MOST_EXAMPLES, _MOST_BYTES = 256, 1 << 20
 _JSON_SUFFIXES = (".json", ".jsonl", ".ndjson", ".txt")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """The batch, and in words where it comes from."""
+    """Rows to verify with.
+
+    Attributes:
+        batch: The rows.
+        source: In words where they come from.
+        num_held: How many of them, the first, are rows of the training with random ones behind them.
+        examples: Some of them as a request in JSON, if they are the user's; else empty.
+    """
 
     batch: Batch
     source: str
+    examples: Mapping[str, Any]
+    num_held: int = 0
 
 
 def verification_samples(
@@ -52,42 +72,61 @@ def verification_samples(
     """
     schema = schema_of(model)
     if config.samples is not None:
-        batch = _of_file(config.samples, signature, schema)
-        return Samples(batch=batch, source=f"{batch.num_rows} rows of {config.samples.name}")
+        batch, examples = _of_file(config.samples, signature, schema)
+        source = f"{batch.num_rows} rows of {config.samples.name}"
+        return Samples(batch=batch, source=source, examples=examples)
     held = example_rows_of(model)
-    found = None if held is None else _batch_of(held, signature)
+    examples = {} if held is None else held.request(signature) or {}
+    found = _batch_of(examples, signature) if examples else None
     wanted = NUM_SAMPLES if found is None else _NUM_RANDOM
     generator = torch.Generator().manual_seed(SAMPLES_SEED)
     num_rows = num_samples(model, wanted)
     drawn = random_batch(signature, num_rows, generator, known_ids=known_ids, schema=schema)
     if found is None:
         why = "the checkpoint holds none" if held is None else "those of the checkpoint have other inputs"
-        return Samples(batch=drawn, source=f"{num_rows} random rows ({why})")
+        return Samples(batch=drawn, source=f"{num_rows} random rows ({why})", examples={})
     return Samples(
-        batch=joined([found, drawn]),
-        source=f"{found.num_rows} held-out rows of the training, {num_rows} random rows",
+        batch=joined([found, with_numbers_of(found, drawn, signature)]),
+        source=f"{found.num_rows} held-out rows of the training, {num_rows} with random IDs",
+        examples=examples,
+        num_held=found.num_rows,
     )
 
 
-def example_request(model: nn.Module, signature: Signature) -> dict[str, Any]:
-    """Return the example rows that a model holds as a request in JSON; empty without any that fit."""
-    held = example_rows_of(model)
-    if held is None or _batch_of(held, signature) is None:
-        return {}
-    return held.request(signature) or {}
+def with_numbers_of(samples: Batch, rows: Batch, signature: Signature) -> Batch:
+    """Return rows with the dense numbers of samples, and with their IDs where no table bounds them.
+
+    Models may take such numbers for positions, and fail on any others.
+    """
+
+    def in_turn(held: Tensor, count: int) -> Tensor:
+        return held.index_select(0, torch.arange(count) % len(held))
+
+    def by_feature(batch: Batch) -> tuple[Tensor, ...]:
+        counts = batch.lengths.view(len(signature.sparse), batch.num_rows).sum(dim=1)
+        return torch.split(batch.values, counts.tolist())
+
+    values = [
+        in_turn(sampled, len(ids)) if not use.tables and len(sampled) else ids
+        for use, ids, sampled in zip(signature.sparse, by_feature(rows), by_feature(samples), strict=True)
+    ]
+    return replace(
+        rows,
+        dense=tuple(in_turn(dense, rows.num_rows) for dense in samples.dense),
+        values=torch.cat(values) if values else rows.values,
+    )
 
 
-def _batch_of(rows: ExampleRows, signature: Signature) -> Batch | None:
-    request = rows.request(signature)
-    if request is None:
-        return None
+def _batch_of(request: Mapping[str, Any], signature: Signature) -> Batch | None:
     try:
         return batch_of_request(request, signature, "examples")
     except ValueError:  # such as IDs that an option of the export refuses
         return None
 
 
-def _of_file(path: Path, signature: Signature, schema: Schema | None) -> Batch:
+def _of_file(path: Path, signature: Signature, schema: Schema | None) -> tuple[Batch, Mapping[str, Any]]:
+    """Return the rows of a file, and some of them as a request in JSON."""
+    examples = None
     if path.is_file() and path.suffix in _JSON_SUFFIXES:
         batch = read_samples(path, signature)
     else:
@@ -110,6 +149,11 @@ def _of_file(path: Path, signature: Signature, schema: Schema | None) -> Batch:
                     "expected requests in JSON, one a line"
                 )
             batch = batch_of_request(request, signature, path.name)
+            examples = rows.first(_MOST_EXAMPLES).request(signature)
     if not batch.num_rows:
         raise ExportError(f"samples: got {path.name!r} without rows, expected at least one")
-    return batch
+    if examples is None:
+        first = picked(signature, batch, torch.arange(min(batch.num_rows, _MOST_EXAMPLES)))
+        examples = request_of_batch(first, signature)
+    is_small = examples is not None and len(json.dumps(examples)) <= _MOST_BYTES
+    return batch, examples if examples is not None and is_small else {}

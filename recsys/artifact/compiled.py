@@ -24,6 +24,7 @@ from torch import Tensor
 import recsys.ops  # noqa: F401  (loads the operators that graphs name)
 from recsys.artifact.graphs import can_exchange
 from recsys.artifact.inputs import checked_inputs
+from recsys.artifact.samples import Batch
 from recsys.artifact.targets import CompiledGraph, RankingGraph, Target, TensorInfo
 from recsys.errors import ManifestError, TargetError
 from recsys.kernels import operators
@@ -329,7 +330,7 @@ class CompiledChange:
     replaced: Mapping[str, Tensor]
     replaced_forms: tuple[Form, ...]
 
-    def warm(self, signature: Signature) -> None:
+    def warm(self, signature: Signature, verified: Batch | None) -> None:
         """Do nothing: compiled graphs are as fast in the first call as in later ones."""
 
     def write(self) -> None:

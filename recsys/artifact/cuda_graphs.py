@@ -24,8 +24,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from recsys.artifact.cuda_recorder import CudaRecorder, Recorder
-from recsys.artifact.samples import Batch, made_batch
+from recsys.artifact.samples import Batch
 from recsys.artifact.targets import Target
+from recsys.artifact.warm_up import warm_up_rows
 from recsys.errors import TargetError
 from recsys.signature import Signature
 
@@ -70,15 +71,19 @@ class Capture:
         signature: Of the model.
         device: The model's.
         recorder: Makes what records the work of the device, once for each version of the weights.
+        verified: Rows that the model takes; None without any.
     """
 
     options: CudaGraphOptions
     signature: Signature
     device: torch.device
     recorder: Callable[[torch.device], Recorder]
+    verified: Batch | None = None
 
     @staticmethod
-    def on_target(target: Target, signature: Signature, options: CudaGraphOptions) -> Capture:
+    def on_target(
+        target: Target, signature: Signature, options: CudaGraphOptions, verified: Batch | None = None
+    ) -> Capture:
         """Return how to record batches of a target.
 
         Raises:
@@ -94,7 +99,13 @@ class Capture:
             why = "expected pooled lookups alone: the sizes of sequences follow the IDs of a batch"
         if why:
             raise _refused(options, target, why)
-        return Capture(options=options, signature=signature, device=devices.pop(), recorder=CudaRecorder)
+        return Capture(
+            options=options,
+            signature=signature,
+            device=devices.pop(),
+            recorder=CudaRecorder,
+            verified=verified,
+        )
 
 
 def check_recordable(module: Any, target: Target, options: CudaGraphOptions) -> None:
@@ -196,7 +207,7 @@ class _Bucket:
         self.num_rows = num_rows
         per_row = options.ids_per_row or _IDS_PER_BAG * len(signature.sparse)
         self.max_ids = max(num_rows * per_row, _LEAST_IDS)
-        made = made_batch(signature, num_rows)
+        made = warm_up_rows(signature, capture.verified, num_rows)
         parts, self._sizes = module.to_send(*made.inputs())
         fewest, _ = module.to_send(*_with_fewest_ids(made, signature).inputs())
         # The parts that hold something for each ID, whose size tells two batches of the same rows apart.

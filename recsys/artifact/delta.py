@@ -124,7 +124,7 @@ def prepare(loaded: LoadedRows, path: str | os.PathLike[str]) -> PreparedDelta:
             graphs = loaded.graphs.exchanged(dense) if dense and loaded.graphs is not None else None
             _synchronize(changes)
         if graphs is not None:
-            graphs.warm(loaded.manifest.signature)
+            graphs.warm(loaded.manifest.signature, loaded.manifest.verified_rows())
         return PreparedDelta(
             digest=file.digest,
             base=header.base,

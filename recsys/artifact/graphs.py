@@ -16,8 +16,9 @@ from torch import Tensor
 
 from recsys import torchscript
 from recsys.artifact.cuda_graphs import METHODS, BucketedForward, Capture, check_recordable
-from recsys.artifact.samples import fewest_rows
+from recsys.artifact.samples import Batch, fewest_rows
 from recsys.artifact.targets import RankingGraph, Target
+from recsys.artifact.warm_up import warm_up_inputs, warm_up_rows
 from recsys.errors import ManifestError, TargetError
 from recsys.kernels import operators
 from recsys.sharding.plan.device_rows import DeviceRows
@@ -183,16 +184,21 @@ class GraphChange:
     forms: Forms
     replaced_forms: Forms
 
-    def warm(self, signature: Signature) -> None:
+    def warm(self, signature: Signature, verified: Batch | None) -> None:
         """Call the new forms until the executor has optimized them, so that the first batch does not wait for it.
+
+        Args:
+            signature: Of the model.
+            verified: See ``recsys.artifact.warm_up``.
 
         Raises:
             RuntimeError: A form fails; torch's words.
         """
+        rows = warm_up_rows(signature, verified, fewest_rows(signature))
         with torch.inference_mode():
             for form, module in enumerate(self.forms.modules):
                 for _ in range(_NUM_WARM_UPS):
-                    module.forward(*_few_rows(signature, is_ranking=form > 0))
+                    module.forward(*warm_up_inputs(signature, rows, is_ranking=form > 0))
 
     def write(self) -> None:
         """Set the new forms."""
@@ -211,24 +217,6 @@ class GraphChange:
 
 # The executor profiles a graph in its first call, and optimizes it in the second.
 _NUM_WARM_UPS = 2
-
-
-def _few_rows(signature: Signature, *, is_ranking: bool) -> list[Tensor]:
-    """Return the inputs of the fewest rows, for the plain or the ranking form.
-
-    Bags are empty, or hold as many IDs as the model takes.
-    """
-    num_rows = fewest_rows(signature)
-    shared = signature.context if is_ranking else ()
-    inputs = [torch.zeros(1 if d.name in shared else num_rows, d.width) for d in signature.dense]
-    parts = [(1, signature.context_sparse), (num_rows, signature.row_sparse)]
-    for num_bags, uses in parts if is_ranking else [(num_rows, signature.sparse)]:
-        lengths = torch.tensor([use.num_ids or 0 for use in uses], dtype=torch.int64)
-        num_ids = num_bags * int(lengths.sum())
-        inputs += [lengths.repeat_interleave(num_bags), torch.zeros(num_ids, dtype=torch.int64)]
-        if signature.is_weighted:
-            inputs.append(torch.ones(num_ids))
-    return [*inputs, torch.zeros(num_rows, dtype=torch.int64)] if is_ranking else inputs
 
 
 def place(module: torch.jit.ScriptModule, graph: Target | RankingGraph, ranks: Sequence[DeviceRows]) -> None:

@@ -209,7 +209,9 @@ def _load(
     where = Path(path)
     manifest = read_manifest(where)
     chosen = _choose(manifest, target)
-    capture = Capture.on_target(chosen, manifest.signature, cuda_graphs) if cuda_graphs.rows else None
+    capture = None
+    if cuda_graphs.rows:
+        capture = Capture.on_target(chosen, manifest.signature, cuda_graphs, manifest.verified_rows())
     if chosen.skeleton is None:
         return _load_compiled(path, chosen.name, verify_checksums, memory, own_operators)
     if where.is_dir():
@@ -268,9 +270,9 @@ def _checked(load: Callable[[bool], LoadedArtifact], own_operators: bool) -> Loa
     manifest, target = loaded.manifest, loaded.target
     if own_operators and target.linear_dtype != "float32":
         _log_products(target)
-    if not own_operators or not loaded.has_own_operators or not manifest.answers:
+    answers = Answers.from_json(manifest.answers, manifest.signature) if manifest.answers else None
+    if not own_operators or not loaded.has_own_operators or answers is None:
         return loaded
-    answers = Answers.from_json(manifest.answers, manifest.signature)
     difference = answers.difference(loaded.graphs.calls, manifest.signature)
     if not difference:
         return loaded

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from recsys.artifact.answers import Answers
 from recsys.artifact.samples import Batch, batch_of_request
 from recsys.artifact.targets import (
     Target,
@@ -142,6 +143,14 @@ class Manifest:
             return batch_of_request(self.examples, self.signature, "manifest.examples")
         except ValueError as error:
             raise ManifestError(str(error)) from None
+
+    def verified_rows(self) -> Batch | None:
+        """Return rows that the model takes, as its export has verified; None without any.
+
+        Raises:
+            ManifestError: They are damaged.
+        """
+        return Answers.from_json(self.answers, self.signature).batch if self.answers else None
 
     @property
     def format_version(self) -> int:

@@ -12,6 +12,7 @@ with a hash may be texts. ``null`` is a missing number of an input that takes mi
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -21,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -62,44 +62,6 @@ class Batch:
 def fewest_rows(signature: Signature) -> int:
     """Return the rows of the smallest batch that exports verify: rows that belong together may not be alone."""
     return 2 if signature.by_request else 1
-
-
-#: The batches with which servers warm up: requests, and the rows of each. One request and many, because batches are put
-#: together in different ways.
-WARM_UP_SIZES = ((1, 1), (1, 2), (2, 1), (8, 1), (32, 1), (1, 64), (128, 1))
-#: The same where a batch is one request: the model may take few numbers of rows.
-WARM_UP_SIZES_BY_REQUEST = ((1, 2),)
-
-
-def warm_up_sizes(signature: Signature) -> tuple[tuple[int, int], ...]:
-    """Return the batches with which servers warm a model up: requests, and the rows of each."""
-    return WARM_UP_SIZES_BY_REQUEST if signature.by_request else WARM_UP_SIZES
-
-
-def spread_ids(uses: Sequence[SparseInput], num_rows: int) -> tuple[list[int], npt.NDArray[np.int64]]:
-    """Return the length of each input's bags, and the IDs of all inputs.
-
-    They are spread over each table, so that its pages are read. Servers warm up with such rows, and exports verify that
-    the model takes them.
-    """
-    lengths = [1 if use.num_ids is None else use.num_ids for use in uses]
-    spread = [
-        np.linspace(0, (use.id_limit or 1) - 1, num_rows * length, dtype=np.int64)
-        for use, length in zip(uses, lengths, strict=True)
-    ]
-    return lengths, np.concatenate([np.empty(0, np.int64), *spread])
-
-
-def made_batch(signature: Signature, num_rows: int) -> Batch:
-    """Return a batch of zeros and spread IDs; see ``spread_ids``."""
-    lengths, values = spread_ids(signature.sparse, num_rows)
-    return Batch(
-        dense=tuple(torch.zeros(num_rows, d.width) for d in signature.dense),
-        lengths=torch.tensor(lengths, dtype=torch.int64).repeat_interleave(num_rows),
-        values=torch.from_numpy(values),
-        weights=torch.ones(values.size) if signature.is_weighted else None,
-        num_rows=num_rows,
-    )
 
 
 def random_batch(
@@ -256,6 +218,42 @@ def batch_of_request(data: Any, signature: Signature, at: str) -> Batch:
         ValueError: A field is wrong; the message names it, what was found and what was expected.
     """
     return _joined([_checked(data, signature, at)], signature)
+
+
+def request_of_batch(batch: Batch, signature: Signature) -> dict[str, Any] | None:
+    """Return a batch as a request in JSON, which ``batch_of_request`` reads; None if it holds an infinite number."""
+    if any(bool(dense.isinf().any()) for dense in batch.dense):
+        return None
+    bags = _bags(batch.values.tolist(), batch.lengths.tolist())
+    of_name = {
+        use.name: bags[i * batch.num_rows : (i + 1) * batch.num_rows]
+        for i, use in enumerate(signature.sparse)
+    }
+    request: dict[str, Any] = {
+        "dense": {
+            use.name: [[_short(number) for number in row] for row in dense.numpy()]
+            for use, dense in zip(signature.dense, batch.dense, strict=True)
+        },
+        "sparse": of_name,
+    }
+    if batch.weights is not None:
+        weights = _bags([_short(number) for number in batch.weights.numpy()], batch.lengths.tolist())
+        request["weights"] = {
+            use.name: weights[i * batch.num_rows : (i + 1) * batch.num_rows]
+            for i, use in enumerate(signature.sparse)
+            if use.weighted
+        }
+    return request
+
+
+def _bags(values: Sequence[Any], lengths: Sequence[int]) -> list[list[Any]]:
+    rest = iter(values)
+    return [list(itertools.islice(rest, length)) for length in lengths]
+
+
+def _short(number: np.float32) -> float | None:
+    """Return a float32 number with as few digits as tell it, None for NaN."""
+    return None if np.isnan(number) else float(str(number))
 
 
 def joined(batches: Sequence[Batch]) -> Batch:

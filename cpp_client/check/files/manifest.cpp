@@ -358,8 +358,7 @@ Manifest ReadManifest(std::string_view content) {
   }
   try {
     Manifest manifest = FromJson(data);
-    data["manifest_sha256"] = digest;
-    manifest.digest = Sha256Hex(IndentedJson(data) + "\n").substr(0, kDigestDigits);
+    manifest.digest = Sha256Hex(content).substr(0, kDigestDigits);
     return manifest;
   } catch (const PlanError& error) {
     throw Error(ErrorKind::kManifest, std::string("manifest: ") + error.what());

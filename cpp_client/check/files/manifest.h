@@ -103,7 +103,7 @@ struct Manifest {
   /// Rows with the answers that the export has verified; null without any.
   Json answers;
   /// The artifact's content-based name: twelve hexadecimal digits of the SHA-256 of the manifest's
-  /// text, also of fields that this reader does not know.
+  /// bytes.
   std::string digest;
 
   /// The first version of the format whose readers can load every target.

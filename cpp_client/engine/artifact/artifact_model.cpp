@@ -46,7 +46,8 @@ OpenedModel OpenArtifact(const std::string& path, const VersionSettings& setting
   info.torch_version = description.torch_version;
   info.fbgemm_version = description.fbgemm_version;
   info.rows_pages = description.rows_pages;
-  return {std::make_unique<ArtifactModel>(std::move(model)), std::move(info)};
+  VerifiedRows rows = model.verified_rows();
+  return {std::make_unique<ArtifactModel>(std::move(model)), std::move(info), std::move(rows)};
 }
 
 }  // namespace recsys

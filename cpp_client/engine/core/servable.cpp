@@ -22,13 +22,15 @@ Servable::Servable(OpenedModel opened, VersionSettings settings, Deliver deliver
       signature_(model_->signature()),
       settings_(std::move(settings)),
       checker_(signature_, LimitsOfRequests(settings_.limits), settings_.allow_non_finite),
+      rows_(std::move(opened.rows)),
       executor_(std::make_unique<Executor>(*this, std::move(deliver), std::move(clock))) {}
 
 Servable::~Servable() { Close(); }
 
 void Servable::Open(const std::vector<std::string>& warm_up) {
   try {
-    std::vector<WarmUpBatch> batches = MadeBatches(signature_, settings_.limits);
+    std::vector<WarmUpBatch> batches =
+        WarmUpBatches(signature_, settings_.limits, std::exchange(rows_, {}));
     AddCapturedBatches(warm_up, checker_, settings_.limits, &batches);
     executor_->Start(std::move(batches));
     executor_->WaitUntilWarm();

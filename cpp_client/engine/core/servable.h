@@ -31,9 +31,9 @@ class Servable : public std::enable_shared_from_this<Servable> {
            Clock clock = MonotonicSeconds);
   ~Servable();
 
-  /// Starts the executors' threads and warms them up with made batches and with `warm_up`
-  /// (serialized recsys.v1.PredictRequests). Throws Error if the model fails on a warm-up batch;
-  /// then it is closed.
+  /// Starts the executors' threads and warms them up with batches of WarmUpBatches
+  /// and with `warm_up` (serialized recsys.v1.PredictRequests). Throws Error if the model fails on
+  /// a warm-up batch; then it is closed.
   void Open(const std::vector<std::string>& warm_up = {});
   /// Answers the accepted requests, ends the threads and frees the model; idempotent.
   void Close();
@@ -63,6 +63,8 @@ class Servable : public std::enable_shared_from_this<Servable> {
   Signature signature_;
   VersionSettings settings_;
   RequestChecker checker_;
+  /// Until it is open.
+  VerifiedRows rows_;
   VersionCounters counters_;
   /// Held while a delta is applied and while the servable closes.
   std::mutex life_;

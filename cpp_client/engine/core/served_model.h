@@ -60,6 +60,8 @@ struct BatchTimes {
 struct OpenedModel {
   std::unique_ptr<ServedModel> model;
   ModelInfo info;
+  /// Rows to warm it up with; made ones if there are none.
+  VerifiedRows rows = {};
 };
 
 }  // namespace recsys

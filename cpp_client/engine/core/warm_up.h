@@ -1,13 +1,15 @@
 #ifndef RECSYS_ENGINE_CORE_WARM_UP_H_
 #define RECSYS_ENGINE_CORE_WARM_UP_H_
 
-// Batches that warm up an executor's thread: made ones, and captured requests.
+// Batches that warm up an executor's thread: of rows that the export has verified, of made rows,
+// and of captured requests.
 
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/settings/settings.h"
+#include "recsys/model.h"
 #include "recsys/request.h"
 #include "recsys/signature.h"
 
@@ -21,9 +23,11 @@ struct OwnedRequest {
 /// At least one request, either all or none with a context.
 using WarmUpBatch = std::vector<OwnedRequest>;
 
-/// Returns batches of several sizes, one ID in each bag, each size twice; if there is a context,
-/// also for ranking. No batch exceeds the limits, except that of one row.
-std::vector<WarmUpBatch> MadeBatches(const Signature& signature, const BatchLimits& limits);
+/// Returns batches of several sizes, each twice; if there is a context, also for ranking. They are
+/// made of `rows`, or of zeros and spread IDs if there are none. No batch exceeds the limits,
+/// except that of one row.
+std::vector<WarmUpBatch> WarmUpBatches(const Signature& signature, const BatchLimits& limits,
+                                       const VerifiedRows& rows = {});
 
 /// Appends batches of captured requests (serialized recsys.v1.PredictRequests), of one request and
 /// of many. Requests that do not match the model are skipped; their number is logged. No views

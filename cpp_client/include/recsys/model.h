@@ -92,6 +92,21 @@ struct RowsPages {
   std::int64_t locked_bytes = 0;
 };
 
+/// Rows that the export of a model has verified: a model takes them, also where it does not take
+/// zeros or any ID.
+struct VerifiedRows {
+  /// B; 0 if the artifact holds none.
+  std::int64_t num_rows = 0;
+  /// In the signature's order, row-major [B, width] each.
+  std::vector<std::vector<float>> dense;
+  /// Of all sparse inputs, key-major [F * B].
+  std::vector<std::int64_t> lengths;
+  /// [N]
+  std::vector<std::int64_t> values;
+  /// [N]; only if the signature is weighted.
+  std::vector<float> weights;
+};
+
 /// Describes an artifact (docs/artifact.md), without the fields that only the loader needs.
 struct ModelDescription {
   std::string name;
@@ -126,6 +141,8 @@ class Model {
 
   const Signature& signature() const;
   const ModelDescription& description() const;
+  /// For programs that warm the model up.
+  const VerifiedRows& verified_rows() const;
 
   /// Computes a valid batch: its requests passed a RequestChecker, and a BatchWriter assembled it.
   /// One without rows reaches no graph: its outputs are empty.

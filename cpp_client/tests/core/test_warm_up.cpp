@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
 #include <set>
+#include <sstream>
 
 #include "engine/core/warm_up.h"
 #include "recsys/batch_writer.h"
@@ -68,15 +70,54 @@ void ExpectUsable(const Signature& signature, const std::vector<WarmUpBatch>& ba
   }
 }
 
-TEST(MadeBatches, AreOfSeveralSizesEachTwice) {
-  const auto shapes = ShapesOf(MadeBatches(LargeSignature({}), {}));
-  const std::vector<Shape> once = {{1, 1}, {1, 2}, {2, 2}, {8, 8}, {32, 32}, {1, 64}, {128, 128}};
+/// Returns the batches with which exports try a model: requests and rows of all of them.
+std::vector<Shape> SizesOfPython() {
+  std::ifstream file(std::string(RECSYS_TEST_CASES) + "/warm_up_sizes.txt");
+  std::vector<Shape> found;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::size_t num_requests = 0;
+    std::int64_t num_rows = 0;
+    if (words >> num_requests >> num_rows) {
+      found.emplace_back(num_requests, static_cast<std::int64_t>(num_requests) * num_rows);
+    }
+  }
+  return found;
+}
+
+/// Three rows whose bags and numbers differ, of LargeSignature.
+VerifiedRows ThreeRows() {
+  VerifiedRows rows;
+  rows.num_rows = 3;
+  for (const DenseInput& input : LargeSignature({}).dense) {
+    std::vector<float> numbers;
+    for (std::int64_t row = 0; row < 3; ++row) {
+      numbers.insert(numbers.end(), static_cast<std::size_t>(input.width),
+                     static_cast<float>(row + 1));
+    }
+    rows.dense.push_back(std::move(numbers));
+  }
+  rows.lengths = {1, 0, 2, 2, 1, 0, 0, 1, 1};
+  rows.values = {10, 30, 31, 1, 2, 0, 7, 49};
+  rows.weights = {1, 2, 3, 4, 5, 6, 7, 8};
+  return rows;
+}
+
+std::vector<std::int64_t> IdsOf(const SparseView& view) {
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(view.num_ids));
+  std::memcpy(ids.data(), view.values, 8 * ids.size());
+  return ids;
+}
+
+TEST(WarmUpBatches, AreOfSeveralSizesEachTwice) {
+  const auto shapes = ShapesOf(WarmUpBatches(LargeSignature({}), {}));
+  const std::vector<Shape> once = SizesOfPython();
   ASSERT_EQ(shapes.size(), 2 * once.size());
   for (std::size_t i = 0; i < shapes.size(); ++i) EXPECT_EQ(shapes[i], once[i / 2]);
 }
 
-TEST(MadeBatches, AreForRankingTooWhereThereIsAContext) {
-  const auto batches = MadeBatches(LargeSignature({"id"}), {});
+TEST(WarmUpBatches, AreForRankingTooWhereThereIsAContext) {
+  const auto batches = WarmUpBatches(LargeSignature({"id"}), {});
   const std::size_t half = batches.size() / 2;
   for (std::size_t i = 0; i < half; ++i) {
     EXPECT_FALSE(batches[i][0].checked.has_context);
@@ -85,33 +126,33 @@ TEST(MadeBatches, AreForRankingTooWhereThereIsAContext) {
   }
 }
 
-TEST(MadeBatches, HoldAsManyIdsAsTheModelTakes) {
+TEST(WarmUpBatches, HoldAsManyIdsAsTheModelTakes) {
   Signature signature = LargeSignature({"small"});
   signature.sparse[0].num_ids = 3;
   signature.sparse[1].num_ids = 20;
   signature.sparse[2].num_ids = 0;
-  ExpectUsable(signature, MadeBatches(signature, {}));
+  ExpectUsable(signature, WarmUpBatches(signature, {}));
 }
 
-TEST(MadeBatches, AreOfOneRequestWithTwoRowsWhereABatchIsOne) {
+TEST(WarmUpBatches, AreOfOneRequestWithTwoRowsWhereABatchIsOne) {
   Signature signature = LargeSignature({"id"});
   signature.by_request = true;
-  const auto batches = MadeBatches(signature, {});
+  const auto batches = WarmUpBatches(signature, {});
   EXPECT_EQ(ShapesOf(batches), (std::vector<Shape>(4, {1, 2})));
   ExpectUsable(signature, batches);
 }
 
-TEST(MadeBatches, PassEveryCheckOnIds) {
+TEST(WarmUpBatches, PassEveryCheckOnIds) {
   using Context = std::vector<std::string>;
   for (const Context& context :
        {Context{}, Context{"id"}, Context{"wide", "small"}, Context{"id", "small", "hashed"}}) {
     const Signature signature = LargeSignature(context);
-    ExpectUsable(signature, MadeBatches(signature, {}));
+    ExpectUsable(signature, WarmUpBatches(signature, {}));
   }
 }
 
-TEST(MadeBatches, ReachBothEndsOfATable) {
-  const auto batches = MadeBatches(SumSignature(), {});
+TEST(WarmUpBatches, ReachBothEndsOfATable) {
+  const auto batches = WarmUpBatches(SumSignature(), {});
   const SparseView& view = batches[10][0].checked.sparse.at(0);
   ASSERT_EQ(view.num_ids, 64);
   std::int64_t first = -1, last = -1;
@@ -121,18 +162,58 @@ TEST(MadeBatches, ReachBothEndsOfATable) {
   EXPECT_EQ(last, 999'999);
 }
 
-TEST(MadeBatches, AreNoLargerThanTheLimitsExceptThatOfOneRow) {
+TEST(WarmUpBatches, AreNoLargerThanTheLimitsExceptThatOfOneRow) {
   const Signature signature = LargeSignature({"id"});
   BatchLimits by_rows;
   by_rows.max_batch_rows = 8;
   std::int64_t most = 0;
-  for (const auto& batch : MadeBatches(signature, by_rows)) {
+  for (const auto& batch : WarmUpBatches(signature, by_rows)) {
     most = std::max(most, ShapeOf(batch).second);
   }
   EXPECT_EQ(most, 8);
   BatchLimits smallest;
   smallest.max_batch_ids = 1;
-  EXPECT_EQ(ShapesOf(MadeBatches(signature, smallest)), (std::vector<Shape>(4, {1, 1})));
+  EXPECT_EQ(ShapesOf(WarmUpBatches(signature, smallest)), (std::vector<Shape>(4, {1, 1})));
+}
+
+TEST(WarmUpBatches, AreOfVerifiedRowsInTurnWhereThereAreAny) {
+  const Signature signature = LargeSignature({"id", "wide"});
+  const auto batches = WarmUpBatches(signature, {}, ThreeRows());
+  ASSERT_EQ(ShapesOf(batches), ShapesOf(WarmUpBatches(signature, {})));
+  const WarmUpBatch& many = batches[6];
+  ASSERT_EQ(many.size(), 8U);
+  for (std::size_t i = 0; i < many.size(); ++i) {
+    float first = 0;
+    std::memcpy(&first, many[i].checked.dense.back().values, sizeof(first));
+    EXPECT_EQ(first, static_cast<float>(i % 3 + 1));
+  }
+  EXPECT_EQ(IdsOf(many[0].checked.sparse.at(0)), (std::vector<std::int64_t>{10}));
+  EXPECT_EQ(IdsOf(many[1].checked.sparse.at(0)), (std::vector<std::int64_t>{}));
+  EXPECT_EQ(IdsOf(many[5].checked.sparse.at(0)), (std::vector<std::int64_t>{30, 31}));
+  EXPECT_EQ(IdsOf(many[3].checked.sparse.at(1)), (std::vector<std::int64_t>{1, 2}));
+  EXPECT_EQ(IdsOf(many[4].checked.sparse.at(2)), (std::vector<std::int64_t>{7}));
+  // For ranking, the context is that of the first row.
+  const CheckedRequest& ranking = batches[14 + 10].at(0).checked;
+  ASSERT_TRUE(ranking.has_context);
+  EXPECT_EQ(IdsOf(ranking.context.at(0)), (std::vector<std::int64_t>{10}));
+  EXPECT_EQ(ranking.num_rows, 64);
+  BatchWriter writer(signature);
+  for (const WarmUpBatch& requests : batches) {
+    std::vector<const CheckedRequest*> checked;
+    for (const OwnedRequest& request : requests) checked.push_back(&request.checked);
+    const Batch& batch = writer.Write(checked);
+    EXPECT_EQ(batch.sparse.weights.size(), batch.sparse.values.size());
+  }
+}
+
+TEST(WarmUpBatches, OfVerifiedRowsKeepWithinTheLimits) {
+  BatchLimits limits;
+  limits.max_batch_ids = 12;
+  for (const auto& batch : WarmUpBatches(LargeSignature({}), limits, ThreeRows())) {
+    std::int64_t num_ids = 0;
+    for (const OwnedRequest& request : batch) num_ids += request.checked.num_ids;
+    EXPECT_LE(num_ids, 12);
+  }
 }
 
 class CapturedTest : public testing::Test {

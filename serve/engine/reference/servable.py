@@ -86,9 +86,10 @@ class ReferenceServable:
         )
 
     def _warm_up(self, captured: Iterable[bytes]) -> list[list[CheckedRequest]]:
-        limits = self.settings.limits
+        limits, model = self.settings.limits, self._model
+        verified = model.manifest.verified_rows() if isinstance(model, LoadedArtifact) else None
         return [
-            *warm_up_batches(self.signature, limits),
+            *warm_up_batches(self.signature, limits, verified),
             *captured_batches(captured, self.checker, limits),
         ]
 

@@ -1,4 +1,4 @@
-"""Warm-up batches for an executor's thread: generated ones, and captured requests.
+"""Warm-up batches for an executor's thread: of rows that the export has verified, and of captured requests.
 
 The first calls of a TorchScript module in a new process take a thousand times as long as later ones, those in
 a new thread several times as long, and the code is specialised again for the first few shapes. A model with
@@ -13,10 +13,13 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle
 
-import numpy as np
+import torch
+from torch import Tensor
 
-from recsys.artifact.samples import spread_ids, warm_up_sizes
-from recsys.signature import Signature, SparseInput
+from recsys.artifact.ranking import picked, ranking_batch
+from recsys.artifact.samples import Batch
+from recsys.artifact.warm_up import warm_up_rows, warm_up_sizes
+from recsys.signature import Signature
 from serve.config.models import BatchLimits
 from serve.engine.reference.request_check import CheckedRequest, RequestChecker
 from serve.engine.reference.sparse_check import SparseArrays
@@ -31,23 +34,26 @@ _CAPTURED_SIZES = (1, 8, 64)
 _MAX_CAPTURED = 2000
 
 
-def warm_up_batches(signature: Signature, limits: BatchLimits) -> Iterator[list[CheckedRequest]]:
+def warm_up_batches(
+    signature: Signature, limits: BatchLimits, verified: Batch | None = None
+) -> Iterator[list[CheckedRequest]]:
     """Yield batches of several sizes, each twice; with a context, also for ranking.
 
-    Bags hold one ID, or as many as the model takes (``SparseInput.num_ids``). Of a model whose batches are one request
-    only the size that its export has verified.
+    Of a model whose batches are one request only the size that its export has verified.
 
     Args:
         signature: signature of the model.
         limits: bounds of the batches, except of the one with one row.
+        verified: rows that the model takes, in place of made ones: see ``recsys.artifact.warm_up``.
     """
-    for context in ((), signature.context) if signature.context else ((),):
+    for is_ranking in (False, True) if signature.context else (False,):
         for num_requests, num_rows in warm_up_sizes(signature):
-            batch = [_request(signature, num_rows, context) for _ in range(num_requests)]
+            rows = [warm_up_rows(signature, verified, num_rows, i * num_rows) for i in range(num_requests)]
+            batch = [_request(signature, one, is_ranking=is_ranking) for one in rows]
             if num_requests * num_rows > 1 and not _fits(batch, limits):
                 continue
             yield batch
-            yield [_request(signature, num_rows, context) for _ in range(num_requests)]
+            yield [request.copy() for request in batch]
 
 
 def captured_batches(
@@ -97,27 +103,29 @@ def _fits(batch: Sequence[CheckedRequest], limits: BatchLimits) -> bool:
     return num_rows <= limits.max_batch_rows and sum(r.num_ids for r in batch) <= limits.max_batch_ids
 
 
-def _request(signature: Signature, num_rows: int, context: Sequence[str]) -> CheckedRequest:
-    """Return a request; without a context if ``context`` is empty."""
-    dense = tuple(
-        np.zeros((1 if d.name in context else num_rows, d.width), np.float32) for d in signature.dense
-    )
-    of_rows = [use for use in signature.sparse if use.name not in context]
-    shared = [use for use in signature.sparse if use.name in context]
-    weighted = signature.is_weighted
+def _request(signature: Signature, rows: Batch, *, is_ranking: bool) -> CheckedRequest:
+    """Return a request of some rows; for ranking, with the context of the first."""
+    if not is_ranking:
+        return CheckedRequest(
+            num_rows=rows.num_rows,
+            dense=tuple(tensor.numpy() for tensor in rows.dense),
+            sparse=_arrays(len(signature.sparse), rows.lengths, rows.values, rows.weights),
+        )
+    first = picked(signature, rows, torch.zeros(1, dtype=torch.int64))
+    batch = ranking_batch(signature, first, rows, torch.zeros(rows.num_rows, dtype=torch.int64))
+    context = (batch.context_lengths, batch.context_values, batch.context_weights)
     return CheckedRequest(
-        num_rows=num_rows,
-        dense=dense,
-        sparse=_arrays(of_rows, num_rows, weighted),
-        context=_arrays(shared, 1, weighted) if context else None,
+        num_rows=rows.num_rows,
+        dense=tuple(tensor.numpy() for tensor in batch.dense),
+        sparse=_arrays(len(signature.row_sparse), batch.lengths, batch.values, batch.weights),
+        context=_arrays(len(signature.context_sparse), *context),
     )
 
 
-def _arrays(uses: Sequence[SparseInput], num_rows: int, weighted: bool) -> SparseArrays:
-    lengths, values = spread_ids(uses, num_rows)
+def _arrays(num_inputs: int, lengths: Tensor, values: Tensor, weights: Tensor | None) -> SparseArrays:
     return SparseArrays(
-        lengths=np.repeat(np.array(lengths, np.int64), num_rows),
-        values=values,
-        weights=np.ones(values.size, np.float32) if weighted else None,
-        num_ids=[num_rows * length for length in lengths],
+        lengths=lengths.numpy(),
+        values=values.numpy(),
+        weights=None if weights is None else weights.numpy(),
+        num_ids=lengths.view(num_inputs, -1).sum(dim=1).tolist() if num_inputs else [],
     )

@@ -19,7 +19,8 @@ from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingCollection, EmbeddingConfig, KeyedJaggedTensor
 from recsys.artifact.delta import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from recsys.artifact.samples import made_batch, random_batch
+from recsys.artifact.samples import random_batch
+from recsys.artifact.warm_up import made_batch
 from recsys.errors import ExportError
 from tests.support.helpers import bag
 
@@ -40,20 +41,6 @@ class _Slots(nn.Module):
     def forward(self, features: KeyedJaggedTensor) -> Tensor:
         rows: Tensor = self.items(features)["history"].values().reshape(-1, _SLOTS * _DIM)
         scores: Tensor = self.out(torch.cat([rows, self.users(features).values()], dim=1)).squeeze(1)
-        return scores
-
-
-class _FromOne(nn.Module):
-    """Takes its dense input for a position that counts from one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.users = EmbeddingBagCollection([bag("u", 30, _DIM, ["user"])])
-        self.positions = nn.Embedding(6, _DIM)
-
-    def forward(self, position: Tensor, features: KeyedJaggedTensor) -> Tensor:
-        which = position.squeeze(1).long() - 1
-        scores: Tensor = (self.positions(which) * self.users(features).values()).sum(dim=1)
         return scores
 
 
@@ -94,19 +81,6 @@ def test_models_that_take_any_bags_have_no_sizes(tmp_path: Path) -> None:
     assert _sizes(load_artifact(tmp_path / "a")) == {"user": None}
 
 
-def test_made_rows_that_no_size_fits_are_refused(tmp_path: Path) -> None:
-    request = {"dense": {"position": [[1], [6], [3]]}, "sparse": {"user": [[1], [2, 3], []]}}
-    config = ExportConfig(samples=_samples(tmp_path, request), dense_widths={"position": 1})
-    with pytest.raises(ExportError) as caught:
-        export_model(_FromOne().eval(), tmp_path / "a", config)
-    assert str(caught.value).startswith(
-        "model: forward failed on 2 made rows: IndexError: index out of range in self. Servers warm up with such rows: "
-        "expected it to take zeros for dense inputs, and any IDs of the tables, as many in each bag as a sample has. "
-        "At tests/export/verify/test_bags.py:"
-    )
-    assert not (tmp_path / "a").exists()
-
-
 def test_dense_deltas_apply_to_fixed_bags(tmp_path: Path) -> None:
     """Making such a delta traces the model again, and applying it calls the new graph."""
     old, new = _Slots().eval(), _Slots().eval()
@@ -137,5 +111,12 @@ class _UpTo100(nn.Module):
 
 def test_a_model_that_a_server_could_not_warm_up_is_refused(tmp_path: Path) -> None:
     samples = _samples(tmp_path, {"sparse": {"user": [[i] for i in range(8)]}})
-    with pytest.raises(ExportError, match="model: forward failed on 128 made rows"):
+    with pytest.raises(ExportError) as caught:
         export_model(_UpTo100().eval(), tmp_path / "a", ExportConfig(samples=samples))
+    assert str(caught.value).startswith(
+        "model: forward failed on 128 rows, the samples over and over: RuntimeError: "
+    )
+    assert "Servers warm up with such rows: expected it to take any number of rows. At tests/export/" in str(
+        caught.value
+    )
+    assert not (tmp_path / "a").exists()

@@ -98,7 +98,7 @@ def _exported(path: Path, checkpoint: Path, **options: Any) -> Any:
 @pytest.mark.parametrize("source", ["model.pt", "run"])
 def test_an_export_is_verified_on_held_out_rows(folder: Path, tmp_path: Path, source: str) -> None:
     report = _exported(tmp_path / "a", folder / source)
-    assert report.samples == "100 held-out rows of the training, 64 random rows"
+    assert report.samples == "100 held-out rows of the training, 64 with random IDs"
     assert report.num_samples == 164
     manifest = read_manifest(tmp_path / "a")
     assert manifest.verification["samples"] == report.samples

@@ -15,7 +15,8 @@ from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingCollection, KeyedJaggedTensor
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from recsys.artifact.samples import made_batch, random_batch
+from recsys.artifact.samples import random_batch
+from recsys.artifact.warm_up import made_batch
 from recsys.errors import ExportError, ManifestError
 from recsys.ops import fbgemm
 from recsys.signature import Signature
