@@ -23,7 +23,7 @@ from recsys.managed.expiry import (
     check_eviction,
     lifetime,
 )
-from recsys.managed.module import NOT_DIVIDED, ManagedCollisionModule
+from recsys.managed.module import NOT_DIVIDED, ManagedCollisionModule, by_feature, ids_of
 from recsys.managed.probing import FREE_ROW, NewIds, Owners, Ways, bucket_of, find_rows, place
 
 _METADATA = "_hash_zch_metadata"
@@ -159,13 +159,17 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
         if is_inference:
             self.reset_inference_mode()
 
-    def profile(self, ids: Tensor) -> None:
-        """Give rows to one batch's new raw IDs, ``[N]`` int64.
+    def profile(self, ids: Any) -> Any:
+        """Give rows to one batch's new raw IDs, ``[N]`` int64, or to those of features, which are returned.
 
         Raises:
-            ValueError: The policy needs to know the IDs' feature.
+            ValueError: The policy has no time for a feature, or needs to know the IDs' feature.
         """
+        if isinstance(ids, Mapping):
+            self.profile_features(ids_of(ids))
+            return ids
         self.profile_features({"": ids})
+        return None
 
     @torch.no_grad()
     def profile_features(self, ids: Mapping[str, Tensor]) -> None:
@@ -233,8 +237,10 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
             return torch.ones_like(ids)
         return torch.lt(torch.rand(ids.shape, device=ids.device) * 100, self._opt_in_prob).to(torch.int64)
 
-    def remap(self, ids: Tensor) -> Tensor:
-        """Map raw IDs ``[N]`` int64 to rows ``[N]`` int64; those without a row of their own to one that is shared."""
+    def remap(self, ids: Any) -> Any:
+        """Map raw IDs ``[N]`` int64, or features of them, to rows; those without one of their own to a shared one."""
+        if isinstance(ids, Mapping):
+            return by_feature(ids, self.remap)
         return find_rows(ids, self._hash_zch_identities, self._max_probe, self._ways(ids))
 
     def _ways(self, ids: Tensor) -> Ways:

@@ -38,16 +38,19 @@ class ManagedCollisionModule(nn.Module, ABC):
     """Maps raw IDs to rows ``0 <= row < output_size()``, and assigns the rows during training."""
 
     @abstractmethod
-    def profile(self, ids: Tensor) -> None:
-        """Learn from one batch's raw IDs, ``[N]`` int64."""
+    def profile(self, ids: Any) -> Any:
+        """Learn from one batch's raw IDs, ``[N]`` int64, or from features of them by name, which are returned."""
 
     def profile_features(self, ids: Mapping[str, Tensor]) -> None:
         """Learn from one batch's raw IDs by feature, each ``[N]`` int64: from all as one, unless overridden."""
         self.profile(joined(list(ids.values())))
 
     @abstractmethod
-    def remap(self, ids: Tensor) -> Tensor:
-        """Map raw IDs ``[N]`` int64 to rows ``[N]`` int64. Changes no state, and is traceable by FX."""
+    def remap(self, ids: Any) -> Any:
+        """Map raw IDs ``[N]`` int64 to rows ``[N]`` int64; features by name to the same features with rows as values.
+
+        Changes no state, and is traceable by FX.
+        """
 
     @abstractmethod
     def evict(self) -> Tensor | None:
@@ -61,8 +64,8 @@ class ManagedCollisionModule(nn.Module, ABC):
     def open_slots(self) -> Tensor:
         """Return the number of rows without an owner, ``[1]`` int64, without reading it."""
 
-    def preprocess(self, ids: Tensor) -> Tensor:
-        """Return the IDs that ``profile`` and ``remap`` get for raw IDs ``[N]`` int64: the same, unless overridden."""
+    def preprocess(self, ids: Any) -> Any:
+        """Return what ``profile`` and ``remap`` get for raw IDs, or features of them: the same, unless overridden."""
         return ids
 
     def input_size(self) -> int:
@@ -92,21 +95,28 @@ class ManagedCollisionModule(nn.Module, ABC):
             Rows ``[N]`` int64, or the same features with rows as values.
         """
         del mutate_miss_lengths
-        if isinstance(features, Mapping):
-            parts: list[JaggedTensor] = list(features.values())
-            ids = [self.preprocess(part.values().to(torch.int64)) for part in parts]
-            if self.training:
-                self.profile_features(dict(zip(features, ids, strict=True)))
-            rows = self.remap(joined(ids))
-            split = rows.split([part.values().numel() for part in parts])
-            return {
-                name: JaggedTensor(of_part, part.weights_or_none(), part.lengths())
-                for name, part, of_part in zip(features, parts, split, strict=True)
-            }
         raw_ids = self.preprocess(features)
         if self.training:
             self.profile(raw_ids)
         return self.remap(raw_ids)
+
+
+def by_feature(
+    features: Mapping[str, JaggedTensor], change: Callable[[Tensor], Tensor]
+) -> dict[str, JaggedTensor]:
+    """Return features with other values, which are made of those of all as one ``[N]`` int64."""
+    parts = list(features.values())
+    values = change(joined([part.values().to(torch.int64) for part in parts]))
+    split = values.split([part.values().numel() for part in parts])
+    return {
+        name: JaggedTensor(of_part, part.weights_or_none(), part.lengths())
+        for name, part, of_part in zip(features, parts, split, strict=True)
+    }
+
+
+def ids_of(features: Mapping[str, JaggedTensor]) -> dict[str, Tensor]:
+    """Return the raw IDs of features, ``[N]`` int64 each."""
+    return {name: part.values().to(torch.int64) for name, part in features.items()}
 
 
 class MCHManagedCollisionModule(ManagedCollisionModule):
@@ -208,11 +218,18 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         self._step, self._pending, self._evicted = None, [], []
 
     @torch.no_grad()
-    def profile(self, ids: Tensor) -> None:
-        """Count one batch's raw IDs, ``[N]`` int64; admit new ones at the end of an interval.
+    def profile(self, ids: Any) -> Any:
+        """Count one batch's raw IDs, ``[N]`` int64, or features of them; admit new ones at the end of an interval.
 
-        It computes the distinct IDs, whose number has to be read from a device.
+        It computes the distinct IDs, whose number has to be read from a device. Features are returned.
         """
+        if isinstance(ids, Mapping):
+            self.profile_features(ids_of(ids))
+            return ids
+        self._count(ids)
+        return None
+
+    def _count(self, ids: Tensor) -> None:
         step = self.current_step() + 1
         self._step = step
         self.step.fill_(step)
@@ -227,8 +244,10 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         if evicted.numel():
             self._evicted.append(evicted)
 
-    def remap(self, ids: Tensor) -> Tensor:
-        """Map raw IDs ``[N]`` int64 to rows ``[N]`` int64; ``zch_size - 1`` for IDs without a row of their own."""
+    def remap(self, ids: Any) -> Any:
+        """Map raw IDs ``[N]`` int64, or features of them, to rows; ``zch_size - 1`` for IDs without their own."""
+        if isinstance(ids, Mapping):
+            return by_feature(ids, self.remap)
         return rows_of(self.raw_ids, self.rows, ids)
 
     def evict(self) -> Tensor | None:
@@ -247,8 +266,10 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         """Return the rows without an owner, ``[1]`` int64, at most Z - 1: the last row never has one."""
         return torch.eq(self.rows, self._zch_size - 1).sum().view(1) - 1
 
-    def preprocess(self, ids: Tensor) -> Tensor:
-        """Apply ``input_hash_func`` to raw IDs ``[N]`` int64."""
+    def preprocess(self, ids: Any) -> Any:
+        """Apply ``input_hash_func`` to raw IDs ``[N]`` int64, or to features of them."""
+        if isinstance(ids, Mapping):
+            return by_feature(ids, self.preprocess)
         return ids if self._input_hash_func is None else self._input_hash_func(ids, self._input_hash_size)
 
     @property
@@ -327,8 +348,9 @@ class VocabularyModule(MCHManagedCollisionModule):
     def __init__(self, zch_size: int, device: torch.device | str | None = None) -> None:
         super().__init__(zch_size, device, LFU_EvictionPolicy(), 1)
 
-    def profile(self, ids: Tensor) -> None:
-        """Do nothing: the list does not change."""
+    def profile(self, ids: Any) -> Any:
+        """Do nothing: the list does not change. Features are returned."""
+        return ids if isinstance(ids, Mapping) else None
 
     @torch.no_grad()
     def set_ids(self, ids: Tensor) -> None:

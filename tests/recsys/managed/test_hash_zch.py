@@ -432,3 +432,25 @@ def test_the_hash_is_murmur_hash() -> None:
     module = module_of(1_000_003, 1)
     found: Tensor = module.eval()(ids[ids != -1])
     assert found.tolist() == [murmur(number) % 1_000_003 for number in ids.tolist() if number != -1]
+
+
+@pytest.mark.parametrize("kind", ["listed", "hashed"])
+def test_steps_take_features_by_name(kind: str) -> None:
+    def made() -> Any:
+        if kind == "hashed":
+            return module_of().train()
+        return MCHManagedCollisionModule(40, None, LFU_EvictionPolicy(), 1, 50, torch.remainder).train()
+
+    features = {
+        "a": JaggedTensor(torch.tensor([77, 3]), torch.tensor([0.5, 2.0]), torch.tensor([2])),
+        "b": JaggedTensor(torch.tensor([3, 8, 9]), lengths=torch.tensor([1, 2])),
+    }
+    steps, whole = made(), made()
+    given = steps.preprocess(features)
+    assert steps.profile(given) is given
+    found, expected = steps.remap(given), whole(features)
+    for name, part in features.items():
+        assert torch.equal(found[name].values(), expected[name].values())
+        assert torch.equal(found[name].lengths(), part.lengths())
+    assert torch.equal(found["a"].weights(), features["a"].weights())
+    assert found["a"].values()[1] == found["b"].values()[0]
