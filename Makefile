@@ -119,7 +119,7 @@ native-test: native-build native-run
 
 # Of native-test what runs: C++ tests, the conformance cases with the native engine, and the wheel.
 native-run: native $(VENV)/.peer
-	cpp_client/test.sh $(CURDIR)/$(NATIVE) unit address fuzz
+	cpp_client/test.sh $(CURDIR)/$(NATIVE) unit address arm fuzz
 	$(ON_NATIVE) $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile tests/native tests/conformance
 	$(MAKE) wheel
 	$(BIN)/python tests/wheel_check.py "$$(ls -t dist/*.whl | head -1)"

@@ -24,17 +24,17 @@ from benchmarks.measure.machine import Machine, prepare, wide_console
 from benchmarks.measure.profiling import OperatorShare, profile_artifact
 from benchmarks.measure.speed import (
     BATCH_SIZES,
-    PEER,
-    TARGETS,
     DisagreementError,
     SpeedResult,
     check_agreement,
     measure_speed,
     measure_zoo,
+    speed_bars,
 )
 from benchmarks.models import zoo
 from benchmarks.models.dlrm import add_options, build, export_and_load, requests
 from benchmarks.models.peer import PeerMissingError, check_installed, script_peer
+from recsys.kernels import operators
 from serve.profiler.rounds import CLOCKS, RoundsConfig
 
 _DESCRIPTION = """\
@@ -67,6 +67,7 @@ class Report:
 
     Attributes:
         machine: the machine and the versions.
+        instructions: the instruction set of our own operators, which chooses the bars; "none" where they are not built.
         num_table_rows: rows of each table.
         rounds: the duration of the measurement.
         agreement: largest relative difference of each artifact's probabilities to the peer's.
@@ -76,6 +77,7 @@ class Report:
     """
 
     machine: Machine
+    instructions: str
     num_table_rows: int
     rounds: RoundsConfig
     agreement: dict[str, float]
@@ -86,21 +88,12 @@ class Report:
     @property
     def bars(self) -> list[Bar]:
         """The bars of the speed."""
-        return speed_bars(self.speed)
+        return speed_bars(self.speed, self.instructions)
 
     def to_json(self) -> dict[str, object]:
         """Plain data."""
         auc = [result.to_json() for result in self.auc]
         return {**asdict(self), "auc": auc, "bars": bars_json(self.bars)}
-
-
-def speed_bars(results: Sequence[SpeedResult]) -> list[Bar]:
-    """Return the bars of those results that have one."""
-    return [
-        Bar(f"batch {result.batch_size}, {result.contestant}: ÷ {PEER}", target, result.ratio)
-        for result in results
-        if (target := TARGETS.get(result.contestant, {}).get(result.batch_size)) is not None
-    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -164,6 +157,7 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
     ]
     return Report(
         machine=machine,
+        instructions="none" if operators.why_missing() else operators.instructions(),
         num_table_rows=num_rows,
         rounds=rounds,
         agreement=agreement,
@@ -177,7 +171,8 @@ def _print(report: Report, console: Console) -> None:
     console.print(report.machine.text(), soft_wrap=True)
     console.print(
         f"26 tables of {report.num_table_rows:,} rows, dim 64, INT8; one ID per feature; medians of "
-        f"{report.rounds.num_rounds} rounds in turns; {report.rounds.clock} time",
+        f"{report.rounds.num_rounds} rounds in turns; {report.rounds.clock} time; instructions of own operators: "
+        f"{report.instructions}",
         soft_wrap=True,
     )
     console.print(_speed_table(report.speed))

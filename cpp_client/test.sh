@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prove the C++ side: style, tests, sanitizers, fuzzers. `make native-test` calls it.
 #   test.sh BUILD [part ...]   BUILD: the folder of `make native`
-# Parts: build (compiles what the next ones run), style, unit, address, fuzz; thread compiles for itself.
+# Parts: build (compiles what the next ones run), style, unit, address, arm (emulated), fuzz; thread compiles for itself.
 # FUZZ_SECONDS: of each fuzz target (default 5).
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -9,7 +9,7 @@ cd "$(dirname "$0")"
 build=$1
 shift
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(build style unit address fuzz thread)
+[[ ${#parts[@]} -gt 0 ]] || parts=(build style unit address arm fuzz thread)
 # Rooms that need gRPC, torch or generated messages; all others are tested with sanitizers alone.
 programs=(test_client test_bench test_rpc test_protocols test_engine recsys-predict-tool recsys-client-tool compiled)
 # fuzzer-no-link makes a fuzzer see what its inputs reach.
@@ -24,13 +24,27 @@ configure() {
     -DRECSYS_MODEL=OFF -DRECSYS_RPC=OFF -DRECSYS_SANITIZE="$2" "${@:3}" >/dev/null
 }
 
-build() {
-  cmake --build "$build" --target "${programs[@]}"
-  # Weak code, such as a template's, may be chosen for callers on processors without these instructions.
-  if nm -C "$build"/CMakeFiles/recsys_ops.dir/ops/kernels/{avx*,amx}.cpp.o | grep ' [VWu] '; then
+# The kernels alone, for 64-bit ARM.
+configure_arm() {
+  cmake -G Ninja -S . -B "$build-arm" "${launcher[@]}" -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+    -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DRECSYS_ONLY_KERNELS=ON >/dev/null
+}
+
+# no_weak_code OBJECT...: weak code, such as a template's, may be chosen for callers on processors without these
+# instructions.
+no_weak_code() {
+  if nm -C "$@" | grep ' [VWu] '; then
     echo "kernels for special instructions must leave no code that others could call" >&2
     return 1
   fi
+}
+
+build() {
+  cmake --build "$build" --target "${programs[@]}"
+  no_weak_code "$build"/CMakeFiles/recsys_ops.dir/ops/kernels/{avx*,amx}.cpp.o
+  configure_arm
+  cmake --build "$build-arm"
+  no_weak_code "$build"-arm/CMakeFiles/recsys_ops.dir/ops/kernels/arm/{dotprod,i8mm}.cpp.o
   configure "$build-address" "$fuzzed" -DRECSYS_FUZZERS=ON
   cmake --build "$build-address"
 }
@@ -39,7 +53,7 @@ style() {
   find . \( -name '*.h' -o -name '*.cpp' \) -print0 | xargs -0 clang-format-14 --dry-run -Werror
   # The rooms that every request passes, and those that read untrusted bytes.
   find base wire ops engine/core engine/counters engine/http2 engine/routes engine/settings -name '*.cpp' \
-    ! -name 'avx*.cpp' ! -path 'ops/kernels/amx.cpp' ! -path 'ops/torch/*' -print0 |
+    ! -name 'avx*.cpp' ! -path 'ops/kernels/amx.cpp' ! -path 'ops/kernels/arm/*' ! -path 'ops/torch/*' -print0 |
     xargs -0 -P "$(nproc)" -I{} clang-tidy-14 --quiet {} -- -std=c++17 -I. -Iinclude 2>/dev/null
 }
 
@@ -49,6 +63,17 @@ unit() {
 
 address() {
   ctest --test-dir "$build-address" --output-on-failure --timeout 300
+}
+
+# All sets of instructions of 64-bit ARM, and the choice among them, by an emulator.
+arm() {
+  local processor
+  export QEMU_LD_PREFIX=/usr/aarch64-linux-gnu
+  for processor in cortex-a72:neon neoverse-n1:dotprod max:i8mm; do
+    RECSYS_TEST_BEST_ISA=${processor#*:} qemu-aarch64 -cpu "${processor%:*}" "$build-arm/test_ops" \
+      --gtest_brief=1 --gtest_filter='Isa.*'
+  done
+  qemu-aarch64 -cpu max "$build-arm/test_ops" --gtest_brief=1
 }
 
 thread() {

@@ -1,8 +1,12 @@
 # The kernels of recsys_ops, once for each set of instructions: ops/isa.h chooses among them when they run.
-set_source_files_properties(ops/kernels/plain.cpp ops/kernels/avx2.cpp ops/kernels/avx512.cpp ops/kernels/amx.cpp PROPERTIES
-  SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS "-O3")
+set(x86 ops/kernels/avx2.cpp ops/kernels/avx512.cpp ops/kernels/amx.cpp)
+set(arm ops/kernels/arm/neon.cpp ops/kernels/arm/dotprod.cpp ops/kernels/arm/i8mm.cpp)
+# Products and sums are rounded as they are written, so that bits are the same on all sets but where lanes say otherwise.
+set(kernels -O3 -ffp-contract=off)
+set_source_files_properties(ops/kernels/plain.cpp ${x86} ${arm} PROPERTIES
+  SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS "${kernels}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  set(avx2 -O3 -mavx2 -mfma -mf16c)
+  set(avx2 ${kernels} -mavx2 -mfma -mf16c)
   set_source_files_properties(ops/kernels/avx2.cpp PROPERTIES COMPILE_OPTIONS "${avx2}")
   # GCC 12 takes its own intrinsics for uses of uninitialized values.
   set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16 -Wno-uninitialized)
@@ -10,6 +14,11 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(ops/kernels/amx.cpp PROPERTIES COMPILE_OPTIONS
     "${avx512};-mamx-tile;-mamx-int8;-mamx-bf16")
 else()
-  set_source_files_properties(ops/kernels/avx2.cpp ops/kernels/avx512.cpp ops/kernels/amx.cpp PROPERTIES
-    HEADER_FILE_ONLY ON)
+  set_source_files_properties(${x86} PROPERTIES HEADER_FILE_ONLY ON)
+endif()
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  set_source_files_properties(ops/kernels/arm/dotprod.cpp PROPERTIES COMPILE_OPTIONS "${kernels};-march=armv8.2-a+dotprod")
+  set_source_files_properties(ops/kernels/arm/i8mm.cpp PROPERTIES COMPILE_OPTIONS "${kernels};-march=armv8.2-a+dotprod+i8mm")
+else()
+  set_source_files_properties(${arm} PROPERTIES HEADER_FILE_ONLY ON)
 endif()

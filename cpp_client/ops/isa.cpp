@@ -1,9 +1,16 @@
 #include "ops/isa.h"
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "ops/amx.h"
 
@@ -19,8 +26,19 @@ std::atomic<int>& Chosen() {
   return chosen;
 }
 
+/// Returns the names of those that are known: "a, b or c".
+std::string KnownNames() {
+  const std::vector<Isa> known = KnownIsas();
+  std::string names;
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    names += i == 0 ? "" : i + 1 == known.size() ? " or " : ", ";
+    names += NameOf(known[i]);
+  }
+  return names;
+}
+
 Isa IsaOf(std::string_view name) {
-  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+  for (const Isa isa : KnownIsas()) {
     if (name != NameOf(isa)) continue;
     const std::string got = std::string(kVariable) + ": got " + NameOf(isa) + ", expected ";
     if (!HasIsa(isa)) {
@@ -36,14 +54,30 @@ Isa IsaOf(std::string_view name) {
     }
     return isa;
   }
-  throw std::runtime_error(std::string(kVariable) + ": got '" + std::string(name) +
-                           "', expected plain, avx2, avx512 or amx");
+  throw std::runtime_error(std::string(kVariable) + ": got '" + std::string(name) + "', expected " +
+                           KnownNames());
 }
 
 }  // namespace
 
+std::vector<Isa> KnownIsas() {
+#if defined(__x86_64__)
+  return {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
+#elif defined(__aarch64__)
+  return {Isa::kPlain, Isa::kNeon, Isa::kDotprod, Isa::kI8mm};
+#else
+  return {Isa::kPlain};
+#endif
+}
+
 const char* NameOf(Isa isa) {
   switch (isa) {
+    case Isa::kI8mm:
+      return "i8mm";
+    case Isa::kDotprod:
+      return "dotprod";
+    case Isa::kNeon:
+      return "neon";
     case Isa::kAmx:
       return "amx";
     case Isa::kAvx512:
@@ -64,13 +98,21 @@ Isa BestIsa() {
       __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
       __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
   if (has_avx2) return has_avx512 ? Isa::kAvx512 : Isa::kAvx2;
+#elif defined(__aarch64__)
+#if defined(__linux__)
+  const bool has_dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+  const bool has_i8mm = (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
+  if (has_dotprod) return has_i8mm ? Isa::kI8mm : Isa::kDotprod;
+#endif
+  return Isa::kNeon;
 #endif
   return Isa::kPlain;
 }
 
 bool HasIsa(Isa isa) {
-  if (isa != Isa::kAmx) return isa <= BestIsa();
-  return BestIsa() == Isa::kAvx512 && AmxOfThis() == Amx::kUsable;
+  if (isa == Isa::kAmx) return BestIsa() == Isa::kAvx512 && AmxOfThis() == Amx::kUsable;
+  const std::vector<Isa> known = KnownIsas();
+  return isa <= BestIsa() && std::find(known.begin(), known.end(), isa) != known.end();
 }
 
 bool MultipliesBfloat16(Isa isa) { return isa == Isa::kAvx512 || isa == Isa::kAmx; }

@@ -2,10 +2,11 @@
 #define RECSYS_OPS_ISA_H_
 
 #include <string_view>
+#include <vector>
 
 namespace recsys::ops {
 
-/// The instructions that kernels may use. Each includes those before it.
+/// The instructions that kernels may use. Each includes those of its architecture before it.
 enum class Isa {
   /// What the compiler takes for granted: right on every processor.
   kPlain,
@@ -15,9 +16,18 @@ enum class Isa {
   kAvx512,
   /// AMX with INT8 and BF16. By name only: it has not run yet on a processor that has it.
   kAmx,
+  /// What every 64-bit ARM processor has.
+  kNeon,
+  /// With the dot product of bytes (FEAT_DotProd).
+  kDotprod,
+  /// With that of unsigned and signed bytes (FEAT_I8MM).
+  kI8mm,
 };
 
-/// Returns the name: "plain", "avx2", "avx512" or "amx".
+/// Returns those of the architecture that this is compiled for.
+std::vector<Isa> KnownIsas();
+
+/// Returns the name: "plain"; "avx2", "avx512" or "amx"; "neon", "dotprod" or "i8mm".
 const char* NameOf(Isa isa);
 
 /// Returns the most that this processor can do, AMX aside.

@@ -34,7 +34,7 @@ Packed Placed(const char* data, WeightType type, std::int64_t num_inputs,
   const std::int64_t num_columns = packed.num_panels() * kPanelColumns;
   const char* const bias = packed.panels + packed.num_panels() * packed.panel_bytes();
   packed.bias = reinterpret_cast<const float*>(bias);
-  if (type == WeightType::kInt8) {
+  if (IsWhole(type)) {
     packed.scale = packed.bias + num_columns;
     packed.sum = reinterpret_cast<const std::int32_t*>(packed.scale + num_columns);
   }
@@ -61,7 +61,7 @@ std::int64_t PackedBytes(WeightType type, std::int64_t num_inputs, std::int64_t 
   shape.type = type;
   shape.num_inputs = num_inputs;
   shape.num_outputs = num_outputs;
-  const std::int64_t vectors = type == WeightType::kInt8 ? 3 : 1;
+  const std::int64_t vectors = IsWhole(type) ? 3 : 1;
   return static_cast<std::int64_t>(sizeof(Header)) +
          shape.num_panels() * (shape.panel_bytes() + vectors * 4 * kPanelColumns);
 }
@@ -93,13 +93,17 @@ std::vector<char> Pack(const float* weight, const float* bias, std::int64_t num_
       } else if (type == WeightType::kBfloat16) {
         put(at, ToBfloat16(row[k]));
       } else {
-        const auto whole = static_cast<std::int8_t>(std::nearbyint(row[k] / scale));
+        const auto whole = static_cast<std::int16_t>(std::nearbyint(row[k] / scale));
         sum += whole;
-        put(at, whole);
+        if (type == WeightType::kInt16) {
+          put(at, whole);
+        } else {
+          put(at, static_cast<std::int8_t>(whole));
+        }
       }
     }
     if (bias != nullptr) put(packed.bias + n, bias[n]);
-    if (type == WeightType::kInt8) {
+    if (IsWhole(type)) {
       put(packed.scale + n, scale);
       put(packed.sum + n, sum);
     }
@@ -108,7 +112,8 @@ std::vector<char> Pack(const float* weight, const float* bias, std::int64_t num_
 }
 
 WeightType PackedTypeFor(WeightType type, Isa isa) {
-  return type == WeightType::kBfloat16 && !MultipliesBfloat16(isa) ? WeightType::kFloat32 : type;
+  if (type == WeightType::kBfloat16 && !MultipliesBfloat16(isa)) return WeightType::kFloat32;
+  return type == WeightType::kInt8 && isa == Isa::kAvx2 ? WeightType::kInt16 : type;
 }
 
 std::vector<char> PackFor(Isa isa, const float* weight, const float* bias, std::int64_t num_outputs,
@@ -136,7 +141,7 @@ std::string ReadPacked(const void* data, std::int64_t size, Packed* packed) {
     return "got packed weights of version " + std::to_string(header.version) + ", expected " +
            std::to_string(kVersion);
   }
-  if (header.type > static_cast<std::uint32_t>(WeightType::kInt8) ||
+  if (header.type > static_cast<std::uint32_t>(WeightType::kInt16) ||
       !IsPackable(header.num_outputs, header.num_inputs)) {
     return "got packed weights with a wrong header";
   }

@@ -5,9 +5,10 @@
 // saved. The same bytes serve every processor; PackFor chooses those that are fastest on one.
 //
 // N outputs, K inputs. Columns (outputs) are taken 32 at a time as a panel; within a panel, groups
-// of 1, 2 or 4 inputs (float32, bfloat16, int8: four bytes) follow each other, each with its 32
-// columns. After the header and the panels come the float32 bias, and for int8 the float32 scale
-// and the int32 sum of the weights of each column; all padded with zeros to whole panels.
+// of 1, 2 or 4 inputs (float32; bfloat16 and int16; int8: four bytes) follow each other, each with
+// its 32 columns. After the header and the panels come the float32 bias, and for whole numbers the
+// float32 scale and the int32 sum of the weights of each column; all padded with zeros to whole
+// panels.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +19,13 @@
 
 namespace recsys::ops {
 
-enum class WeightType : std::uint32_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2 };
+/// kInt16: the numbers of int8, in 16 bits. The same products, and so the same bits.
+enum class WeightType : std::uint32_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2, kInt16 = 3 };
+
+/// Whether weights are whole numbers, with a scale for each column.
+constexpr bool IsWhole(WeightType type) {
+  return type == WeightType::kInt8 || type == WeightType::kInt16;
+}
 
 constexpr std::int64_t kPanelColumns = 32;
 /// Bytes of one group of inputs of a panel.
@@ -29,7 +36,7 @@ constexpr std::int64_t kMaxOutputs = 1 << 20;
 
 /// Inputs of a group.
 constexpr std::int64_t GroupOf(WeightType type) {
-  return type == WeightType::kFloat32 ? 1 : type == WeightType::kBfloat16 ? 2 : 4;
+  return type == WeightType::kFloat32 ? 1 : type == WeightType::kInt8 ? 4 : 2;
 }
 
 /// Whether weights of this shape can be packed.
@@ -45,7 +52,7 @@ struct Packed {
   std::int64_t num_outputs = 0;
   const char* panels = nullptr;
   const float* bias = nullptr;
-  /// Null unless int8.
+  /// Null unless whole numbers.
   const float* scale = nullptr;
   const std::int32_t* sum = nullptr;
 
@@ -63,7 +70,9 @@ std::vector<char> Pack(const float* weight, const float* bias, std::int64_t num_
 
 /// Returns the type in which weights of a type are packed for an instruction set: those in bfloat16
 /// as float32 where no instruction multiplies bfloat16, which would cost more than twice the bytes
-/// do.
+/// do; for AVX2 those in int8 as int16. Its instruction for bytes adds two products in 16 bits,
+/// where 2 * 255 * 127 has no place: to be exact, it would need as many instructions, and more of
+/// those that multiply.
 WeightType PackedTypeFor(WeightType type, Isa isa);
 
 /// Packs weights of a type as PackedTypeFor says. As float32, those in bfloat16 are rounded to it

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import artifact, engine, planner, training
 from benchmarks.measure.bars import MISSED, Bar, add_bar_options, bars_json, exit_status
-from benchmarks.measure.speed import SpeedResult
+from benchmarks.measure.speed import SpeedResult, speed_bars
 from benchmarks.planner import Ratios
 from benchmarks.trainers.case import TrainingCase
 
@@ -63,17 +63,40 @@ def test_every_benchmark_with_bars_takes_the_options(
     assert "3 a bar is missed (with --check)" in said
 
 
-def test_the_bars_of_the_artifact() -> None:
-    results = [
-        SpeedResult(
-            batch_size=size, contestant=name, samples_per_s=1.0, ratio=1.2, ratio_low=1.0, ratio_high=2.0
-        )
-        for size, name in ((1, "TorchRec"), (1, "float32"), (32, "float32"), (1, "bfloat16"), (3, "float32"))
-    ]
-    assert artifact.speed_bars(results) == [
+def speed_result(batch_size: int, contestant: str, samples_per_s: float = 1.0) -> SpeedResult:
+    return SpeedResult(
+        batch_size=batch_size,
+        contestant=contestant,
+        samples_per_s=samples_per_s,
+        ratio=1.2,
+        ratio_low=1.0,
+        ratio_high=2.0,
+    )
+
+
+@pytest.mark.parametrize("instructions", ["avx512", "amx", "none"])
+def test_the_bars_of_the_artifact(instructions: str) -> None:
+    names = ((1, "TorchRec"), (1, "float32"), (32, "float32"), (1, "bfloat16"), (3, "float32"))
+    assert speed_bars([speed_result(*name) for name in names], instructions) == [
         Bar("batch 1, float32: ÷ TorchRec", 1.5, 1.2),
         Bar("batch 32, float32: ÷ TorchRec", 1.1, 1.2),
     ]
+
+
+def test_the_bars_of_the_artifact_with_avx2() -> None:
+    results = [
+        speed_result(128, "own float32", 100.0),
+        speed_result(128, "own bfloat16", 97.0),
+        speed_result(128, "own int8", 200.0),
+        speed_result(8, "own bfloat16"),
+    ]
+    bars = speed_bars(results, "avx2")
+    assert bars == [
+        Bar("batch 128, own float32: ÷ TorchRec", 1.4, 1.2),
+        Bar("batch 128, own int8: ÷ TorchRec", 2.3, 1.2),
+        Bar("batch 128, own bfloat16: ÷ own float32", 0.98, 0.97),
+    ]
+    assert not any(bar.is_met for bar in bars)
 
 
 def test_the_bars_of_training() -> None:

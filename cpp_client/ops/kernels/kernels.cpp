@@ -20,6 +20,13 @@ const Kernels& ChosenKernels() {
       return Avx512Kernels();
     case Isa::kAvx2:
       return Avx2Kernels();
+#elif defined(__aarch64__)
+    case Isa::kI8mm:
+      return I8mmKernels();
+    case Isa::kDotprod:
+      return DotprodKernels();
+    case Isa::kNeon:
+      return NeonKernels();
 #endif
     default:
       return PlainKernels();

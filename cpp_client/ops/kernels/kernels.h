@@ -213,6 +213,10 @@ const Kernels& AmxKernels();
 /// The same on processors that have AVX-512 only: what each tile instruction does in plain C++.
 /// Slow, for checks.
 const Kernels& EmulatedAmxKernels();
+#elif defined(__aarch64__)
+const Kernels& NeonKernels();
+const Kernels& DotprodKernels();
+const Kernels& I8mmKernels();
 #endif
 
 /// Returns those of ChosenIsa().

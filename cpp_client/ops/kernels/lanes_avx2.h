@@ -70,8 +70,15 @@ struct Lanes : LanesBase {
     const auto* const halves = reinterpret_cast<const __m128i*>(from);
     return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
   }
-  static Floats Shifted(const Sums<WeightType::kInt8>& sums, std::int32_t zero,
-                        const std::int32_t* weight_sums);
+  template <WeightType kType>
+  static Floats Shifted(const Sums<kType>& sums, std::int32_t zero,
+                        const std::int32_t* weight_sums) {
+    const __m256i by = _mm256_set1_epi32(zero);
+    const __m256i low = _mm256_mullo_epi32(by, Bytes(weight_sums));
+    const __m256i high = _mm256_mullo_epi32(by, Bytes(weight_sums + 8));
+    return {_mm256_cvtepi32_ps(_mm256_sub_epi32(sums.low, low)),
+            _mm256_cvtepi32_ps(_mm256_sub_epi32(sums.high, high))};
+  }
 
  private:
   static __m256i Bytes(const void* from) {
@@ -102,14 +109,15 @@ struct Lanes::Sums<WeightType::kInt8> {
   }
 };
 
-inline Lanes::Floats Lanes::Shifted(const Sums<WeightType::kInt8>& sums, std::int32_t zero,
-                                    const std::int32_t* weight_sums) {
-  const __m256i by = _mm256_set1_epi32(zero);
-  const __m256i low = _mm256_mullo_epi32(by, Bytes(weight_sums));
-  const __m256i high = _mm256_mullo_epi32(by, Bytes(weight_sums + 8));
-  return {_mm256_cvtepi32_ps(_mm256_sub_epi32(sums.low, low)),
-          _mm256_cvtepi32_ps(_mm256_sub_epi32(sums.high, high))};
-}
+template <>
+struct Lanes::Sums<WeightType::kInt16> {
+  __m256i low = _mm256_setzero_si256(), high = _mm256_setzero_si256();
+  void Add(std::int32_t group, const char* weights) {
+    const __m256i in = _mm256_set1_epi32(group);
+    low = _mm256_add_epi32(low, _mm256_madd_epi16(in, Bytes(weights)));
+    high = _mm256_add_epi32(high, _mm256_madd_epi16(in, Bytes(weights + 32)));
+  }
+};
 
 }  // namespace
 }  // namespace recsys::ops

@@ -54,9 +54,13 @@ struct Lanes : LanesBase {
   static Floats OfHalves(const std::uint8_t* from) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   }
-  /// The whole numbers of int8 sums, less `zero` times the sums of the weights, as floats.
-  static Floats Shifted(const Sums<WeightType::kInt8>& sums, std::int32_t zero,
-                        const std::int32_t* weight_sums);
+  template <WeightType kType>
+  static Floats Shifted(const Sums<kType>& sums, std::int32_t zero,
+                        const std::int32_t* weight_sums) {
+    const __m512i shift =
+        _mm512_mullo_epi32(_mm512_set1_epi32(zero), _mm512_loadu_si512(weight_sums));
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(sums.sums, shift));
+  }
 
   static void ToBfloat16(const float* from, std::int64_t count, std::uint16_t* to) {
     std::int64_t i = 0;
@@ -104,12 +108,13 @@ struct Lanes::Sums<WeightType::kInt8> {
   }
 };
 
-inline Lanes::Floats Lanes::Shifted(const Sums<WeightType::kInt8>& sums, std::int32_t zero,
-                                    const std::int32_t* weight_sums) {
-  const __m512i shift =
-      _mm512_mullo_epi32(_mm512_set1_epi32(zero), _mm512_loadu_si512(weight_sums));
-  return _mm512_cvtepi32_ps(_mm512_sub_epi32(sums.sums, shift));
-}
+template <>
+struct Lanes::Sums<WeightType::kInt16> {
+  __m512i sums = _mm512_setzero_si512();
+  void Add(std::int32_t group, const char* weights) {
+    sums = _mm512_dpwssd_epi32(sums, _mm512_set1_epi32(group), _mm512_loadu_si512(weights));
+  }
+};
 
 inline void Lanes::Turn(__m512* rows, float* to, std::int64_t to_stride) {
   __m512 some[16];

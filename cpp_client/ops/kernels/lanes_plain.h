@@ -106,9 +106,16 @@ struct Lanes : LanesBase {
     for (int i = 0; i < 16; ++i) floats.values[i] = OfHalf(from + 2 * i);
     return floats;
   }
-  /// Returns sums of int8 products less `zero` times the sums of the weights.
-  static Floats Shifted(const Sums<WeightType::kInt8>& sums, std::int32_t zero,
-                        const std::int32_t* weight_sums);
+  /// Returns sums of products of whole numbers less `zero` times the sums of the weights.
+  template <WeightType kType>
+  static Floats Shifted(const Sums<kType>& sums, std::int32_t zero,
+                        const std::int32_t* weight_sums) {
+    Floats floats;
+    for (int i = 0; i < 16; ++i) {
+      floats.values[i] = static_cast<float>(sums.sums[i] - zero * weight_sums[i]);
+    }
+    return floats;
+  }
 };
 
 template <>
@@ -125,14 +132,16 @@ struct Lanes::Sums<WeightType::kInt8> {
   }
 };
 
-inline Lanes::Floats Lanes::Shifted(const Sums<WeightType::kInt8>& sums, std::int32_t zero,
-                                    const std::int32_t* weight_sums) {
-  Floats floats;
-  for (int i = 0; i < 16; ++i) {
-    floats.values[i] = static_cast<float>(sums.sums[i] - zero * weight_sums[i]);
+template <>
+struct Lanes::Sums<WeightType::kInt16> {
+  std::int32_t sums[16] = {};
+  void Add(std::int32_t group, const char* weights) {
+    std::int16_t in[2], by[32];
+    std::memcpy(in, &group, sizeof(in));
+    std::memcpy(by, weights, sizeof(by));
+    for (int i = 0; i < 16; ++i) sums[i] += in[0] * by[2 * i] + in[1] * by[2 * i + 1];
   }
-  return floats;
-}
+};
 
 }  // namespace
 }  // namespace recsys::ops

@@ -90,6 +90,8 @@ void Linear(const Packed& weights, Rows in, std::int64_t num_rows, Activation ac
       return LinearOf<WeightType::kBfloat16>(weights, in, num_rows, activation, out, ahead);
     case WeightType::kInt8:
       return LinearOf<WeightType::kInt8>(weights, in, num_rows, activation, out, ahead);
+    case WeightType::kInt16:
+      return LinearOf<WeightType::kInt16>(weights, in, num_rows, activation, out, ahead);
   }
 }
 

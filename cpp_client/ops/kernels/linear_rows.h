@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "ops/kernels/kernels.h"
 #include "ops/scratch.h"
@@ -42,8 +43,8 @@ inline void FetchSome(Ahead* ahead) {
   ahead->num_rows -= count;
 }
 
-/// A row's int8 inputs stand for (byte - zero) * scale.
-struct ByteScale {
+/// A row's whole inputs stand for (input - zero) * scale; zero is 0 unless they are bytes.
+struct WholeScale {
   float scale = 0;
   std::int32_t zero = 0;
 };
@@ -52,8 +53,8 @@ struct ByteScale {
 struct Tile {
   const char* data = nullptr;
   std::int64_t stride_bytes = 0;
-  /// Of each row; only int8.
-  const ByteScale* scales = nullptr;
+  /// Of each row; only of whole numbers.
+  const WholeScale* scales = nullptr;
 
   std::int32_t Group(std::int64_t row, std::int64_t group) const {
     std::int32_t four = 0;
@@ -62,9 +63,10 @@ struct Tile {
   }
 };
 
-/// Rounds a row to bytes by its own largest number. A row with NaN or infinity has the scale NaN.
-inline ByteScale ToBytes(const float* from, std::int64_t count, std::int64_t padded,
-                         std::uint8_t* to) {
+/// Rounds a row to whole numbers of 8 bits, by its own largest number, which become items of uint8
+/// or int16. A row with NaN or infinity has the scale NaN.
+template <typename Item>
+WholeScale ToWhole(const float* from, std::int64_t count, std::int64_t padded, Item* to) {
   std::uint32_t largest = 0, negative = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     std::uint32_t bits = 0;
@@ -72,14 +74,14 @@ inline ByteScale ToBytes(const float* from, std::int64_t count, std::int64_t pad
     largest = std::max(largest, bits & kMagnitude);
     negative |= static_cast<std::uint32_t>(bits > kSign);
   }
-  ByteScale made;
-  made.zero = negative != 0 ? 128 : 0;
+  WholeScale made;
+  made.zero = sizeof(Item) == 1 && negative != 0 ? 128 : 0;
   const float limit = negative != 0 ? 127 : 255;
   float top = 0;
   std::memcpy(&top, &largest, sizeof(top));
   if (largest >= kInfinity || top < kLeast) {
     made.scale = largest >= kInfinity ? std::numeric_limits<float>::quiet_NaN() : 0;
-    std::fill_n(to, padded, static_cast<std::uint8_t>(made.zero));
+    std::fill_n(to, padded, static_cast<Item>(made.zero));
     return made;
   }
   made.scale = top / limit;
@@ -88,9 +90,9 @@ inline ByteScale ToBytes(const float* from, std::int64_t count, std::int64_t pad
     const float rounded = from[i] * inverse + kRounding;
     std::uint32_t bits = 0;
     std::memcpy(&bits, &rounded, sizeof(bits));
-    to[i] = static_cast<std::uint8_t>(bits + static_cast<std::uint32_t>(made.zero));
+    to[i] = static_cast<Item>(bits + static_cast<std::uint32_t>(made.zero));
   }
-  std::fill(to + count, to + padded, static_cast<std::uint8_t>(made.zero));
+  std::fill(to + count, to + padded, static_cast<Item>(made.zero));
   return made;
 }
 
@@ -105,8 +107,8 @@ Tile TileOf(const Packed& weights, Rows in, std::int64_t first, std::int64_t num
   // Rows that are a power of two apart would share few sets of the cache.
   const std::int64_t stride = (row_bytes + kLaneBytes - 1) / kLaneBytes * kLaneBytes + kLaneBytes;
   char* const data = ScratchOf(Scratch::kTile, stride * kTileRows);
-  auto* const scales = reinterpret_cast<ByteScale*>(
-      ScratchOf(Scratch::kScales, kTileRows * std::int64_t{sizeof(ByteScale)}));
+  auto* const scales = reinterpret_cast<WholeScale*>(
+      ScratchOf(Scratch::kScales, kTileRows * std::int64_t{sizeof(WholeScale)}));
   for (std::int64_t row = 0; row < num_rows; ++row) {
     const float* const values = from + row * in.stride;
     char* const to = data + row * stride;
@@ -115,8 +117,9 @@ Tile TileOf(const Packed& weights, Rows in, std::int64_t first, std::int64_t num
       Lanes::ToBfloat16(values, weights.num_inputs, halves);
       std::fill(halves + weights.num_inputs, halves + row_bytes / 2, std::uint16_t{0});
     } else {
-      scales[row] =
-          ToBytes(values, weights.num_inputs, row_bytes, reinterpret_cast<std::uint8_t*>(to));
+      using Item = std::conditional_t<kType == WeightType::kInt8, std::uint8_t, std::int16_t>;
+      scales[row] = ToWhole(values, weights.num_inputs, row_bytes / std::int64_t{sizeof(Item)},
+                            reinterpret_cast<Item*>(to));
     }
   }
   return {data, stride, scales};
@@ -134,18 +137,26 @@ struct Scales {
   }
 };
 
-template <>
-struct Scales<WeightType::kInt8> {
-  Scales(const Packed& weights, std::int64_t column)
+template <WeightType kType>
+struct WholeScales {
+  WholeScales(const Packed& weights, std::int64_t column)
       : scale(Lanes::Load(weights.scale + column)), weight_sums(weights.sum + column) {}
-  Lanes::Floats Of(const Lanes::Sums<WeightType::kInt8>& sums, const Tile& tile,
-                   std::int64_t row) const {
-    const ByteScale of_row = tile.scales[row];
+  Lanes::Floats Of(const Lanes::Sums<kType>& sums, const Tile& tile, std::int64_t row) const {
+    const WholeScale of_row = tile.scales[row];
     return Lanes::Times(Lanes::Shifted(sums, of_row.zero, weight_sums),
                         Lanes::Times(scale, Lanes::All(of_row.scale)));
   }
   Lanes::Floats scale;
   const std::int32_t* weight_sums;
+};
+
+template <>
+struct Scales<WeightType::kInt8> : WholeScales<WeightType::kInt8> {
+  using WholeScales::WholeScales;
+};
+template <>
+struct Scales<WeightType::kInt16> : WholeScales<WeightType::kInt16> {
+  using WholeScales::WholeScales;
 };
 
 /// Where a layer's outputs go, and what becomes of them first.

@@ -133,7 +133,7 @@ void TileLinearOf(const Packed& weights, Rows in, std::int64_t num_rows, Activat
   tiles.Release();
 }
 
-/// float32 layers are those of AVX-512.
+/// Layers in float32 and int16 are those of AVX-512.
 template <typename Tiles>
 void TileLinear(const Packed& weights, Rows in, std::int64_t num_rows, Activation activation,
                 OutRows out, Ahead* ahead) {
@@ -141,6 +141,7 @@ void TileLinear(const Packed& weights, Rows in, std::int64_t num_rows, Activatio
   if (ahead == nullptr) ahead = &none;
   switch (weights.type) {
     case WeightType::kFloat32:
+    case WeightType::kInt16:
       return Avx512Kernels().linear(weights, in, num_rows, activation, out, ahead);
     case WeightType::kBfloat16:
       return TileLinearOf<Tiles, WeightType::kBfloat16>(weights, in, num_rows, activation, out,

@@ -115,8 +115,7 @@ class EachIsaLooksUp : public testing::TestWithParam<Isa> {
   void TearDown() override { ForceIsa(NameOf(BestIsa())); }
 };
 
-INSTANTIATE_TEST_SUITE_P(Isas, EachIsaLooksUp,
-                         testing::Values(Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAmx),
+INSTANTIATE_TEST_SUITE_P(Isas, EachIsaLooksUp, testing::ValuesIn(KnownIsas()),
                          [](const auto& given) { return NameOf(given.param); });
 
 TEST_P(EachIsaLooksUp, BagsOfEveryTypeAndDimAreRight) {

@@ -190,8 +190,7 @@ TEST_P(EachIsaPlans, IdsOutOfRangeStopIt) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isas, EachIsaPlans,
-                         testing::Values(Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAmx),
+INSTANTIATE_TEST_SUITE_P(Isas, EachIsaPlans, testing::ValuesIn(KnownIsas()),
                          [](const auto& given) { return NameOf(given.param); });
 
 TEST(PlanTest, WrongNumbersAreRefused) {

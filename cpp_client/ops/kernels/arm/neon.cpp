@@ -1,0 +1,16 @@
+#include "ops/kernels/arm/lanes_neon.h"
+// After the lanes, in this order.
+#include "ops/kernels/linear_kernel.h"
+// Uses what stands in the one above.
+#include "ops/kernels/dot_kernel.h"
+#include "ops/kernels/elementwise_kernel.h"
+#include "ops/kernels/lookup_kernel.h"
+
+namespace recsys::ops {
+
+const Kernels& NeonKernels() {
+  static constexpr Kernels kKernels{&Linear, &Dot, &LookUp, &Find, &Pool, &Compute};
+  return kKernels;
+}
+
+}  // namespace recsys::ops
