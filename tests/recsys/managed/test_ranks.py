@@ -15,6 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from recsys import EmbeddingBagCollection
 from recsys.managed import (
+    HashZchEvictionConfig,
+    HashZchEvictionPolicyName,
+    HashZchManagedCollisionModule,
     LFU_EvictionPolicy,
     LRU_EvictionPolicy,
     ManagedCollisionCollection,
@@ -46,6 +49,50 @@ def _collection(policy: str, interval: int) -> ManagedCollisionEmbeddingBagColle
     return ManagedCollisionEmbeddingBagCollection(
         EmbeddingBagCollection([table]), mapping, embeddings_only=True
     )
+
+
+def _hashed() -> ManagedCollisionEmbeddingBagCollection:
+    torch.manual_seed(0)
+    table = bag("t", 9, 4, ["f"])
+    config = HashZchEvictionConfig(features=["f"], single_ttl=2)
+    hours = iter(range(100, 100 + STEPS))
+    module = HashZchManagedCollisionModule(
+        9,
+        None,
+        3,
+        eviction_policy_name=HashZchEvictionPolicyName.LRU_EVICTION,
+        eviction_config=config,
+        track_id_freq=True,
+        clock=lambda: 3600.0 * next(hours),
+    )
+    mapping = ManagedCollisionCollection({"t": module}, [table])
+    return ManagedCollisionEmbeddingBagCollection(
+        EmbeddingBagCollection([table]), mapping, embeddings_only=True
+    )
+
+
+def train_hashed_ranks(rank: int, world_size: int) -> dict[str, Any]:
+    """A rank's mapping and weights after all steps, of rows by hash."""
+    del world_size
+    collection = _hashed().train()
+    collection.managed_collision_collection.set_process_group(distributed.group.WORLD)
+    found = [collection(kjt_of({"f": [_ids(rank, step)]})).values().detach() for step in range(STEPS)]
+    return {"state": collection.state_dict(), "found": torch.cat(found)}
+
+
+def test_every_rank_holds_the_rows_by_hash_of_one() -> None:
+    ranks = live_pool(WORLD_SIZE).run(train_hashed_ranks)
+    alone = _hashed().train()
+    heard: list[list[int]] = []
+    alone.register_eviction_hook(lambda _table, rows: heard.append(rows.tolist()))
+    for step in range(STEPS):
+        together = alone(kjt_of({"f": [_ids(rank, step) for rank in range(WORLD_SIZE)]})).values()
+        for rank, result in enumerate(ranks):
+            assert torch.equal(result["found"][step], together[rank])
+    assert heard
+    for result in ranks:
+        for name, tensor in alone.state_dict().items():
+            assert torch.equal(result["state"][name], tensor), name
 
 
 def train_ranks(rank: int, world_size: int, policy: str, interval: int) -> dict[str, Any]:
