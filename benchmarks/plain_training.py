@@ -2,7 +2,8 @@
 
 Ours reads a Parquet file, hashes its texts and trains as recsys-train does. The plain loop gets tensors of IDs, without
 reading and hashing: nn.Embedding(sparse=True) for each table, Adagrad for all. Both train a DLRM of the same sizes:
-those that recsys-train has by default, then wide layers. The dense layers' products alone are the limit of both.
+those that recsys-train has by default for tables, small ones, and wide ones. The dense layers' products alone are the
+limit of both.
 
 Shape letters: B batch, D dim, F sparse features, I dense features.
 """
@@ -38,6 +39,7 @@ from recsys.data.tables.dataset import table_dataset
 from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.train.config import MATMUL_PRECISIONS, ModelConfig, RunConfig, TrainConfig
 from recsys.train.ranks import ONE_RANK, process_group
+from recsys.train.sources import DEFAULTS
 from recsys.train.trainer import Trainer
 
 #: How many times the plain loop's samples ours should train.
@@ -94,10 +96,16 @@ class Sizes:
         return [NUM_NUMBERS, *self.dense, _DIM], [_DIM + pairs, *self.over, 1]
 
 
+_TABLE = DEFAULTS["table"]
 SIZES = (
-    Sizes(name="real", batch_size=1024, dense=(256, 64), over=(256, 128)),
     Sizes(
         name="default",
+        batch_size=_TABLE.train.batch_size,
+        dense=_TABLE.model.dense_layers,
+        over=_TABLE.model.over_layers,
+    ),
+    Sizes(
+        name="small",
         batch_size=TrainConfig.batch_size,
         dense=ModelConfig.dense_layers,
         over=ModelConfig.over_layers,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from recsys.artifact.load import load_artifact
 from recsys.data.scoring import schema_for, scores
-from recsys.data.tables.dataset import check_kept, unlabeled
+from recsys.data.tables.dataset import check_kept, kept_types, unlabeled
 from recsys.data.tables.reading.files import open_files
 from recsys.data.tables.schema_file import read_schema
+from recsys.data.tables.values.arrow_types import plain
 from recsys.files import replacing
 from recsys.rows.memory import RowsMemory
 
@@ -66,6 +67,7 @@ def predict_table(job: BulkJob) -> int:
     schema = schema_for(artifact, None if job.schema is None else read_schema(job.schema))
     files = open_files(job.input)
     check_kept(files, job.keep)
+    types = kept_types(files, job.keep)
     num_rows = 0
     writer: Any = None
     console = Console(stderr=True)
@@ -81,7 +83,7 @@ def predict_table(job: BulkJob) -> int:
         try:
             for file in files:
                 for examples, kept in unlabeled(file, schema, job.keep):
-                    table = _table(scores(artifact, examples), kept, job.keep)
+                    table = _table(scores(artifact, examples), kept, types)
                     writer = writer or _writer(partial, job.output.suffix, table.schema)
                     writer.write_table(table)
                     num_rows += table.num_rows
@@ -95,8 +97,11 @@ def predict_table(job: BulkJob) -> int:
     return num_rows
 
 
-def _table(outputs: dict[str, Any], kept: pa.Table, names: Sequence[str]) -> pa.Table:
-    columns = {name: kept.column(name) for name in names}
+def _table(outputs: dict[str, Any], kept: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
+    columns = {
+        name: plain(kept.column(name)).cast(types[name]) if name in types else kept.column(name)
+        for name in kept.column_names
+    }
     for name, values in outputs.items():
         flat = values.reshape(len(values), -1)
         is_vector = values.ndim > 1

@@ -21,6 +21,7 @@ from recsys.data.tables.as_sent import rows_as_sent
 from recsys.data.tables.columns import Columns
 from recsys.data.tables.reading.files import listed, open_files
 from recsys.data.tables.reading.pieces import Piece, TableFile
+from recsys.data.tables.reading.sample import common_type
 from recsys.data.tables.row_use import sharing_notices
 from recsys.data.tables.split import split
 from recsys.data.tables.values.arrow_types import (
@@ -110,6 +111,26 @@ def unlabeled(
     for piece in list(listed([file])):
         held = piece.reading(columns)
         yield _read(held, schema, np.arange(held.num_rows), labels=False), held.read(keep)
+
+
+def kept_types(files: Sequence[TableFile], keep: Sequence[str]) -> dict[str, pa.DataType]:
+    """Return the type of each column to keep that has several types in the files: one that takes all of them.
+
+    Raises:
+        DataError: There is none.
+    """
+    found = {}
+    for name in keep:
+        kinds = {file.types[name] for file in files}
+        if len(kinds) > 1:
+            plain_kinds = {plain_type(kind) for kind in kinds} - {pa.null()}
+            common = next(iter(plain_kinds)) if len(plain_kinds) == 1 else common_type(plain_kinds)
+            if common is None:
+                raise DataError(
+                    f"keep: column {name!r} is {' and '.join(sorted(map(str, kinds)))}, which go into no one column"
+                )
+            found[name] = common
+    return found
 
 
 def check_kept(files: Sequence[TableFile], keep: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -11,7 +11,7 @@ from recsys.data.progress import shown
 from recsys.data.tables.reading.arrow_files import ArrowFile
 from recsys.data.tables.reading.constants import within
 from recsys.data.tables.reading.pieces import Piece, TableFile
-from recsys.data.tables.values.arrow_types import is_number, is_text, plain_table
+from recsys.data.tables.values.arrow_types import is_list, is_number, is_text, plain_table
 
 # Files share the sample as if there were no more of them; more are read if these have too few rows.
 _NUM_SHARES = 16
@@ -56,7 +56,7 @@ def _joined(tables: Sequence[pa.Table]) -> pa.Table:
     try:
         for name in tables[0].column_names:
             kinds = {table.column(name).type for table in tables if name in table.column_names}
-            common = _common_type(kinds)
+            common = common_type(kinds)
             if common is not None:
                 tables = [_with_type(table, name, common) for table in tables]
         return pa.concat_tables(tables, promote_options="permissive")
@@ -66,10 +66,13 @@ def _joined(tables: Sequence[pa.Table]) -> pa.Table:
         ) from None
 
 
-def _common_type(kinds: set[pa.DataType]) -> pa.DataType | None:
+def common_type(kinds: Collection[pa.DataType]) -> pa.DataType | None:
+    """Return a type for a column that has several types in parts of a table; None if it has one, or there is none."""
     known = {kind for kind in kinds if not pa.types.is_null(kind)}
     if len(known) < 2:
         return None
+    if all(is_list(kind) for kind in known) and len({kind.value_type for kind in known}) == 1:
+        return pa.large_list(next(iter(known)).value_type)
     if all(is_number(kind) for kind in known):
         return (
             pa.int64()

@@ -15,8 +15,9 @@ from pyarrow import parquet
 
 from recsys.data.examples import Examples
 from recsys.data.lines import DataError
-from recsys.data.tables.dataset import rows_of, table_dataset
+from recsys.data.tables.dataset import kept_types, rows_of, table_dataset
 from recsys.data.tables.infer import infer
+from recsys.data.tables.reading.files import open_files
 from recsys.schema import LabelColumn, Schema, TableSpec
 
 _ROWS = 60
@@ -155,6 +156,39 @@ def test_lists_that_are_all_empty_in_a_part(tmp_path: Path) -> None:
     parquet.write_table(pa.table({**_columns(slice(half, None)), "tags": lists}), tmp_path / "b.parquet")
     bags = _read(tmp_path, infer(tmp_path).schema).bags["tags"]
     assert np.diff(bags.offsets).tolist() == [0] * half + [i % 4 for i in range(half)]
+
+
+def test_columns_to_keep_have_a_type_that_takes_all_parts(tmp_path: Path) -> None:
+    whole = {
+        "a": pa.array([1], pa.int32()),
+        "b": ["x"],
+        "c": [["x"]],
+        "d": pa.nulls(1),
+        "e": [1],
+        "f": [True],
+        "g": [0],
+    }
+    others = {
+        "a": pa.array([1], pa.int64()),
+        "b": pa.array(["x"]).dictionary_encode(),
+        "c": pa.array([["x"]], pa.large_list(pa.string())),
+        "d": ["x"],
+        "e": ["1"],
+        "f": [[1]],
+        "g": [0],
+    }
+    parquet.write_table(pa.table(whole), tmp_path / "a.parquet")
+    parquet.write_table(pa.table(others), tmp_path / "b.parquet")
+    files = open_files(tmp_path)
+    assert kept_types(files, "abcdeg") == {
+        "a": pa.int64(),
+        "b": pa.string(),
+        "c": pa.large_list(pa.string()),
+        "d": pa.string(),
+        "e": pa.large_string(),
+    }
+    with pytest.raises(DataError, match="column 'f' is bool and list"):
+        kept_types(files, "f")
 
 
 @pytest.mark.parametrize("ending", ["bz2", "gz", "lz4", "zst"])
