@@ -38,7 +38,7 @@ CASES = (
     "tests/recsys/test_stack.py",
     "tests/recsys/test_torchscript.py",
 )
-TIMEOUT_S = 900
+TIMEOUT_S = 1800
 # Installing is the disk's work, and writes into the checkout: one after the other.
 _INSTALLING = threading.Lock()
 # What torch's wheel for Linux needs for CUDA, in the same files for every Python. torch imports without the others.
@@ -135,7 +135,7 @@ def environment(python: str, interpreter: str, folder: Path) -> Environment:
     """
     made = Environment(python, folder / f"python{python}")
     wanted = [f"torch=={STACK.torch}.*", f"fbgemm-gpu-cpu=={STACK.fbgemm}", *requirements()]
-    key = hashlib.sha256(json.dumps(wanted).encode()).hexdigest()
+    key = _digest(wanted)
     complete = made.folder / "complete"
     if not complete.exists() or complete.read_text() != key:
         shutil.rmtree(made.folder, ignore_errors=True)
@@ -146,7 +146,7 @@ def environment(python: str, interpreter: str, folder: Path) -> Environment:
         cuda = [each for each in needed if each.startswith(_CUDA)]
         made.pip(*others, *(each for each in needed if not each.startswith((*_CUDA, *_ONLY_CUDA))))
         if cuda:
-            share_cuda(made, cuda, folder / "cuda")
+            share_cuda(made, cuda, folder)
         complete.write_text(key)
     made.pip("--no-deps", "--no-build-isolation", "-e", ".")
     return made
@@ -154,14 +154,18 @@ def environment(python: str, interpreter: str, folder: Path) -> Environment:
 
 def share_cuda(made: Environment, needed: Sequence[str], folder: Path) -> None:
     """Let the environment's torch find CUDA's libraries, gigabytes, in one folder for all environments."""
-    key = "\n".join(needed)
+    folder = folder / f"cuda-{_digest(needed)[:12]}"
     complete = folder / "complete"
-    if not complete.exists() or complete.read_text() != key:
+    if not complete.exists():
         shutil.rmtree(folder, ignore_errors=True)
         made.pip("--target", str(folder), *needed)
-        complete.write_text(key)
+        complete.touch()
     (packages,) = (made.folder / "lib").glob("python3.*/site-packages")
     (packages / "nvidia").symlink_to((folder / "nvidia").resolve())
+
+
+def _digest(lines: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def smoke(made: Environment) -> dict[str, float]:
