@@ -40,6 +40,7 @@ from typing import Any
 from recsys.errors import ManifestError
 from recsys.hashing import STRING_HASHES
 from recsys.json_checks import a_list, choice, count, flag, shape, text, whole, wrong
+from recsys.table_names import short_names
 
 #: What may stand in a batch: rows of any requests, or those of one request.
 BATCHES = ("rows", "request")
@@ -187,6 +188,11 @@ class Signature:
     def has_same_lengths(self) -> bool:
         """Whether bags of some inputs must have as many IDs as those of another."""
         return any(s.same_lengths_as for s in self.sparse)
+
+    @cached_property
+    def table_names(self) -> dict[str, str]:
+        """The names of all tables as people read them, by name."""
+        return short_names(table.name for sparse in self.sparse for table in sparse.tables)
 
     @property
     def is_weighted(self) -> bool:

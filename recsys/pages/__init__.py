@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 _HERE = Path(__file__).parent
 _BASE = _HERE / "base.css"
+_WHOLE_CHARS = 20
+# Entities, which have none of these characters, stay whole.
+_PART_END = re.compile(r"([_./:])(?=[^_./:])")
 
 
 def templates(folder: Path) -> Environment:
     """Return the templates in a folder and the common ``frame.html``. Values are escaped; a missing one is an error."""
-    return Environment(
+    made = Environment(
         loader=FileSystemLoader([folder, _HERE]),
         autoescape=True,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
+    made.filters["breakable"] = breakable
+    return made
+
+
+def breakable(name: str) -> Markup:
+    """Return a name whose line may break after its ``_``, ``.``, ``/`` and ``:`` if it is long."""
+    text = str(escape(name))
+    return Markup(_PART_END.sub(r"\1<wbr>", text) if len(name) > _WHOLE_CHARS else text)
 
 
 def style(folder: Path) -> Markup:

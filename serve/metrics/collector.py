@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from recsys.machine import package_version
+from recsys.table_names import short_names
 from serve.metrics.counters import CAPTURE_RESULTS, STATES, HistogramTotals, ModelTotals
 from serve.metrics.streams import StreamState, StreamStatus
 
@@ -161,8 +162,9 @@ def _tables(models: Sequence[ModelTotals]) -> Iterator[Metric]:
     )
     for totals in models:
         key = (totals.model, totals.version)
+        names = short_names(totals.table_bytes)
         for table, num_bytes in totals.table_bytes.items():
-            tables.add_metric((*key, table), num_bytes)
+            tables.add_metric((*key, names[table]), num_bytes)
         if totals.description is not None:
             held = totals.description.rows_pages
             pages.add_metric((*key, "resident"), held.resident_bytes)

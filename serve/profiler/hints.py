@@ -5,6 +5,7 @@ from __future__ import annotations
 from recsys.artifact.load import LoadedArtifact
 from recsys.kernels import operators as own
 from recsys.signature import IdPolicy
+from recsys.table_names import short_names
 from serve.profiler.result import BETWEEN, CALL, Hint, Profile, linear_layers, lookups
 
 # Advice that may save less than this share of the time is not worth its words.
@@ -58,19 +59,19 @@ def _products(profile: Profile) -> list[Hint]:
     if layers is None or layers.dtype != "float32" or layers.share < _LARGE_SHARE:
         return []
     flops = profile.limits.flops
-    found = []
-    for dtype in ("bfloat16", "int8"):
-        saved = layers.share * (1 - flops["float32"] / flops[dtype])
-        if saved >= _LEAST:
-            found.append(
-                Hint(
-                    text=f"linear layers in float32 take {layers.share:.0%}: recsys-export --linear-dtype {dtype}, "
-                    f"whose products are up to {flops[dtype] / flops['float32']:.1f} times as fast here; the report of "
-                    "the export says what it does to the predictions",
-                    saved=saved,
-                )
-            )
-    return found
+    speedups = {dtype: flops[dtype] / flops["float32"] for dtype in ("int8", "bfloat16")}
+    saved = {dtype: layers.share * (1 - 1 / speedup) for dtype, speedup in speedups.items()}
+    useful = sorted((dtype for dtype in saved if saved[dtype] >= _LEAST), key=lambda dtype: -saved[dtype])
+    if not useful:
+        return []
+    choices = " or ".join(f"{dtype} (up to {speedups[dtype]:.1f} times as fast here)" for dtype in useful)
+    return [
+        Hint(
+            text=f"linear layers in float32 take {layers.share:.0%}: recsys-export --linear-dtype {choices}; the "
+            "report of the export says what it does to the predictions",
+            saved=saved[useful[0]],
+        )
+    ]
 
 
 def _pages(profile: Profile) -> list[Hint]:
@@ -97,7 +98,8 @@ def _row_types(profile: Profile, artifact: LoadedArtifact) -> list[Hint]:
     wide = [info for info in artifact.manifest.tables if _bits(info.table.data_type.value) >= _WIDE_BITS]
     if looked_up is None or looked_up.share < _LARGE_SHARE or not wide:
         return []
-    names = ", ".join(info.table.name for info in wide[:3]) + (" …" if len(wide) > 3 else "")
+    short = short_names(info.table.name for info in artifact.manifest.tables)
+    names = ", ".join(short[info.table.name] for info in wide[:3]) + (" …" if len(wide) > 3 else "")
     return [
         Hint(
             text=f"lookups take {looked_up.share:.0%}, and {len(wide)} of {len(artifact.manifest.tables)} tables have "

@@ -63,7 +63,7 @@ def model_metadata(
             wire.DenseSignature(name=d.name, width=d.width, missing=d.missing, columns=d.columns)
             for d in signature.dense
         ],
-        sparse=[_sparse(s) for s in signature.sparse],
+        sparse=[_sparse(signature, s) for s in signature.sparse],
         outputs=[
             wire.OutputSignature(name=o.name, shape=o.shape, dtype=o.dtype, dims=o.dims(-1))
             for o in signature.outputs
@@ -110,13 +110,17 @@ def _examples(info: ModelInfo, num_rows: int) -> wire.PredictRequest:
     )
 
 
-def _sparse(sparse: SparseInput) -> wire.SparseSignature:
+def _sparse(signature: Signature, sparse: SparseInput) -> wire.SparseSignature:
     return wire.SparseSignature(
         name=sparse.name,
         pooling=_POOLINGS[sparse.pooling],
         weighted=sparse.weighted,
         tables=[
-            wire.TableUse(name=t.name, num_embeddings=t.num_embeddings, id_policy=_POLICIES[t.id_policy])
+            wire.TableUse(
+                name=signature.table_names[t.name],
+                num_embeddings=t.num_embeddings,
+                id_policy=_POLICIES[t.id_policy],
+            )
             for t in sparse.tables
         ],
         id_limit=sparse.id_limit,

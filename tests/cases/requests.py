@@ -40,10 +40,10 @@ SHARED = Signature(
         SparseInput(
             name="it's",
             tables=(
-                TableUse(name="a", num_embeddings=9),
-                TableUse(name="b", num_embeddings=5),
-                TableUse(name="c", num_embeddings=3, id_policy=IdPolicy.ZERO),
-                TableUse(name="d", num_embeddings=5),
+                TableUse(name="model.left.shop.a", num_embeddings=9),
+                TableUse(name="model.left.shop.b", num_embeddings=5),
+                TableUse(name="shop.c", num_embeddings=3, id_policy=IdPolicy.ZERO),
+                TableUse(name="model.right.shop.b", num_embeddings=5),
             ),
             pooling="sum",
         ),

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "check/requests/dense_check.h"
 #include "check/requests/picks.h"
 #include "check/requests/sparse_check.h"
+#include "check/requests/table_names.h"
 #include "check/requests/wide.h"
 #include "recsys/error.h"
 #include "recsys/request.h"
@@ -33,6 +35,17 @@ std::vector<std::uint32_t> ByName(const std::vector<Input>& inputs) {
   std::sort(order.begin(), order.end(),
             [&](std::uint32_t a, std::uint32_t b) { return inputs[a].name < inputs[b].name; });
   return order;
+}
+
+IdBound IdBoundOf(const SparseInput& input, const std::map<std::string, std::string>& names) {
+  const std::optional<std::int64_t> limit = input.id_limit();
+  if (!limit) return {std::numeric_limits<std::uint64_t>::max()};
+  IdBound bound{static_cast<std::uint64_t>(*limit - 1)};
+  for (const TableUse& table : input.tables) {
+    if (table.num_embeddings != *limit) continue;
+    bound.tables += (bound.tables.empty() ? "" : ", ") + names.at(table.name);
+  }
+  return bound;
 }
 
 }  // namespace
@@ -99,7 +112,7 @@ class RequestCheck {
 
   void CheckSparse() {
     PlaceSparse();
-    SparseCheck check(signature_, checker_.largest_ids_, checker_.limits_,
+    SparseCheck check(signature_, checker_.id_bounds_, checker_.limits_,
                       !checker_.allow_non_finite_);
     const auto run = [&](bool once) {
       check.Start(once ? "context_sparse" : "sparse", once ? 1 : request_.num_rows);
@@ -223,6 +236,7 @@ RequestChecker::RequestChecker(Signature signature, RequestLimits limits, bool a
       dense_by_name_(ByName(signature_.dense)),
       sparse_by_name_(ByName(signature_.sparse)) {
   limits_.max_rows = std::min(limits_.max_rows, kMostRows);
+  const std::map<std::string, std::string> table_names = ShortTableNames(signature_);
   for (const DenseInput& input : signature_.dense) {
     dense_in_context_.push_back(signature_.InContext(input.name));
   }
@@ -230,9 +244,7 @@ RequestChecker::RequestChecker(Signature signature, RequestLimits limits, bool a
     sparse_in_context_.push_back(signature_.InContext(input.name));
     same_lengths_as_.push_back(signature_.SameLengthsAs(input));
     has_same_lengths_ = has_same_lengths_ || same_lengths_as_.back().has_value();
-    const std::optional<std::int64_t> limit = input.id_limit();
-    largest_ids_.push_back(limit ? static_cast<std::uint64_t>(*limit - 1)
-                                 : std::numeric_limits<std::uint64_t>::max());
+    id_bounds_.push_back(IdBoundOf(input, table_names));
   }
 }
 

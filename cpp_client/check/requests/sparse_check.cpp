@@ -123,7 +123,7 @@ std::int64_t* SparseCheck::Texts(std::size_t input, const RawSparse& raw, std::i
 
 void SparseCheck::Ids(std::size_t input, const SparseView& view) const {
   // First all at once, without a branch per ID: nearly all requests are valid.
-  const std::uint64_t largest = largest_ids_[input];
+  const std::uint64_t largest = id_bounds_[input].largest;
   std::uint64_t bad = 0;
   for (std::int64_t i = 0; i < view.num_ids; ++i) {
     bad |= recsys::At<std::uint64_t>(view.values, i) > largest ? 1U : 0U;
@@ -133,21 +133,16 @@ void SparseCheck::Ids(std::size_t input, const SparseView& view) const {
 
 void SparseCheck::RefuseId(std::size_t input, const SparseView& view) const {
   std::int64_t at = 0;
-  while (recsys::At<std::uint64_t>(view.values, at) <= largest_ids_[input]) ++at;
+  while (recsys::At<std::uint64_t>(view.values, at) <= id_bounds_[input].largest) ++at;
   std::int64_t row = 0;
   for (std::int64_t end = 0; row < num_rows_; ++row) {
     end += recsys::At<std::int32_t>(view.lengths, row);
     if (at < end) break;
   }
-  const SparseInput& use = signature_.sparse[input];
-  const std::int64_t limit = use.id_limit().value_or(0);
-  std::string tables;
-  for (const TableUse& table : use.tables) {
-    if (table.num_embeddings == limit) tables += (tables.empty() ? "" : ", ") + table.name;
-  }
   Refuse(At(input, "values") + "ID " + std::to_string(recsys::At<std::int64_t>(view.values, at)) +
-         " in row " + std::to_string(row) + ", expected 0 <= ID < " + std::to_string(limit) +
-         " (rows of table " + tables + ")");
+         " in row " + std::to_string(row) + ", expected 0 <= ID < " +
+         std::to_string(id_bounds_[input].largest + 1) + " (rows of table " +
+         id_bounds_[input].tables + ")");
 }
 
 void SparseCheck::Weights(std::size_t input, const SparseView& view) const {

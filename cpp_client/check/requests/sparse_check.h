@@ -33,9 +33,9 @@ void CheckSameLengths(const Signature& signature, const SameLengths& same, BagLe
 /// kRequestTooLarge).
 class SparseCheck {
  public:
-  SparseCheck(const Signature& signature, const std::vector<std::uint64_t>& largest_ids,
+  SparseCheck(const Signature& signature, const std::vector<IdBound>& id_bounds,
               const RequestLimits& limits, bool finite)
-      : signature_(signature), largest_ids_(largest_ids), limits_(limits), finite_(finite) {}
+      : signature_(signature), id_bounds_(id_bounds), limits_(limits), finite_(finite) {}
 
   /// `field`: the request's field, for messages.
   void Start(const char* field, std::int64_t num_rows);
@@ -58,7 +58,7 @@ class SparseCheck {
   [[noreturn]] void RefuseId(std::size_t input, const SparseView& view) const;
 
   const Signature& signature_;
-  const std::vector<std::uint64_t>& largest_ids_;
+  const std::vector<IdBound>& id_bounds_;
   const RequestLimits& limits_;
   bool finite_;
   const char* field_ = "";

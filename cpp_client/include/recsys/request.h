@@ -107,6 +107,14 @@ struct RequestLimits {
   std::int64_t max_bytes = 0;
 };
 
+/// The IDs that a sparse input takes.
+struct IdBound {
+  /// Compared as unsigned numbers, so that negative IDs exceed it too.
+  std::uint64_t largest = 0;
+  /// The short names of the tables that set it, for messages.
+  std::string tables = {};
+};
+
 /// Checks requests for one model. Thread-safe: keeps no state of a request.
 class RequestChecker {
  public:
@@ -130,8 +138,8 @@ class RequestChecker {
   Signature signature_;
   RequestLimits limits_;
   bool allow_non_finite_;
-  /// Per sparse input; compared as unsigned numbers, so that negative IDs exceed it too.
-  std::vector<std::uint64_t> largest_ids_;
+  /// Per sparse input.
+  std::vector<IdBound> id_bounds_;
   /// Whether each input belongs to the context; whether any does.
   std::vector<bool> dense_in_context_, sparse_in_context_;
   /// By input, the one whose lengths it has.

@@ -16,8 +16,9 @@ from markupsafe import Markup
 from recsys.cli import size_text
 from recsys.pages import script, source_hash, style, templates
 from recsys.planner.planner import PlanResult
-from recsys.planner.report.report import headline, short_names, time_text
+from recsys.planner.report.report import headline, time_text
 from recsys.planner.report.summary import Summary
+from recsys.table_names import short_names
 
 _FOLDER = Path(__file__).parent
 _TEMPLATES = templates(_FOLDER)
@@ -56,7 +57,7 @@ def _page_data(result: PlanResult, summary: Summary) -> dict[str, Any]:
         num_bytes = shard.cost.hbm_bytes + shard.cost.ddr_bytes
         group = (num_bytes, round(shard.cost.total_us, 3), shard.num_rows, shard.num_columns)
         by_table[shard.table].setdefault(group, []).append(shard.rank)
-    names = short_names(summary)
+    names = short_names(table.name for table in summary.tables)
     for table, groups in zip(data["tables"], by_table, strict=True):
         table["label"] = names[table["name"]]
         table["shards"] = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from rich.text import Text
 from recsys.cli import size_text, whole_table
 from recsys.planner.evaluate import ranks_text
 from recsys.planner.report.summary import RankSummary, Summary, TableSummary
+from recsys.table_names import short_names
 
 _MOST_TABLES = 100
 _SHOWN_TABLES = 40
@@ -56,19 +56,9 @@ def _tables(summary: Summary) -> Table:
         tables = sorted(tables, key=lambda t: -t.cost_us)[:_SHOWN_TABLES]
         title = f"the {_SHOWN_TABLES} costliest of {len(summary.tables)} tables (the page shows all)"
     headings = ("table", "rows", "dim", "data", "sharding", "kernel", "shards", "ranks", "HBM", "DDR", "cost")
-    names = short_names(summary)
+    names = short_names(table.name for table in summary.tables)
     rows = [_row(table, names[table.name]) for table in tables]
     return whole_table(title, headings, rows, left=(0, 3, 4, 5, 7))
-
-
-def short_names(summary: Summary) -> dict[str, str]:
-    """Return a short name by path: the table's own name, or the path if several tables have that name."""
-    last_names = Counter(table.name.rsplit(".", 1)[-1] for table in summary.tables)
-    return {
-        table.name: last_name if last_names[last_name] == 1 else table.name
-        for table in summary.tables
-        for last_name in [table.name.rsplit(".", 1)[-1]]
-    }
 
 
 def _row(table: TableSummary, name: str) -> tuple[str, ...]:

@@ -15,10 +15,29 @@ from recsys.pages import templates
 #: The templates of the page and of its charts.
 TEMPLATES = templates(Path(__file__).parent)
 
-_WIDTH = 900
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 74, 14, 40
+_TOP, _BOTTOM = 14, 40
+# Width of a character of a tick's text, and least distance between two texts.
+_CHARACTER, _GAP = 7.0, 8.0
 # Minimum distance between the names of two lines.
 _LABEL_GAP = 14.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Format:
+    """A size of charts: class of the style sheet, width with its margins, and height in parts of the chart's."""
+
+    name: str
+    width: int
+    left: int
+    right: int
+    height: float
+
+
+# A page shows one of them: the letters of a wide chart are too small on a phone.
+_FORMATS = (
+    _Format(name="wide", width=900, left=70, right=74, height=1.0),
+    _Format(name="narrow", width=380, left=52, right=66, height=0.8),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +112,7 @@ class Chart:
         y: left axis.
         lines: one line or more.
         marks: lines across the chart.
-        height: height, in units of which the chart is 900 wide.
+        height: height, in units of which a wide chart is 900 wide.
     """
 
     title: str
@@ -104,39 +123,60 @@ class Chart:
     height: int = 300
 
     def svg(self) -> Markup:
-        """Return the chart as an element of a page."""
-        right, bottom = _WIDTH - _RIGHT, self.height - _BOTTOM
+        """Return the chart as two elements of a page, of which the style sheet shows one."""
+        return Markup("").join(_Drawing(self, each).svg() for each in _FORMATS)
+
+
+class _Drawing:
+    """A chart in one format.
+
+    Args:
+        chart: the chart.
+        format_: its size.
+    """
+
+    def __init__(self, chart: Chart, format_: _Format) -> None:
+        self._chart = chart
+        self._format = format_
+        self._height = round(chart.height * format_.height)
+
+    def svg(self) -> Markup:
+        """Return it as an element of a page."""
+        chart, each = self._chart, self._format
         frame = {
-            "width": _WIDTH,
-            "height": self.height,
-            "left": _LEFT,
-            "right": right,
+            "name": each.name,
+            "width": each.width,
+            "height": self._height,
+            "left": each.left,
+            "right": each.width - each.right,
             "top": _TOP,
-            "bottom": bottom,
+            "bottom": self._height - _BOTTOM,
         }
         marks = [
             {"text": mark.text, "x": self._x(mark.x or 0.0), "y": None if mark.y is None else self._y(mark.y)}
-            for mark in self.marks
+            for mark in chart.marks
         ]
         return Markup(
             TEMPLATES.get_template("chart.svg").render(
-                title=self.title,
+                title=chart.title,
                 frame=frame,
-                x_label=self.x.label,
-                y_label=self.y.label,
-                x_ticks=[(self._x(tick), self.x.text(tick)) for tick in self.x.ticks],
-                y_ticks=[(self._y(tick), self.y.text(tick)) for tick in self.y.ticks],
+                x_label=chart.x.label,
+                y_label=chart.y.label,
+                x_ticks=_apart([(self._x(tick), chart.x.text(tick)) for tick in chart.x.ticks]),
+                y_ticks=[(self._y(tick), chart.y.text(tick)) for tick in chart.y.ticks],
                 marks=marks,
-                lines=[self._placed(line) for line in self.lines],
+                lines=[self._placed(line) for line in chart.lines],
                 names=self._names(),
             )
         )
 
     def _x(self, value: float) -> float:
-        return round(_LEFT + self.x.place(value) * (_WIDTH - _LEFT - _RIGHT), 1)
+        each = self._format
+        return round(each.left + self._chart.x.place(value) * (each.width - each.left - each.right), 1)
 
     def _y(self, value: float) -> float:
-        return round(self.height - _BOTTOM - self.y.place(value) * (self.height - _BOTTOM - _TOP), 1)
+        lowest = self._height - _BOTTOM
+        return round(lowest - self._chart.y.place(value) * (lowest - _TOP), 1)
 
     def _placed(self, line: Line) -> dict[str, Any]:
         """Return a line with the positions of its points in the picture."""
@@ -151,7 +191,8 @@ class Chart:
 
     def _names(self) -> list[dict[str, Any]]:
         """Return the lines' names at their ends, moved apart if they overlap."""
-        ends = [(self._y((line.through or line.points)[-1].y), line) for line in self.lines if line.points]
+        lines = [line for line in self._chart.lines if line.points]
+        ends = [(self._y((line.through or line.points)[-1].y), line) for line in lines]
         ends.sort(key=lambda end: end[0])
         names = []
         lowest = -math.inf
@@ -160,6 +201,17 @@ class Chart:
             x = self._x(line.points[-1].x) + 9
             names.append({"text": line.name, "color": line.color, "x": x, "y": lowest + 4})
         return names
+
+
+def _apart(ticks: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Return the ticks without the texts that would touch the one before."""
+    shown, end = [], -math.inf
+    for x, text in ticks:
+        half = len(text) * _CHARACTER / 2
+        has_room = x - half >= end
+        shown.append((x, text if has_room else ""))
+        end = x + half + _GAP if has_room else end
+    return shown
 
 
 def linear(label: str, most: float, *, least: float = 0.0, most_ticks: int = 6) -> Axis:

@@ -38,6 +38,40 @@ from serve.bench.report.terminal import (
 )
 from serve.bench.run import Result
 
+# Facts whose names in JSON are no plain words.
+_FACTS = {
+    "mode": "kind of load",
+    "encrypted": "encrypted with TLS",
+    "rows": "rows of a request",
+    "candidates": "candidates of a request",
+    "payload_bytes": "bytes of a request",
+    "ids_per_bag": "IDs of a row in each sparse input",
+    "zipf": "exponent of the IDs' distribution (0: all as likely)",
+    "num_distinct": "different requests",
+    "deadlines_ms": "deadlines of requests, ms",
+    "num_in_flight": "requests at a time",
+    "asked_per_s": "requests per second asked for",
+    "p99_bound_ms": "bound of p99, ms",
+    "num_connections": "connections",
+    "num_processes": "sending processes or threads",
+    "duration_s": "measured, s",
+    "warm_up_s": "not measured before, s",
+    "timeout_s": "longest wait for an answer, s",
+    "seed": "seed of what is random",
+    "num_dense_inputs": "dense inputs",
+    "num_sparse_inputs": "sparse inputs",
+    "context": "inputs that rankings give once",
+    "digest": "digest of the artifact",
+    "cpu": "processor",
+    "num_cores": "cores",
+    "load_average": "load of the last 1, 5 and 15 minutes",
+}
+_MODES = {
+    "open": "open: at a rate",
+    "closed": "closed: so many at a time",
+    "find-rate": "search for the highest rate",
+}
+
 # Ratio of the largest to the smallest value from which an axis is logarithmic.
 _LOG_RATIO = 12.0
 
@@ -72,7 +106,7 @@ def page(result: Result) -> str:
     if result.server_metrics is not None:
         cells = server_metrics_table(result.server_metrics)
         sections.append(_Section(title="What the server counted", cells=cells))
-    sections.append(_Section(title="What was measured with what", cells=_facts(result)))
+    sections.append(_Section(title="Settings, server and client", cells=_facts(result)))
     return TEMPLATES.get_template("page.html").render(
         title=f"Load on {result.server['model'] or result.settings.target.address}",
         style=style(Path(__file__).parent),
@@ -134,7 +168,8 @@ def _search(result: Result) -> _Section:
         )
         charts.append(chart)
     text = (
-        "Each point is one step of the search; a cross failed it. Rates near the border were measured again."
+        "Each point is one step of the search; a cross is a step that missed the bound. Rates near the highest good "
+        "one were measured again."
     )
     return _Section(title="Latency by rate", text=text, charts=charts, cells=steps_table(result))
 
@@ -165,15 +200,18 @@ def _distribution(result: Result, made: Figures) -> _Section:
     marks = [] if expected_ms is None else [Mark(text=f"expected: p99 {expected_ms:g} ms", y=expected_ms)]
     chart = Chart(
         title="latency by percentile",
-        x=percentiles("share of the requests that were answered at least as fast", total),
+        x=percentiles("share of requests answered within this time", total),
         y=_latency_axis([point.y for point in points]),
         lines=[Line(name="latency", color="a", points=points)],
         marks=marks,
     )
     at = "" if result.found is None else f" at {number(made.asked_per_s)}/s"
-    text = f"{total:,} answered requests{at}. Each further nine has the same width."
+    text = (
+        f"How many of the {total:,} answered requests{at} were answered within a time. The lower axis gives the "
+        "slowest ones room: from 90 % to 99 % is as far as from 0 % to 90 %."
+    )
     if made.lag_ms is not None:
-        text += " Counted from when each request was due."
+        text += " Times count from when a request was due, so that waiting to be sent counts too."
     return _Section(title="Latency distribution", text=text, charts=[chart])
 
 
@@ -217,7 +255,7 @@ def _over_time(made: Figures) -> list[_Section]:
         charts.append(
             Chart(title="latency over time", x=seconds, y=_latency_axis(values), lines=latencies, height=230)
         )
-    text = f"By the time at which answers came, in intervals of {width_s:g} s."
+    text = f"What was answered in each interval of {width_s:g} s."
     return [_Section(title="Over time", text=text, charts=charts)]
 
 
@@ -237,11 +275,15 @@ def _facts(result: Result) -> Cells:
         ("tool", "client"),
     )
     rows = []
+    data["settings"]["mode"] = _MODES.get(result.settings.mode, result.settings.mode)
     for part, name in parts:
         facts = [(key, value) for key, value in data[part].items() if value not in (None, "", [])]
         names = [name, *[""] * len(facts)]
-        rows += [[names[i], key.replace("_", " "), _fact(value)] for i, (key, value) in enumerate(facts)]
-    return Cells(("", "what", "value"), rows, left=(0, 1, 2))
+        rows += [
+            [names[i], _FACTS.get(key, key.replace("_", " ")), _fact(value)]
+            for i, (key, value) in enumerate(facts)
+        ]
+    return Cells(("of", "what", "value"), rows, left=(0, 1, 2))
 
 
 def _fact(value: Any) -> str:

@@ -213,7 +213,7 @@ def latencies_table(made: Figures) -> Cells:
     rows += [
         [name, f"{kind['num_answered']:,}", *_cells(kind["latency_ms"])] for name, kind in made.kinds.items()
     ]
-    return Cells(("", "answered", *_COLUMNS), rows, left=(0,))
+    return Cells(("requests", "answered", *_COLUMNS), rows, left=(0,))
 
 
 def by_rate(result: Result) -> list[Tried]:
@@ -235,7 +235,7 @@ def steps_table(result: Result) -> Cells:
         ]
         for tried in by_rate(result)
     ]
-    headings = ("asked/s", "answered/s", "p50 ms", "p99 ms", "failed", "sent late", "")
+    headings = ("asked/s", "answered/s", "p50 ms", "p99 ms", "failed", "sent late", "outcome")
     return Cells(headings, rows, left=(6,))
 
 

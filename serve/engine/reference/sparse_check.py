@@ -75,6 +75,7 @@ class SparseChecker:
     ) -> None:
         self.names = list(names)
         self._uses = [use for use in signature.sparse if use.name in set(names)]
+        self._table_names = signature.table_names
         self._limits = limits
         self._finite = finite
         self._is_weighted = signature.is_weighted
@@ -176,7 +177,7 @@ class SparseChecker:
         row = int(np.searchsorted(lengths.reshape(-1).cumsum(), at, side="right"))
         feature, row = divmod(row, lengths.shape[1])
         use = self._uses[feature]
-        tables = ", ".join(t.name for t in use.tables if t.num_embeddings == use.id_limit)
+        tables = ", ".join(self._table_names[t.name] for t in use.tables if t.num_embeddings == use.id_limit)
         raise RequestError(
             f"{field}[{use.name!r}].values: got ID {values[at]} in row {row}, "
             f"expected 0 <= ID < {use.id_limit} (rows of table {tables})"

@@ -43,7 +43,7 @@ class Segment:
 
     Attributes:
         kind: Its color.
-        width: How long it is, in percent of the longest bar.
+        width: How long it is, in percent of its bar.
         needed: The part of it that the machine's limits leave, in percent.
         title: Its tooltip.
     """
@@ -56,7 +56,7 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """The time of a row in batches of one size."""
+    """The time of batches of one size."""
 
     name: str
     text: str
@@ -98,7 +98,6 @@ def kind_of(row: OperatorRow) -> str:
 
 
 def _bars(sizes: Sequence[SizeProfile]) -> Iterator[Bar]:
-    longest = max((size.us / size.batch_size for size in sizes), default=1.0)
     for size in sizes:
         segments = []
         for kind in _KINDS:
@@ -110,7 +109,7 @@ def _bars(sizes: Sequence[SizeProfile]) -> Iterator[Bar]:
                 segments.append(
                     Segment(
                         kind=kind,
-                        width=round(100 * row_us / size.batch_size / longest, 3),
+                        width=round(100 * row.share, 3),
                         needed=round(100 * min((row.least_us or 0.0) / row_us, 1.0), 2),
                         title=f"{row.title}: {time_text(row.us)} µs a batch, {row.share:.1%}{reach}",
                     )

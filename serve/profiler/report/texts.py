@@ -91,19 +91,18 @@ def about(profile: Profile) -> list[str]:
         counts = ", ".join(_counted(exchanged[key], name) for key, name in names.items() if exchanged[key])
         graph = f"own operators ({facts['own_operators']}): {counts or 'none'}"
     each = settings["ids_per_bag"]
-    ids = f"{each} ID{'' if each == '1' else 's'} a bag, " + (
-        f"Zipf {settings['zipf']:g}" if settings["zipf"] else "uniform"
-    )
+    bags = f"{each} ID{'' if each == '1' else 's'} a bag" if each[0].isdigit() else f"bags {each}"
+    ids = f"{bags}, {'IDs by Zipf {:g}'.format(settings['zipf']) if settings['zipf'] else 'uniform IDs'}"
     if settings["samples"]:
         ids = "rows of the samples"
-    kind = "one context with its candidates" if settings["ranking"] else "plain"
+    kind = "one context with its candidates each; " if settings["ranking"] else ""
     mix = ", ".join(f"{share:.0%} of {size}" for size, share in profile.mix.items() if share)
     machine = profile.machine
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
     return [
         f"{profile.artifact} {facts['digest']}, target {facts['target']}, linear layers in {facts['linear_dtype']}; "
         f"{tables}",
-        f"{graph}; batches: {mix}; {kind}; {ids}",
+        f"{graph}; batches: {mix}; {kind}{ids}",
         f"{machine['cpu']}, {machine['num_cores']} cores, one thread, load {machine['load_average'][0]}; {versions}",
     ]
 

@@ -22,6 +22,7 @@ from serve.config.settings import ConnectionLimits
 from serve.engine.interface import Servable
 from serve.errors import ModelNotFoundError, NotReadyError
 from serve.models.status import ModelStatus, ModelVersionStatus
+from serve.protocols.open_inference import output_datatype
 from serve.rest.pages.guard import check_local
 from serve.rest.pages.openapi import Model, document, operations
 from serve.rest.pages.schemas import Json, ids_text
@@ -55,7 +56,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_HEADINGS = ["input", "plain JSON", "tensors", "IDs", "tables"]
+_HEADINGS = ["input", "plain JSON", "tensors", "IDs or texts", "tables"]
 _EXAMPLE = "example"
 
 
@@ -145,6 +146,7 @@ def _docs(models: Sequence[Model], origin: str, limits: ConnectionLimits) -> web
         "docs.html",
         signatures=[shown for model in models for shown in _signatures(model)],
         ids_text=ids_text,
+        datatype_of=output_datatype,
         sections=sections.items(),
         errors=[(code[1:], one["description"]) for code, one in responses.items()],
         max_json=size_text(limits.max_json_bytes),

@@ -125,7 +125,7 @@ def tensor_request(signature: Signature) -> Json:
     """Return the schema of a request with tensors."""
     tensors = [_tensor(d.name, FLOAT, _dense_shape(d), f"Dense, [B, {d.width}].") for d in signature.dense]
     for s in signature.sparse:
-        tensors += _sparse_tensors(s)
+        tensors += _sparse_tensors(signature, s)
     wanted = objects(
         {
             "name": {"enum": [output.name for output in signature.outputs]},
@@ -194,7 +194,9 @@ def _answer_tensor(output: Output) -> Json:
 
 
 def ids_text(sparse: SparseInput) -> str:
-    """Return which IDs a sparse input takes."""
+    """Return which IDs or texts a sparse input takes."""
+    if sparse.strings:
+        return f"any; texts are hashed by {sparse.strings}"
     if sparse.id_limit is not None:
         return f"0 to {sparse.id_limit - 1}"
     policies = {table.id_policy for table in sparse.tables}
@@ -207,7 +209,7 @@ def ids_text(sparse: SparseInput) -> str:
 
 def _plain_inputs(signature: Signature, max_rows: int) -> Json:
     dense = {d.name: _plain_dense(d, max_rows) for d in signature.dense}
-    sparse = {s.name: _plain_sparse(s, max_rows) for s in signature.sparse}
+    sparse = {s.name: _plain_sparse(signature, s, max_rows) for s in signature.sparse}
     weights = {
         s.name: {**_rows(_or_bare(_NUMBER), max_rows), "description": "One weight per ID."}
         for s in signature.sparse
@@ -229,8 +231,8 @@ def _plain_dense(dense: DenseInput, max_rows: int) -> Json:
     return {**_rows({"anyOf": forms} if len(forms) > 1 else row, max_rows), "description": about}
 
 
-def _plain_sparse(sparse: SparseInput, max_rows: int) -> Json:
-    return {**_rows(_or_bare(_id_schema(sparse)), max_rows), "description": _about(sparse)}
+def _plain_sparse(signature: Signature, sparse: SparseInput, max_rows: int) -> Json:
+    return {**_rows(_or_bare(_id_schema(sparse)), max_rows), "description": _about(signature, sparse)}
 
 
 def _rows(items: Json, max_rows: int) -> Json:
@@ -253,16 +255,20 @@ def _id_schema(sparse: SparseInput) -> Json:
     return {"anyOf": [schema, text]}
 
 
-def _about(sparse: SparseInput) -> str:
-    tables = ", ".join(f"{table.name} ({table.num_embeddings:,} rows)" for table in sparse.tables)
-    return f"A list of IDs per row; IDs: {ids_text(sparse)}. Pooling: {sparse.pooling}. Table: {tables}."
+def _about(signature: Signature, sparse: SparseInput) -> str:
+    names = signature.table_names
+    tables = ", ".join(f"{names[table.name]} ({table.num_embeddings:,} rows)" for table in sparse.tables)
+    what = "texts or IDs" if sparse.strings else "IDs"
+    return (
+        f"A list of {what} per row; {what}: {ids_text(sparse)}. Pooling: {sparse.pooling}. Table: {tables}."
+    )
 
 
-def _sparse_tensors(sparse: SparseInput) -> list[Json]:
+def _sparse_tensors(signature: Signature, sparse: SparseInput) -> list[Json]:
     ids = _id_schema(sparse)
     by_row = {"type": "array", "items": _size(), "minItems": 1, "maxItems": 2}
     tensors = [
-        _tensor(f"{sparse.name}.values", ID, _shape([_size()]), f"[N]. {_about(sparse)}", ids),
+        _tensor(f"{sparse.name}.values", ID, _shape([_size()]), f"[N]. {_about(signature, sparse)}", ids),
         _tensor(f"{sparse.name}.lengths", LENGTH, _shape([_size()]), "[B], IDs of each row.", _size()),
         _tensor(sparse.name, ID, by_row, "[B, L] or [B], where every row has as many IDs.", ids),
     ]

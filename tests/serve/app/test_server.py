@@ -361,7 +361,7 @@ def test_metadata_is_the_whole_signature(client: Client) -> None:
     assert [s.name for s in metadata.sparse] == ["user", "genres", "item", "tags"]
     genres, item, tags = metadata.sparse[1:]
     assert (genres.pooling, genres.weighted, genres.id_limit) == (wire.POOLING_MEAN, False, 7)
-    assert (item.tables[0].name, item.tables[0].num_embeddings) == ("plain.catalog", 11)
+    assert (item.tables[0].name, item.tables[0].num_embeddings) == ("catalog", 11)
     assert item.tables[0].id_policy == wire.ID_POLICY_HASH
     assert not item.HasField("id_limit")
     assert tags.weighted

@@ -89,8 +89,6 @@ def test_recsys_serve_takes_the_target_that_was_asked_for(
             assert_answers(client.predict(sample.dense, sample.sparse, sample.weights), answer(model, sample))
         samples = scrape(server.metrics_address).items()
         (users,) = [
-            v
-            for name, v in samples
-            if name.startswith("recsys_table_bytes") and 'table="plain.users"' in name
+            v for name, v in samples if name.startswith("recsys_table_bytes") and 'table="users"' in name
         ]
         assert users >= 600

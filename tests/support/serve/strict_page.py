@@ -37,7 +37,8 @@ class StrictPage(HTMLParser):
 def parsed_page(text: str) -> StrictPage:
     """Read a page; every element must be closed."""
     made = StrictPage()
-    made.feed(text)
+    # A place where a line may break is no part of a text.
+    made.feed(text.replace("<wbr>", ""))
     made.close()
     assert made.open == []
     return made

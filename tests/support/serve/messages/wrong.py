@@ -150,7 +150,7 @@ WRONG = [
     Wrong(
         "id-at-limit",
         lambda r: _set(r.sparse[0], values=_ids(3, 4, 50)),
-        "sparse['user'].values: got ID 50 in row 1, expected 0 <= ID < 50 (rows of table plain.users)",
+        "sparse['user'].values: got ID 50 in row 1, expected 0 <= ID < 50 (rows of table users)",
     ),
     Wrong("id-negative", lambda r: _set(r.sparse[0], values=_ids(-1, 4, 5)), "got ID -1 in row 0"),
     Wrong(
