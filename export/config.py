@@ -66,6 +66,8 @@ class ExportConfig:
         strings: For features, by the names that the signature gives them, the hash that turns a text into an ID
             (``recsys.hashing.STRING_HASHES``); requests may then give these features' texts. ``all`` stands for every
             feature that is not named.
+        separators: For features, by the names that the signature gives them, what stands between the values of lists
+            that tables of the training hold as texts.
         submodule: The path of the part of the checkpoint's model that is exported, which deltas take too; empty for the
             whole.
         batch: What a batch is: ``rows`` of any requests, which must not depend on each other; or one ``request``, which
@@ -100,6 +102,7 @@ class ExportConfig:
     outputs: tuple[str, ...] = ()
     context: tuple[str, ...] = ()
     strings: Mapping[str, str] = field(default_factory=dict)
+    separators: Mapping[str, str] = field(default_factory=dict)
     submodule: str = ""
     batch: str = "rows"
     samples: Path | None = None

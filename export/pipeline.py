@@ -199,7 +199,7 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         model = adapted(original, replace(wanted, without=without, absent=binding.absent))
     signature = Signature(
         dense=with_columns(dense_inputs(binding), model),
-        sparse=_with_hashes(_sparse(binding, collections, stored.policies, config), config.strings),
+        sparse=_with_texts(_sparse(binding, collections, stored.policies, config), config),
         outputs=(),
         context=_context(binding, config.context),
         by_request=config.batch == "request",
@@ -328,19 +328,26 @@ def _sparse(
     return with_same_lengths(sparse_inputs(binding, collections, policies), config.same_lengths)
 
 
-def _with_hashes(inputs: Sequence[SparseInput], strings: Mapping[str, str]) -> tuple[SparseInput, ...]:
-    """Return the inputs with the hashes of their texts.
+def _with_texts(inputs: Sequence[SparseInput], config: ExportConfig) -> tuple[SparseInput, ...]:
+    """Return the inputs with the hashes of their texts and the separators of their lists.
 
     Raises:
         ExportError: A name is not an input, or a table of a hashed input takes no IDs beyond its rows.
     """
-    names = [feature.name for feature in inputs]
+    names, strings = [feature.name for feature in inputs], config.strings
     unknown = sorted(set(strings) - {*names, ALL_FEATURES})
     if unknown:
         raise ExportError(
             f"strings: got unknown features {unknown}, expected {ALL_FEATURES} or some of {names[:20]}"
         )
-    hashed = [replace(f, strings=strings.get(f.name, strings.get(ALL_FEATURES, ""))) for f in inputs]
+    hashed = [
+        replace(
+            feature,
+            strings=strings.get(feature.name, strings.get(ALL_FEATURES, "")),
+            separator=config.separators.get(feature.name, ""),
+        )
+        for feature in inputs
+    ]
     for feature in hashed:
         for table in feature.tables if feature.strings else ():
             if table.id_policy in (IdPolicy.REJECT, IdPolicy.ZERO):

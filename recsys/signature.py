@@ -49,6 +49,9 @@ FLOAT32, INT64 = "float32", "int64"
 OUTPUT_DTYPES = (FLOAT32, INT64)
 #: The batch dimensions of most outputs.
 ROWS_FIRST = (0,)
+# As tables have them around values of lists, and around lists (recsys/data/tables/values/cells.py).
+_BLANKS = b" \t\r\n"
+_BRACKETS = (b"[]", b"{}", b"()")
 
 
 class IdPolicy(StrEnum):
@@ -108,6 +111,8 @@ class SparseInput:
         num_ids: IDs in each bag of a row that the model takes. None where made rows with bags of any size do.
         same_lengths_as: The input, before this one, whose bags have as many IDs as this one's, row by row, because the
             model puts the IDs of both side by side; empty where lengths may differ.
+        separator: What stands between the values of the lists that tables of the training hold as texts; empty where
+            they hold none. A request gives each value as a text of its own.
     """
 
     name: str
@@ -117,12 +122,24 @@ class SparseInput:
     strings: str = ""
     num_ids: int | None = None
     same_lengths_as: str = ""
+    separator: str = ""
 
     @property
     def id_limit(self) -> int | None:
         """IDs must be in ``[0, id_limit)``; None if every table's policy takes any ID."""
         limits = [t.num_embeddings for t in self.tables if t.id_policy is IdPolicy.REJECT]
         return min(limits, default=None)
+
+    def value_of(self, text: bytes) -> bytes | None:
+        """Return the value that a request's text is, as training reads tables; None for a list of several.
+
+        Where tables hold lists as texts, blanks around a value are no part of it, and brackets stand around lists.
+        """
+        if not self.separator:
+            return text
+        value = text.strip(_BLANKS)
+        is_bracketed = len(value) > 1 and value[:1] + value[-1:] in _BRACKETS
+        return None if is_bracketed or self.separator.encode() in value else value
 
     @property
     def row_limit(self) -> int | None:
@@ -244,6 +261,7 @@ class Signature:
                     **({"strings": s.strings} if s.strings else {}),
                     **({} if s.num_ids is None else {"num_ids": s.num_ids}),
                     **({"same_lengths_as": s.same_lengths_as} if s.same_lengths_as else {}),
+                    **({"separator": s.separator} if s.separator else {}),
                 }
                 for s in self.sparse
             ],
@@ -285,6 +303,7 @@ class Signature:
                 strings=choice(s, "strings", at, STRING_HASHES) if "strings" in s else "",
                 num_ids=whole(s, "num_ids", at) if "num_ids" in s else None,
                 same_lengths_as=text(s, "same_lengths_as", at) if "same_lengths_as" in s else "",
+                separator=text(s, "separator", at) if "separator" in s else "",
                 tables=tuple(
                     TableUse(
                         name=text(t, "name", to),

@@ -129,6 +129,7 @@ def _config_of(model: nn.Module, manifest: Manifest) -> ExportConfig:
         context=signature.context,
         batch="request" if signature.by_request else "rows",
         strings={feature.name: feature.strings for feature in signature.sparse if feature.strings},
+        separators={feature.name: feature.separator for feature in signature.sparse if feature.separator},
         **given,
     )
 

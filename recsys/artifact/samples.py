@@ -361,15 +361,21 @@ def _hashed(feature: SparseInput, bags: list[Any], at: str) -> list[Any]:
     hashed = []
     for i, bag in enumerate(bags):
         has_texts = isinstance(bag, list) and bool(bag) and all(isinstance(value, str) for value in bag)
-        hashed.append(_ids(bag, f"{at}, sparse {feature.name!r}, row {i}") if has_texts else bag)
+        hashed.append(_ids(feature, bag, f"{at}, sparse {feature.name!r}, row {i}") if has_texts else bag)
     return hashed
 
 
-def _ids(texts: list[str], at: str) -> list[int]:
-    if "" in texts:
-        raise ValueError(f"{at}: got '', expected texts; leave a missing value out")
+def _ids(feature: SparseInput, texts: list[str], at: str) -> list[int]:
     try:
-        return [hash_text(text) for text in texts]
+        values = [feature.value_of(text.encode()) for text in texts]
+        if None in values:
+            raise ValueError(
+                f"{at}: got {texts[values.index(None)][:80]!r}, expected one value, not a list as tables have it with "
+                f"{feature.separator!r} between values; give each value as a text of its own"
+            )
+        if b"" in values:
+            raise ValueError(f"{at}: got '', expected texts; leave a missing value out")
+        return [hash_text(value) for value in values if value is not None]
     except UnicodeEncodeError:
         raise ValueError(f"{at}: got half a surrogate pair, expected text in UTF-8") from None
 

@@ -127,4 +127,5 @@ def _sparse(signature: Signature, sparse: SparseInput) -> wire.SparseSignature:
         strings=sparse.strings,
         num_ids=sparse.num_ids,
         same_lengths_as=sparse.same_lengths_as,
+        separator=sparse.separator,
     )

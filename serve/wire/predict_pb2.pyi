@@ -179,7 +179,7 @@ class DenseSignature(_message.Message):
     def __init__(self, name: _Optional[str] = ..., width: _Optional[int] = ..., missing: bool = ..., columns: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SparseSignature(_message.Message):
-    __slots__ = ("name", "pooling", "weighted", "tables", "id_limit", "strings", "num_ids", "same_lengths_as")
+    __slots__ = ("name", "pooling", "weighted", "tables", "id_limit", "strings", "num_ids", "same_lengths_as", "separator")
     NAME_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
     WEIGHTED_FIELD_NUMBER: _ClassVar[int]
@@ -188,6 +188,7 @@ class SparseSignature(_message.Message):
     STRINGS_FIELD_NUMBER: _ClassVar[int]
     NUM_IDS_FIELD_NUMBER: _ClassVar[int]
     SAME_LENGTHS_AS_FIELD_NUMBER: _ClassVar[int]
+    SEPARATOR_FIELD_NUMBER: _ClassVar[int]
     name: str
     pooling: Pooling
     weighted: bool
@@ -196,7 +197,8 @@ class SparseSignature(_message.Message):
     strings: str
     num_ids: int
     same_lengths_as: str
-    def __init__(self, name: _Optional[str] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., weighted: bool = ..., tables: _Optional[_Iterable[_Union[TableUse, _Mapping]]] = ..., id_limit: _Optional[int] = ..., strings: _Optional[str] = ..., num_ids: _Optional[int] = ..., same_lengths_as: _Optional[str] = ...) -> None: ...
+    separator: str
+    def __init__(self, name: _Optional[str] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., weighted: bool = ..., tables: _Optional[_Iterable[_Union[TableUse, _Mapping]]] = ..., id_limit: _Optional[int] = ..., strings: _Optional[str] = ..., num_ids: _Optional[int] = ..., same_lengths_as: _Optional[str] = ..., separator: _Optional[str] = ...) -> None: ...
 
 class TableUse(_message.Message):
     __slots__ = ("name", "num_embeddings", "id_policy")

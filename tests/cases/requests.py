@@ -24,7 +24,7 @@ from serve.engine.reference.collate import collate
 from serve.engine.reference.request_check import RequestChecker
 from serve.engine.reference.requests import RawDense, RawRequest, RawSparse
 from serve.errors import RequestError
-from tests.cases.texts import DECIMALS, array, setting, spoiled, texts_at, with_texts
+from tests.cases.texts import DECIMALS, LIST_TEXTS, array, setting, spoiled, texts_at, with_texts
 from tests.serve.engine.reference.test_ranking_check import split
 from tests.support.serve.messages.cases import random_sample
 from tests.support.serve.messages.wrong import WRONG, good
@@ -68,8 +68,14 @@ HASHED = replace(
 )
 #: Dense inputs that take missing numbers.
 MISSING = replace(SIGNATURE, dense=tuple(replace(dense, missing=True) for dense in SIGNATURE.dense))
+#: Inputs that tables of the training hold as lists in texts: of texts, and of numbers.
+LISTS = replace(
+    HASHED,
+    sparse=(_USER, replace(_GENRES, separator="|"), replace(_ITEM, strings="xxh64", separator=", "), _TAGS),
+)
 SIGNATURES = {
     "plain": SIGNATURE,
+    "lists": LISTS,
     "ranking": RANKING,
     "shared": SHARED,
     "wide": WIDE,
@@ -178,6 +184,8 @@ def _requests() -> Iterator[Json]:
     yield case("no-ids", spoiled(good, _without_ids))
     for name, request in with_texts():
         yield case(f"texts-{name}", request, "hashed")
+    for name, at, texts in LIST_TEXTS:
+        yield case(f"list-{name}", spoiled(good, texts_at(at, *texts)), "lists")
     too_many = spoiled(good, texts_at(2, b"", b"x"))
     yield case("texts-too-many", too_many, "hashed", max_ids=7)
     yield case("texts-as-many-as-may-be", spoiled(good, texts_at(2, b"a", b"x")), "hashed", max_ids=8)

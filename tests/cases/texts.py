@@ -62,6 +62,22 @@ DECIMALS = {
 }
 
 
+#: Of inputs that tables hold as lists: the name, the input, and the texts.
+LIST_TEXTS = (
+    ("values", 2, (b"a", b" a\t", b"b c\r\n", b"a,b", b"[", b"(a]", b"\xff ")),
+    ("of-texts", 2, (b"a", b"b, c")),
+    ("of-one", 2, (b"[a]",)),
+    ("in-blanks", 2, (b" {a} ",)),
+    ("in-parentheses", 2, (b"('a')",)),
+    ("empty", 2, (b"[]",)),
+    ("blanks", 2, (b"a", b" \n")),
+    ("numbers", 1, (b"1", b" 2\n", b"3.0")),
+    ("of-numbers", 1, (b"1|2|3",)),
+    ("of-letters", 1, (b"1", b"x")),
+    ("after-an-empty-text", 2, (b"", b"a, b")),
+)
+
+
 def texts_at(at: int, *texts: bytes) -> Callable[[Any], None]:
     """Texts in place of an input's IDs, all in its last row."""
 

@@ -65,6 +65,7 @@ SparseInput SparseFromJson(const Json& data, const std::string& at) {
   if (data.contains("same_lengths_as")) {
     input.same_lengths_as = JsonText(data, "same_lengths_as", at);
   }
+  if (data.contains("separator")) input.separator = JsonText(data, "separator", at);
   ForEachItem(data, "tables", at, [&](const std::string& to, const Json& table) {
     input.tables.push_back({JsonText(table, "name", to), JsonCount(table, "num_embeddings", to),
                             IdPolicyOf(JsonChoice(table, "id_policy", to, IdPolicyNames()))});
@@ -202,6 +203,7 @@ Json SignatureToJson(const Signature& signature) {
     if (!input.same_lengths_as.empty()) {
       sparse.back()["same_lengths_as"] = input.same_lengths_as;
     }
+    if (!input.separator.empty()) sparse.back()["separator"] = input.separator;
   }
   for (const Output& output : signature.outputs) {
     outputs.push_back({{"name", output.name}, {"shape", output.shape}});

@@ -112,10 +112,15 @@ std::int64_t* SparseCheck::Texts(std::size_t input, const RawSparse& raw, std::i
   if (raw.texts.num_texts == 0) return ids;
   const SparseInput& use = signature_.sparse[input];
   if (const std::optional<WrongText> wrong = WriteIdsOfTexts(use, raw.texts, ids)) {
+    std::string expected = "a text of at least one byte; leave a missing value out";
+    if (wrong->is_list) {
+      expected = "one value, not a list as tables have it with " + Repr(use.separator) +
+                 " between values: send each value as a text of its own";
+    } else if (use.strings.empty()) {
+      expected = "a decimal int64: the model has no hash for texts of this input";
+    }
     Refuse(At(input, "strings") + Short(wrong->text) + " at position " +
-           std::to_string(wrong->position) + ", expected " +
-           (use.strings.empty() ? "a decimal int64: the model has no hash for texts of this input"
-                                : "a text of at least one byte; leave a missing value out"));
+           std::to_string(wrong->position) + ", expected " + expected);
   }
   view->values = reinterpret_cast<const char*>(ids);
   return ids + raw.texts.num_texts;

@@ -18,6 +18,21 @@ std::optional<std::int64_t> HashOf(std::string_view text) {
 
 bool IsBlank(char c) { return c == ' ' || c == '\t'; }
 
+/// Returns a value of a list without the blanks that tables have around it.
+std::string_view Stripped(std::string_view text) {
+  constexpr const char* kBlanks = " \t\r\n";
+  const std::size_t start = text.find_first_not_of(kBlanks);
+  if (start == std::string_view::npos) return {};
+  return text.substr(start, text.find_last_not_of(kBlanks) - start + 1);
+}
+
+bool IsBracketed(std::string_view text) {
+  if (text.size() < 2) return false;
+  const char first = text.front(), last = text.back();
+  return (first == '[' && last == ']') || (first == '{' && last == '}') ||
+         (first == '(' && last == ')');
+}
+
 /// Returns a whole number without what tables have around it: blanks, and the point and zeros
 /// behind numbers that were floats, of at most 15 digits, which floats of 64 bits do not round.
 std::string_view WithoutRest(std::string_view text) {
@@ -67,9 +82,15 @@ std::optional<WrongText> WriteIdsOfTexts(const SparseInput& input, const RawText
   const auto id_of = input.strings.empty() ? &DecimalOf : &HashOf;
   std::string_view rest = texts.bytes;
   for (std::int64_t i = 0; i < texts.num_texts; ++i) {
-    const std::string_view text = texts.take(&rest);
+    const std::string_view given = texts.take(&rest);
+    std::string_view text = given;
+    if (!input.separator.empty()) {
+      text = Stripped(given);
+      const bool is_list = text.find(input.separator) != std::string_view::npos;
+      if (is_list || IsBracketed(text)) return WrongText{given, i, true};
+    }
     const std::optional<std::int64_t> id = id_of(text);
-    if (!id) return WrongText{text, i};
+    if (!id) return WrongText{given, i, false};
     ids[i] = *id;
   }
   return std::nullopt;

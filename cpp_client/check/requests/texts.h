@@ -13,10 +13,11 @@ namespace recsys {
 /// Returns XXH64 without its highest bit: never negative.
 std::int64_t HashOfText(std::string_view text);
 
-/// A text without an ID, and its position.
+/// A text without an ID, its position, and whether it is a list as tables have it.
 struct WrongText {
   std::string_view text;
   std::int64_t position;
+  bool is_list;
 };
 
 /// Writes the ID of each text, as recsys/hashing.py and serve/engine/reference/texts.py define it.

@@ -44,6 +44,9 @@ struct SparseInput {
   /// The input, before this one, whose bags have as many IDs as this one's, row by row, because the
   /// model puts the IDs of both side by side; empty where lengths may differ.
   std::string same_lengths_as = {};
+  /// What stands between the values of the lists that tables of the training hold as texts; empty
+  /// where they hold none. A request gives each value as a text of its own.
+  std::string separator = {};
 
   /// Exclusive upper bound of the IDs, set by the smallest table that rejects; not set if every ID
   /// is accepted.

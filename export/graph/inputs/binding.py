@@ -301,6 +301,12 @@ def with_inputs_of(model: nn.Module, config: ExportConfig) -> ExportConfig:
     return replace(
         config,
         strings={**strings, **config.strings},
+        separators={
+            name: table.separator
+            for table in schema.tables
+            if table.separator
+            for name in table.feature_names
+        },
         table_id_policies={**policies, **config.table_id_policies},
     )
 

@@ -26,7 +26,8 @@ def ids_of_texts(field: str, sparse: SparseInput, texts: Sequence[bytes]) -> npt
     """Return the ID of each text, int64 ``[N]``.
 
     A hash takes any bytes but none: an empty text is most likely a missing value, which would read a row like any
-    other.
+    other. Where tables of the training hold lists as texts, blanks around a text are no part of it, and a text that is
+    such a list is refused: it would be hashed as one value, which the model never saw.
 
     Args:
         field: the request's field, for error texts.
@@ -34,16 +35,25 @@ def ids_of_texts(field: str, sparse: SparseInput, texts: Sequence[bytes]) -> npt
         texts: the texts, as bytes.
 
     Raises:
-        RequestError: a text is empty, or not a decimal int64 where the input has no hash.
+        RequestError: a text is empty, a list, or not a decimal int64 where the input has no hash.
     """
-    if sparse.strings:
-        if not all(texts):
+    values = [sparse.value_of(text) for text in texts] if sparse.separator else texts
+    if sparse.strings and all(values):
+        return hash_texts([value for value in values if value])
+    ids = np.empty(len(values), np.int64)
+    for i, value in enumerate(values):
+        if value is None:
+            expected = (
+                f"one value, not a list as tables have it with {sparse.separator!r} between values: send each value "
+                "as a text of its own"
+            )
+            raise _wrong(field, sparse, texts, i, expected)
+        if sparse.strings and not value:
             expected = "a text of at least one byte; leave a missing value out"
-            raise _wrong(field, sparse, texts, next(i for i, text in enumerate(texts) if not text), expected)
-        return hash_texts(texts)
-    ids = np.empty(len(texts), np.int64)
-    for i, text in enumerate(texts):
-        number = _decimal(text)
+            raise _wrong(field, sparse, texts, i, expected)
+        if sparse.strings:
+            continue
+        number = _decimal(value)
         if number is None:
             expected = "a decimal int64: the model has no hash for texts of this input"
             raise _wrong(field, sparse, texts, i, expected)
