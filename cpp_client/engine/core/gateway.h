@@ -100,11 +100,13 @@ class Gateway {
   OutcomeCounts unrouted() const { return unrouted_.totals(); }
 
  private:
-  void Accept(const std::shared_ptr<Request>& request);
+  /// Returns why the request is refused, or OK.
+  Status Accept(const std::shared_ptr<Request>& request);
   /// Returns the route of a request, which is read and checked for the version that answers.
   Route Examine(Request& request) const;
-  /// Routes, checks and queues a request; returns false if the version was closed meanwhile.
-  bool Join(const std::shared_ptr<Request>& request, Route* route);
+  /// Routes, checks and queues a request, or sets why it is refused; returns false if the version
+  /// was closed meanwhile.
+  bool Join(const std::shared_ptr<Request>& request, Route* route, Status* status);
   void GiveUp(Request& request);
   void Left();
 

@@ -181,6 +181,8 @@ def test_predict_prints_and_sends_rows_of_the_training(
     assert np.std(json.loads(capsys.readouterr().out)["score"]) > 1e-4
     with Client(address) as client:
         assert client.metadata(num_examples=4).examples.num_rows == 4
+        assert client.metadata().artifact.digest == loaded.digest
+        assert [sparse.separator for sparse in client.metadata().sparse] == ["|", "", ""]
         assert not client.metadata().HasField("examples")
 
 
