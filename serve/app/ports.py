@@ -16,8 +16,10 @@ def taken_ports(config: ServerConfig) -> str:
     Args:
         config: settings of a server that does not listen.
     """
-    ports = [("--port", config.host, config.port), ("--metrics-port", config.host, config.metrics_port)]
-    ports.append(("--http-port", config.host, config.http_port))
+    host = config.tcp_host
+    ports = [("--metrics-port", host, config.metrics_port), ("--http-port", host, config.http_port)]
+    if config.socket_path is None:
+        ports.insert(0, ("--port", host, config.port))
     if config.admin is not None:
         ports.append(("--admin-port", config.admin.host, config.admin.port))
     taken = [flag for flag, host, port in ports if port and _is_taken(host, port)]

@@ -17,6 +17,7 @@ from serve.metrics.server import MetricsServer
 from serve.models.manager import ModelManager
 from serve.models.repository import ModelSource
 from serve.models.routing_file import RoutingFile
+from serve.net.sockets import unix_socket
 from serve.observe.observers import Observers
 from serve.rpc.backend import Backend
 from serve.rpc.calls import PREDICTION_SERVICE, rare_calls
@@ -86,6 +87,8 @@ class Server:
         )
         for watch in (self._watch_health, self._watch_files):
             self._started.callback(asyncio.ensure_future(watch()).cancel)
+        if config.socket_path is not None:
+            self._started.enter_context(unix_socket(config.socket_path))
         self.port = await self.engine.listen(
             PortSettings(host=config.host, port=config.port, limits=config.connections, tls=config.tls),
             rare_calls(self.backend, config.connections.max_message_bytes),
@@ -139,7 +142,7 @@ class Server:
     async def _start_metrics(self, port: int) -> None:
         try:
             # In a thread: it starts an event loop, which is not allowed in a thread that runs one.
-            server = await asyncio.to_thread(MetricsServer, self.metrics, self._config.host, port)
+            server = await asyncio.to_thread(MetricsServer, self.metrics, self._config.tcp_host, port)
         except OSError as error:
             raise OSError(f"cannot serve metrics on port {port}: {error.strerror}") from error
         self._started.push_async_callback(asyncio.to_thread, server.close)

@@ -6,6 +6,7 @@ Help texts come from the Attributes sections of the docstrings (serve/config/opt
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from serve.config.models import ModelSettings
 
 ENGINES = ("auto", "native", "reference")
 _MAX_PORT = 65535
+_UNIX = "unix:"
+# Of sockaddr_un, whose last byte ends the path.
+_MAX_SOCKET_BYTES = 107
 # gRPC's channel arguments are int32, including times in milliseconds.
 _MAX_INT32 = 2**31 - 1
 _MAX_CONNECTION_S = _MAX_INT32 // 1000
@@ -207,7 +211,8 @@ class ServerConfig:
     """How one server listens, batches and stops.
 
     Attributes:
-        host: the address to listen on; the default is loopback.
+        host: the address to listen on, or ``unix:PATH`` for the gRPC services, with all else on loopback; the default
+            is loopback.
         port: port of the gRPC services; 0 lets the system choose.
         metrics_port: port of the Prometheus metrics; 0 lets the system choose, None disables them.
         http_port: port of the REST form of Open Inference; 0 lets the system choose, None disables it.
@@ -244,7 +249,7 @@ class ServerConfig:
     drain_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "host", _checked_host(self.host))
+        object.__setattr__(self, "host", _checked_socket(self.host) or _checked_host(self.host))
         for name in ("port", "metrics_port", "http_port"):
             port = getattr(self, name)
             if port is not None:
@@ -253,6 +258,16 @@ class ServerConfig:
             raise ValueError(f"poll_repository_s: got {self.poll_repository_s}, expected 0 or more")
         if not 0 < self.drain_timeout_s < math.inf:
             raise ValueError(f"drain_timeout_s: got {self.drain_timeout_s}, expected more than 0")
+
+    @property
+    def socket_path(self) -> Path | None:
+        """The Unix socket of the gRPC services; None where they have a port."""
+        return Path(self.host.removeprefix(_UNIX)) if self.host.startswith(_UNIX) else None
+
+    @property
+    def tcp_host(self) -> str:
+        """The address of the ports for HTTP and metrics."""
+        return self.host if self.socket_path is None else "127.0.0.1"
 
     def settings_of(self, model: str) -> ModelSettings:
         """Return the settings of ``model``."""
@@ -320,12 +335,28 @@ class Settings:
     server: ServerConfig = field(default_factory=ServerConfig)
 
 
+def _checked_socket(host: str) -> str:
+    """Return the address of a Unix socket as ``unix:PATH``; empty for other addresses."""
+    if not host.startswith(_UNIX):
+        return ""
+    path = host.removeprefix(_UNIX)
+    path = path.removeprefix("//") if path.startswith("///") else path
+    if not path or path.startswith("//") or path.endswith("/") or "\0" in path:
+        raise ValueError(f"host: got {host[:80]!r}, expected {_UNIX}PATH, such as unix:/run/recsys.sock")
+    if len(os.fsencode(path)) > _MAX_SOCKET_BYTES:
+        raise ValueError(
+            f"host: got a path of {len(os.fsencode(path))} bytes, expected at most {_MAX_SOCKET_BYTES}"
+        )
+    return _UNIX + path
+
+
 def _checked_host(host: str) -> str:
     """Return an address without the brackets that IPv6 has in URLs."""
     address = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if host.startswith(("unix:", "unix-abstract:")):
+    if host.startswith((_UNIX, "unix-abstract:")):
         raise ValueError(
-            f"host: got {host[:80]!r}, expected an address such as 127.0.0.1 or ::1; Unix sockets are not listened on"
+            f"host: got {host[:80]!r}, expected an address such as 127.0.0.1 or ::1; only the gRPC services listen on "
+            "Unix sockets, unix:PATH"
         )
     if not address or re.search(r"[\s/\[\]]", address) or re.fullmatch(r"[^:]*:[0-9]*", address):
         raise ValueError(

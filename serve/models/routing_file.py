@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -48,9 +49,10 @@ class RoutingFile:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
+        # A link stays one: what it leads to is replaced.
+        self._path = None if path is None else Path(os.path.realpath(path))
         self._lock = threading.Lock()
-        self._kept = {} if path is None else _read(path)
+        self._kept = {} if self._path is None else _read(self._path)
         self.check()
 
     def check(self) -> None:
@@ -143,6 +145,9 @@ def _read(path: Path) -> dict[str, _Kept]:
         )
 
     try:
+        # Reading a pipe would wait for a writer.
+        if path.exists() and not path.is_file():
+            raise refused("it is no regular file")
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:

@@ -9,9 +9,11 @@ import logging
 import math
 import os
 import socket
+import stat
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -42,11 +44,14 @@ def add_port(server: grpc.aio.Server, host: str, port: int, tls: TlsConfig | Non
         OSError: the port is taken or the address is not this machine's.
         SecurityError: the TLS files cannot be used.
     """
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    is_unix = host.startswith("unix:")
+    address = host if is_unix else f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         if tls is None:
-            return int(server.add_insecure_port(address))
-        return int(server.add_secure_port(address, server_credentials(tls)))
+            number = server.add_insecure_port(address)
+        else:
+            number = server.add_secure_port(address, server_credentials(tls))
+        return 0 if is_unix else int(number)
     except RuntimeError as error:
         raise OSError(
             f"cannot {purpose} on {address}: the port is taken or the address is not ours"
@@ -71,8 +76,46 @@ def listening(host: str, port: int, backlog: int = _BACKLOG) -> socket.socket:
     return socket.create_server(address, family=family, backlog=backlog, dualstack_ipv6=both)
 
 
+@contextlib.contextmanager
+def unix_socket(path: Path) -> Iterator[None]:
+    """Make room for a Unix socket, which a server opens within, and remove it at the end.
+
+    Args:
+        path: the socket. One that a server has left behind is removed first.
+
+    Raises:
+        OSError: another server listens there, a file of another kind is there, or there is no such folder.
+    """
+    at = f"cannot listen on unix:{path}"
+    if not path.absolute().parent.is_dir():
+        raise OSError(f"{at}: its folder does not exist")
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise OSError(f"{at}: there is a file that is no socket")
+        if _is_listened_on(path):
+            raise OSError(f"{at}: another server listens there")
+        path.unlink()
+    yield
+    # Whoever started in the meantime has found this one left behind, and has one of its own.
+    if not _is_listened_on(path):
+        path.unlink(missing_ok=True)
+
+
+def _is_listened_on(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as asking:
+        try:
+            asking.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True
+    return True
+
+
 def is_loopback(host: str) -> bool:
     """Return whether an address or name is this machine's own, out of reach of others."""
+    if host.startswith("unix:"):
+        return True
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

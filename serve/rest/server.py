@@ -108,12 +108,12 @@ class RestServer:
 
     def __init__(self, backend: Backend, config: ServerConfig) -> None:
         self.port = config.http_port or 0
-        self._host = config.host
+        self._host = config.tcp_host
         self._engine = backend.engine
         self._max_connections = config.connections.max_connections
         self._tls = None if config.tls is None else ssl_context(config.tls)
         middlewares = [self._refuse_when_draining, _errors_as_json]
-        is_local = is_loopback(config.host)
+        is_local = is_loopback(config.tcp_host)
         has_pages = is_local if config.rest.pages is None else config.rest.pages
         application = _application(
             backend, config.connections, [*middlewares, refuse_other_sites] if has_pages else middlewares

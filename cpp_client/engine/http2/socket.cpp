@@ -134,6 +134,7 @@ std::string PeerOf(int file) {
     inet_ntop(AF_INET, &found.sin_addr, text, sizeof text);
     return "ipv4:" + std::string(text) + ":" + std::to_string(ntohs(found.sin_port));
   }
+  if (address.ss_family == AF_UNIX) return "unix:";
   if (address.ss_family != AF_INET6) return {};
   sockaddr_in6 found = {};
   std::memcpy(&found, &address, sizeof found);

@@ -66,6 +66,20 @@ class Plain {
 const std::string kHello =
     std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") + std::string("\0\0\0\4\0\0\0\0\0", 9);
 
+TEST_F(Port, ListensOnAUnixSocket) {
+  RpcOptions options;
+  options.host = "unix:" + testing::TempDir() + "recsys-port-" + std::to_string(getpid());
+  const std::string path = options.host.substr(5);
+  Serve(options);
+  EXPECT_EQ(server_->port(), 0);
+  EXPECT_TRUE(Answers(grpc::CreateChannel(options.host, grpc::InsecureChannelCredentials())));
+  EXPECT_THROW(RpcServer(options, std::vector{echo_.Made()}), Error);
+  server_.reset();
+  EXPECT_EQ(unlink(path.c_str()), 0);
+  options.host = "unix:/" + std::string(200, 'a');
+  EXPECT_THROW(Serve(options), Error);
+}
+
 TEST_F(Port, ThatIsTakenIsAnErrorWithTheAddress) {
   Serve({});
   RpcOptions options;

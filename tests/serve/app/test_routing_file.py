@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from serve.config.models import Routing
+from serve.models.routing_file import RoutingFile, RoutingFileError
 from tests.support.serve.admin_live import write_token
 from tests.support.serve.repositories import add_version
 from tests.support.serve.spawned import ROOT, spawned
@@ -160,6 +162,28 @@ def test_a_file_that_cannot_be_written_refuses_a_routing(folder: Folder) -> None
         assert server.admin("route", "ranker", "--serve", "1").returncode == 0
         assert "does not survive a restart" in server.log.read_text()
     assert not folder.routings.exists()
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    link, file = tmp_path / "link.json", tmp_path / "file.json"
+    link.symlink_to(file)
+    canary = Routing(canary="2", canary_percent=5.0)
+    RoutingFile(link).keep("ranker", canary, Routing())
+    assert link.is_symlink()
+    assert RoutingFile(file).routing_of("ranker", Routing()) == canary
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link to itself"])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "routing.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path)
+    with pytest.raises(RoutingFileError, match=r"admin.routing_file: cannot (read|write) .*routing.json"):
+        RoutingFile(path)
 
 
 @pytest.mark.parametrize(

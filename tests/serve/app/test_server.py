@@ -345,7 +345,7 @@ def test_ipv6_is_listened_on(model: ServedModel, host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["", "unix:/tmp/socket", "[::1]:80", "127.0.0.1:80", "http://a", "a b", "[::1"]
+    "host", ["", "unix-abstract:a", "[::1]:80", "127.0.0.1:80", "http://a", "a b", "[::1"]
 )
 def test_what_is_no_address_is_refused(host: str) -> None:
     for make in (ServerConfig, lambda **of: AdminConfig(token_file=Path("t"), **of)):
@@ -353,6 +353,36 @@ def test_what_is_no_address_is_refused(host: str) -> None:
             ValueError, match=r"^host: got .*, expected an address such as 127\.0\.0\.1 or ::1"
         ):
             make(host=host)
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("unix:", "expected unix:PATH"),
+        ("unix:folder/", "expected unix:PATH"),
+        ("unix://host/path", "expected unix:PATH"),
+        ("unix:a\0b", "expected unix:PATH"),
+        ("unix:/" + "a" * 107, "got a path of 108 bytes, expected at most 107"),
+    ],
+)
+def test_what_is_no_socket_is_refused(host: str, said: str) -> None:
+    with pytest.raises(ValueError, match=rf"^host: .*{said}"):
+        ServerConfig(host=host)
+    with pytest.raises(ValueError, match=r"only the gRPC services listen on Unix sockets, unix:PATH"):
+        AdminConfig(token_file=Path("t"), host="unix:/a")
+
+
+def test_no_file_of_another_kind_is_replaced_by_a_socket(model: ServedModel, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("kept")
+    for host, said in (
+        (path, "there is a file that is no socket"),
+        (tmp_path / "no/socket", "does not exist"),
+    ):
+        config = ServerConfig(host=f"unix:{host}", metrics_port=None)
+        with pytest.raises(OSError, match=said):
+            asyncio.run(server_of(model, config).start())
+    assert path.read_text() == "kept"
 
 
 def test_metadata_is_the_whole_signature(client: Client) -> None:

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -58,6 +59,27 @@ int PortOf(int file) {
   return ntohs(port);
 }
 
+constexpr const char kUnix[] = "unix:";
+constexpr std::size_t kUnixChars = sizeof kUnix - 1;
+
+bool IsUnix(const std::string& host) { return host.compare(0, kUnixChars, kUnix) == 0; }
+
+ListeningSocket ListenAt(const std::string& path, int backlog) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    throw std::system_error(std::make_error_code(std::errc::filename_too_long), path);
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  FileHandle file(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!file.is_open()) ThrowLast("socket");
+  if (bind(file.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    ThrowLast("bind");
+  }
+  if (listen(file.number(), backlog) != 0) ThrowLast("listen");
+  return {std::move(file), 0};
+}
+
 }  // namespace
 
 FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
@@ -74,6 +96,7 @@ void FileHandle::Close() {
 }
 
 ListeningSocket Listen(const std::string& host, int port, int backlog) {
+  if (IsUnix(host)) return ListenAt(host.substr(kUnixChars), backlog);
   const Addresses addresses = Resolved(host, port);
   const addrinfo& first = *addresses;
   FileHandle file(socket(first.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -89,6 +112,7 @@ ListeningSocket Listen(const std::string& host, int port, int backlog) {
 }
 
 std::string AddressOf(const std::string& host, int port) {
+  if (IsUnix(host)) return host;
   const bool is_v6 = host.find(':') != std::string::npos;
   return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }

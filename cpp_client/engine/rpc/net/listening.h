@@ -35,6 +35,7 @@ struct ListeningSocket {
 /// Opens a single non-blocking socket, even if the name has several addresses, so that there is one
 /// port; "::" accepts IPv4 too. Throws std::system_error if the port is in use, the address is not
 /// this machine's, or the name cannot be resolved.
+/// A host "unix:PATH" is a socket in the file system, which must not exist yet; its port is 0.
 ListeningSocket Listen(const std::string& host, int port, int backlog = 1024);
 
 /// Returns an address such as "127.0.0.1:8500" or "[::1]:8500".
