@@ -79,8 +79,8 @@ def _exported(folder: Path, num_rows: int) -> tuple[dict[str, Load], dict[str, i
         loads["TorchScript"] = partial(load_artifact, path, verify_checksums=False, own_operators=False)
         if not operators.why_missing():
             loads["TorchScript, own operators"] = partial(load_artifact, path, verify_checksums=False)
-            assert compiled.operators is not None
-            sizes["pt2, own operators"] = (path / compiled.operators).stat().st_size
+            assert target.program is not None
+            sizes["pt2, own operators"] = (path / target.program).stat().st_size
             loads["pt2, own operators"] = partial(load_compiled_artifact, path, verify_checksums=False)
     return loads, sizes
 

@@ -23,7 +23,6 @@ from rich.table import Table
 from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import Machine, prepare, wide_console
 from benchmarks.models.dlrm import add_options, build, export_and_load
-from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.load import LoadedArtifact
 from serve.profiler.batches import Shape, draw, grouped, num_batches
 from serve.profiler.limits import ROWS_OF_CALL, Limits, gather_ways
@@ -174,8 +173,7 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
 
 def _lookups_alone(artifact: LoadedArtifact, batch_size: int, rounds: RoundsConfig) -> float:
     """Return the share of the gather limit that own lookups reach in turns with the probe."""
-    assert isinstance(artifact.graphs, LoadedGraphs)
-    graph: Any = artifact.graphs.unplanned(0).graph
+    graph: Any = artifact.scripted().unplanned(0).graph
     (node,) = graph.findAllNodes("recsys_ops::lookup")
     # The IDs come from the batch.
     rows, slots, _, _, *rest = (value.toIValue() for value in node.inputs())

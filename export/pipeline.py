@@ -19,7 +19,7 @@ from torch import nn
 
 from export.artifact.destination import Destination
 from export.artifact.single_file import write_single_file
-from export.artifact.writing import make_manifest, sqnr, write_graphs
+from export.artifact.writing import make_manifest, sqnr, write_graphs, write_programs
 from export.config import ALL_FEATURES, AUTO, DENSE_DTYPES, ExportConfig
 from export.graph.inputs.binding import (
     Binding,
@@ -99,8 +99,9 @@ def export_model(
         check_independence(prepared)
         check_warm_up(prepared)
         digests, errors = write_rows(work / ROWS_NAME, prepared.stored, prepared.weights, progress)
-        targets = [write_graphs(prepared, target, work) for target in prepared.stored.envs]
-        manifest = make_manifest(prepared, targets, digests, errors)
+        programs = write_programs(prepared, work)
+        targets = [write_graphs(prepared, target, work, programs) for target in prepared.stored.envs]
+        manifest = make_manifest(prepared, targets, programs, digests, errors)
         trials: tuple[LinearTrial, ...] = ()
         if config.linear_dtype == AUTO:
             trials = choose_linear_dtype(prepared, work, manifest)
@@ -124,7 +125,7 @@ def export_model(
         ranking_differences=verified.ranking,
         verified_on=verified.ran_on,
         operators=verified.exchanged,
-        without_operators={of.target.name: of.without_operators for of in targets if of.target.compiled},
+        without_program=programs.missing,
         linear_dtypes=trials,
         num_samples=prepared.samples.num_rows,
         samples=prepared.samples_source,

@@ -49,7 +49,7 @@ class ExportReport:
         ranking_differences: The ranking form against the plain form of the expanded batch; empty without a context.
         verified_on: The device on which each target was verified.
         operators: By target, which operators loaders exchange for those of recsys_ops here; empty without these.
-        without_operators: By target with compiled graphs, of each that holds no own operators, why.
+        without_program: Why there is no program; empty if there is one.
         num_samples: Rows that were compared.
         samples: In words where they come from.
         hardly_varying: The outputs that are so equal for all of them that their differences prove nothing.
@@ -65,7 +65,7 @@ class ExportReport:
     ranking_differences: dict[str, dict[str, Difference]]
     verified_on: dict[str, str]
     operators: dict[str, Exchanged]
-    without_operators: dict[str, tuple[str, ...]]
+    without_program: str
     num_samples: int
     samples: str
     hardly_varying: tuple[str, ...]
@@ -125,9 +125,8 @@ def print_report(report: ExportReport, console: Console) -> None:
             f"own operators on {target}: {exchanged.num_linear} linear layers, {exchanged.num_dot} interactions, "
             f"{exchanged.num_lookup} lookups; plans compute {exchanged.num_planned} nodes{left}"
         )
-    for target, reasons in report.without_operators.items():
-        lacking = "; ".join(f"not {reason}" for reason in reasons)
-        console.print(f"own operators beside the compiled graphs of {target}: {lacking or 'all graphs'}")
+    if report.without_program:
+        console.print(f"no program: {report.without_program}", soft_wrap=True)
     if report.hardly_varying:
         console.print(
             f"outputs {list(report.hardly_varying)} hardly vary over these rows: their differences prove nothing",

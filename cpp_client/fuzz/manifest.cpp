@@ -9,7 +9,7 @@
 
 #include "base/sha256.h"
 #include "check/files/delta_header.h"
-#include "check/files/plan_file.h"
+#include "check/files/program_file.h"
 #include "check/files/zip_directory.h"
 #include "recsys/error.h"
 
@@ -41,7 +41,7 @@ void ReadPlan(std::string_view text) {
   bytes += text;
   bytes.resize(bytes.size() + kDataBytes);
   try {
-    const recsys::PlanFile file = recsys::ReadPlanFile(bytes);
+    const recsys::ProgramFile file = recsys::ReadProgramFile(bytes);
     for (const auto* tensors : {&file.tensors, &file.weights}) {
       for (const auto& [name, tensor] : *tensors) {
         if (tensor.offset > bytes.size() || tensor.num_bytes > bytes.size() - tensor.offset) {

@@ -15,7 +15,7 @@
 #include "base/sha256.h"
 #include "base/text.h"
 #include "model/artifact_files.h"
-#include "ops/torch/stored_plan.h"
+#include "ops/torch/stored_program.h"
 #include "recsys/error.h"
 
 namespace recsys {
@@ -223,7 +223,7 @@ auto InPart(const std::string& name, Make make) {
 void CheckUsable(const Target& target, const std::string& linear_dtype) {
   for (const Graph* graph : {&target.graph, target.ranking ? &*target.ranking : nullptr}) {
     if (graph == nullptr) continue;
-    const bool is_plan = graph->compiled && !graph->compiled->operators.empty();
+    const bool is_plan = !graph->program_part().empty();
     if (is_plan && !linear_dtype.empty()) continue;
     if (graph->compiled && !linear_dtype.empty() && linear_dtype != "float32") {
       throw Error(ErrorKind::kTarget,
@@ -298,11 +298,13 @@ Package::Package(const std::string& file, const Part& part) : name_(part.path) {
 
 Package::~Package() { close(file_); }
 
-PlanPart::PlanPart(std::string name, std::string bytes) : name_(std::move(name)) {
-  plan_ = InPart(name_, [&] { return std::make_shared<ops::StoredPlan>(std::move(bytes)); });
+ProgramPart::ProgramPart(std::string name, std::string bytes) : name_(std::move(name)) {
+  plan_ = InPart(name_, [&] { return std::make_shared<ops::StoredProgram>(std::move(bytes)); });
 }
 
-std::shared_ptr<const ops::DirectGraph> PlanPart::Bind(
+const std::vector<DenseWeight>& ProgramPart::dense() const { return plan_->file().dense; }
+
+std::shared_ptr<const ops::Program> ProgramPart::Bind(
     const at::Tensor& rows, const std::map<std::string, at::Tensor>& weights,
     const std::string& linear_dtype) const {
   return InPart(name_, [&] { return plan_->Bind(rows, weights, linear_dtype); });

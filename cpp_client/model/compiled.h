@@ -12,13 +12,14 @@
 #include <vector>
 
 #include "check/files/manifest.h"
+#include "check/files/program_file.h"
 #include "recsys/signature.h"
 
 namespace recsys {
 
 namespace ops {
-class DirectGraph;
-class StoredPlan;
+class Program;
+class StoredProgram;
 }  // namespace ops
 
 /// Checks that this machine and this torch can run a target's compiled graphs. Those that are plans
@@ -44,28 +45,31 @@ class Package {
   int file_;
 };
 
-/// A part that holds a graph as plans of own operators.
-class PlanPart {
+/// A part that holds a program.
+class ProgramPart {
  public:
   /// `bytes`: its digest was compared. Throws Error (kManifest).
-  PlanPart(std::string name, std::string bytes);
+  ProgramPart(std::string name, std::string bytes);
+
+  /// Returns the dense weights of the model; empty in parts of earlier releases.
+  const std::vector<DenseWeight>& dense() const;
 
   /// Returns the graph over these rows. `weights`: in the place of the part's, by path. Throws
   /// Error (kManifest).
-  std::shared_ptr<const ops::DirectGraph> Bind(const at::Tensor& rows,
-                                               const std::map<std::string, at::Tensor>& weights,
-                                               const std::string& linear_dtype) const;
+  std::shared_ptr<const ops::Program> Bind(const at::Tensor& rows,
+                                           const std::map<std::string, at::Tensor>& weights,
+                                           const std::string& linear_dtype) const;
 
  private:
   const std::string name_;
-  std::shared_ptr<const ops::StoredPlan> plan_;
+  std::shared_ptr<const ops::StoredProgram> plan_;
 };
 
 /// What is needed to load a form, as often as its weights change.
 struct CompiledForm {
   /// One of the two is null.
   std::shared_ptr<const Package> package;
-  std::shared_ptr<const PlanPart> plan;
+  std::shared_ptr<const ProgramPart> plan;
   std::vector<CompiledPart::Tensor> dense;
   const Signature* signature = nullptr;
   bool is_ranking = false;

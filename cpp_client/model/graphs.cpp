@@ -11,7 +11,7 @@
 #include "check/json/checked_json.h"
 #include "model/answers.h"
 #include "ops/torch/dtypes.h"
-#include "ops/torch/graph/direct.h"
+#include "ops/torch/graph/direct_parts.h"
 #include "ops/torch/graph/exchange.h"
 #include "recsys/error.h"
 
@@ -61,7 +61,7 @@ std::vector<c10::IValue> FewRows(const Signature& signature, bool is_ranking) {
   return inputs;
 }
 
-c10::IValue CallDirect(const ops::DirectGraph& graph, const std::vector<c10::IValue>& inputs) {
+c10::IValue CallDirect(const ops::Program& graph, const std::vector<c10::IValue>& inputs) {
   std::vector<at::Tensor> tensors;
   tensors.reserve(inputs.size());
   for (const c10::IValue& input : inputs) tensors.push_back(input.toTensor());
@@ -117,16 +117,24 @@ std::vector<TensorMap> LoadedGraphs::Dense() const {
   for (const torch::jit::Module& module : modules_) forms.push_back(DenseTensors(module, plan_));
   for (std::size_t i = 0; i < forms_.size(); ++i) {
     TensorMap& tensors = forms.emplace_back();
+    const auto add = [&tensors](const std::string& path, const std::string& dtype,
+                                const std::vector<std::int64_t>& shape) {
+      // Without numbers: only its type and shape are looked at.
+      const auto options = at::TensorOptions().dtype(ScalarTypeOf(dtype)).device(at::kMeta);
+      tensors.emplace(path, at::empty(shape, options));
+    };
+    if (forms_[i].plan != nullptr && !forms_[i].plan->dense().empty()) {
+      for (const DenseWeight& weight : forms_[i].plan->dense()) {
+        add(weight.path, weight.dtype, weight.shape);
+      }
+      continue;
+    }
     const CompiledGraph* const compiled = frozen_[i].compiled();
     for (const CompiledPart::Tensor& tensor :
          compiled != nullptr ? compiled->Dense() : forms_[i].dense) {
       // Whole numbers, such as positions, are a part of a plan itself.
       if (compiled == nullptr && tensor.dtype.find("float") == std::string::npos) continue;
-      // Without numbers: only its type and shape are looked at.
-      tensors.emplace(
-          tensor.path,
-          at::empty(tensor.shape,
-                    at::TensorOptions().dtype(ScalarTypeOf(tensor.dtype)).device(at::kMeta)));
+      add(tensor.path, tensor.dtype, tensor.shape);
     }
   }
   return forms;
@@ -136,10 +144,10 @@ std::vector<Callable> LoadedGraphs::Frozen() const {
   std::vector<Callable> frozen;
   for (const torch::jit::Module& module : modules_) {
     torch::jit::Module form = Freeze(module);
-    std::shared_ptr<const ops::DirectGraph> direct;
+    std::shared_ptr<const ops::Program> direct;
     if (!linear_dtype_.empty()) {
       ops::Exchange(&form, linear_dtype_);
-      direct = ops::DirectGraph::Of(form);
+      direct = ops::ProgramOf(form);
     }
     frozen.emplace_back(form, std::move(direct));
   }

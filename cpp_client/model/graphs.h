@@ -18,20 +18,20 @@
 namespace recsys {
 class Answers;
 namespace ops {
-class DirectGraph;
+class Program;
 }
 
 /// A graph that can be called from any number of threads.
 class Callable {
  public:
   /// Takes a frozen form. `direct`: the same called directly, or null.
-  Callable(torch::jit::Module module, std::shared_ptr<const ops::DirectGraph> direct)
+  Callable(torch::jit::Module module, std::shared_ptr<const ops::Program> direct)
       : self_(module._ivalue()),
         forward_(&module.get_method("forward").function()),
         direct_(std::move(direct)) {}
   explicit Callable(std::shared_ptr<const CompiledGraph> compiled)
       : compiled_(std::move(compiled)) {}
-  explicit Callable(std::shared_ptr<const ops::DirectGraph> direct) : direct_(std::move(direct)) {}
+  explicit Callable(std::shared_ptr<const ops::Program> direct) : direct_(std::move(direct)) {}
 
   /// Null if it is another kind of graph.
   const CompiledGraph* compiled() const { return compiled_.get(); }
@@ -43,7 +43,7 @@ class Callable {
   /// Null if the graph is not TorchScript.
   torch::jit::ObjectPtr self_;
   torch::jit::Function* forward_ = nullptr;
-  std::shared_ptr<const ops::DirectGraph> direct_;
+  std::shared_ptr<const ops::Program> direct_;
   std::shared_ptr<const CompiledGraph> compiled_;
 };
 

@@ -85,7 +85,10 @@ class Opening {
   void LoadFolder();
   void LoadFile();
   std::string ReadPart(const std::string& name) const;
-  void LoadCompiled();
+  /// Loads compiled graphs, and programs.
+  void LoadForms();
+  /// Whether programs run here in the place of TorchScript.
+  bool HasPrograms() const;
 
   const std::string& path_;
   const ModelOptions& options_;
@@ -93,8 +96,8 @@ class Opening {
   const Target* target_ = nullptr;
   bool is_compiled_ = false;
   std::vector<torch::jit::Module> modules_;
-  /// Set in the place of modules.
-  std::optional<LoadedGraphs> compiled_;
+  /// Compiled graphs and programs: set in the place of modules.
+  std::optional<LoadedGraphs> forms_;
   at::Tensor blob_;
 };
 
@@ -117,25 +120,32 @@ std::string Opening::ReadPart(const std::string& name) const {
   return bytes;
 }
 
-void Opening::LoadCompiled() {
+bool Opening::HasPrograms() const {
+  const std::vector<const Graph*> graphs = Graphs();
+  return !linear_dtype().empty() &&
+         std::all_of(graphs.begin(), graphs.end(),
+                     [](const Graph* graph) { return !graph->program.empty(); });
+}
+
+void Opening::LoadForms() {
   std::vector<CompiledForm> forms;
   for (const Graph* graph : Graphs()) {
-    const CompiledPart& compiled = *graph->compiled;
     CompiledForm form;
-    form.dense = compiled.dense;
+    if (graph->compiled) form.dense = graph->compiled->dense;
     form.signature = &manifest().signature;
     form.is_ranking = !forms.empty();
     form.rows = blob_;
     form.linear_dtype = linear_dtype();
-    if (compiled.operators.empty() || form.linear_dtype.empty()) {
-      const Part& part = *manifest().FindSkeleton(compiled.package);
+    const std::string& program = graph->program_part();
+    if (program.empty() || form.linear_dtype.empty()) {
+      const Part& part = *manifest().FindSkeleton(graph->compiled->package);
       form.package = std::make_shared<Package>(path_ + "/" + part.path, part);
     } else {
-      form.plan = std::make_shared<PlanPart>(compiled.operators, ReadPart(compiled.operators));
+      form.plan = std::make_shared<ProgramPart>(program, ReadPart(program));
     }
     forms.push_back(std::move(form));
   }
-  compiled_.emplace(std::move(forms));
+  forms_.emplace(std::move(forms));
 }
 
 void Opening::LoadFolder() {
@@ -150,7 +160,12 @@ void Opening::LoadFolder() {
   blob_ = rows_->file->Held(num_bytes, options_);
   if (options_.copy_rows) rows_->file.reset();
   if (options_.verify_checksums) CheckRows(manifest(), blob_);
-  if (is_compiled_) return LoadCompiled();
+  if (is_compiled_) return LoadForms();
+  if (HasPrograms()) {
+    // Not needed, but what was damaged is told before it is.
+    for (const Graph* graph : Graphs()) ReadPart(graph->skeleton);
+    return LoadForms();
+  }
   for (const Graph* graph : Graphs()) {
     modules_.push_back(LoadScript(ReadPart(graph->skeleton), graph->skeleton));
   }
@@ -205,8 +220,8 @@ std::unique_ptr<Model::Parts> Opening::Run() {
     if (rank.rows.is_same(blob_)) parts->description.rows_pages = PagesOf(blob_);
   }
   rows_->digest = rows_->state_now = parts->description.digest;
-  if (compiled_) {
-    parts->graphs = std::move(compiled_);
+  if (forms_) {
+    parts->graphs = std::move(forms_);
   } else {
     parts->graphs.emplace(std::move(modules_), target_->plan, linear_dtype());
   }

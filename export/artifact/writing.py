@@ -14,16 +14,18 @@ import torch
 from torch.export import ExportedProgram
 
 from export.artifact.compiling import compile_program, save_program
-from export.artifact.plan_part import NoPlanError, plan_part
 from export.graph.graph import Graph, make_graph
 from export.graph.inputs.binding import schema_of
 from export.graph.prepared import PreparedModel, target_modules
 from export.graph.program import program
 from export.graph.tree import exchanged
+from export.lower.lowering import lower
+from export.lower.part import program_part
+from export.lower.values import NotLoweredError
 from recsys import machine, torchscript
 from recsys.artifact.graphs import outside_collections
 from recsys.artifact.manifest import Manifest, Part, TableInfo
-from recsys.artifact.parts import ROWS_NAME, map_rows
+from recsys.artifact.parts import ROWS_NAME
 from recsys.artifact.targets import DENSE_DTYPES, CompiledGraph, RankingGraph, Target, TensorInfo
 from recsys.configs import EmbeddingBagConfig
 from recsys.errors import ExportError
@@ -39,21 +41,62 @@ class WrittenTarget:
     Attributes:
         target: The target.
         parts: The files of its graphs.
-        without_operators: Of each compiled graph that holds no own operators, why.
     """
 
     target: Target
     parts: tuple[Part, ...]
-    without_operators: tuple[str, ...]
 
 
-def write_graphs(prepared: PreparedModel, target: str, work: Path) -> WrittenTarget:
+@dataclass(frozen=True, kw_only=True)
+class WrittenPrograms:
+    """The programs of a model, which all its targets in host memory share.
+
+    Attributes:
+        parts: The files of the plain form's, and of the ranking form's if there is one; none without programs.
+        missing: Why there are none.
+    """
+
+    parts: tuple[Part, ...] = ()
+    missing: str = ""
+
+
+def write_programs(prepared: PreparedModel, work: Path) -> WrittenPrograms:
+    """Lower the forms of a model to programs, and write them if all can be lowered.
+
+    Args:
+        prepared: The model.
+        work: The directory that holds the artifact.
+    """
+    if prepared.config.single_file:
+        return WrittenPrograms(missing="a single file holds TorchScript alone")
+    if prepared.dense_dtype is not torch.float32:
+        return WrittenPrograms(missing=f"its dense layers are {prepared.config.dense_dtype}")
+    if not any(_is_on_host(prepared, target) for target in prepared.stored.envs):
+        return WrittenPrograms(missing="no target is in host memory")
+    names = ["program.safetensors", *(["ranking-program.safetensors"] if prepared.signature.context else [])]
+    try:
+        programs = [program_part(lower(prepared, is_ranking=form > 0)) for form in range(len(names))]
+    except NotLoweredError as error:
+        return WrittenPrograms(missing=str(error))
+    for name, data in zip(names, programs, strict=True):
+        (work / name).write_bytes(data)
+    return WrittenPrograms(parts=tuple(_part(work / name) for name in names))
+
+
+def _is_on_host(prepared: PreparedModel, target: str) -> bool:
+    return all(device.type == "cpu" for device in prepared.stored.envs[target].devices)
+
+
+def write_graphs(
+    prepared: PreparedModel, target: str, work: Path, programs: WrittenPrograms
+) -> WrittenTarget:
     """Trace and script the graphs of a target, and write them.
 
     Args:
         prepared: The model.
         target: The name of one of its targets.
         work: The directory that holds the artifact.
+        programs: The programs of the model.
 
     Returns:
         The target, for the manifest.
@@ -65,10 +108,10 @@ def write_graphs(prepared: PreparedModel, target: str, work: Path) -> WrittenTar
     position = list(prepared.stored.envs).index(target)
     prepared.progress("trace and script", position, len(prepared.stored.envs))
     graphs = make_graphs(prepared, target, is_scripted=prepared.config.is_scripted)
-    writing = _GraphWriting(prepared, target, work)
+    writing = _GraphWriting(prepared, target, work, programs)
     plain = writing.write(graphs[0], f"target-{position}", is_ranking=False)
     ranking = writing.write(graphs[1], f"ranking-{position}", is_ranking=True) if len(graphs) > 1 else None
-    on_host = all(device.type == "cpu" for device in env.devices)
+    on_host = _is_on_host(prepared, target)
     made = Target(
         name=target,
         devices=tuple(str(device) for device in env.devices),
@@ -80,10 +123,9 @@ def write_graphs(prepared: PreparedModel, target: str, work: Path) -> WrittenTar
         linear_dtype=prepared.config.linear_dtype,
         ranking=None if ranking is None else replace(ranking, ranks={} if on_host else ranking.ranks),
         compiled=plain.compiled,
+        program=plain.program,
     )
-    return WrittenTarget(
-        target=made, parts=tuple(writing.parts), without_operators=tuple(writing.without_operators)
-    )
+    return WrittenTarget(target=made, parts=tuple(writing.parts))
 
 
 def make_graphs(prepared: PreparedModel, target: str, *, is_scripted: bool) -> list[Graph]:
@@ -130,18 +172,18 @@ class _GraphWriting:
         prepared: The model.
         target: One of its targets.
         work: The directory that holds the artifact.
+        programs: The programs of the model.
 
     Attributes:
-        parts: The files.
-        without_operators: Of each compiled graph that holds no own operators, why.
+        parts: The files, without programs.
     """
 
-    def __init__(self, prepared: PreparedModel, target: str, work: Path) -> None:
+    def __init__(self, prepared: PreparedModel, target: str, work: Path, programs: WrittenPrograms) -> None:
         self._prepared = prepared
         self._target = target
         self._work = work
+        self._programs = programs
         self.parts: list[Part] = []
-        self.without_operators: list[str] = []
 
     def write(self, graph: Graph, name: str, *, is_ranking: bool) -> RankingGraph:
         """Write a graph; ``name`` is that of its files without a suffix."""
@@ -152,12 +194,20 @@ class _GraphWriting:
             skeleton, rows, ranks = self._add(file), graph.rows, graph.ranks
         if self._prepared.config.is_compiled:
             compiled = self._compile(graph, name, is_ranking=is_ranking)
-        return RankingGraph(skeleton=skeleton, rows=rows, ranks=ranks, compiled=compiled)
+        program = None
+        if self._programs.parts and _is_on_host(self._prepared, self._target):
+            program = self._programs.parts[is_ranking].path
+        return RankingGraph(skeleton=skeleton, rows=rows, ranks=ranks, compiled=compiled, program=program)
 
     def _compile(self, graph: Graph, name: str, *, is_ranking: bool) -> CompiledGraph:
         prepared = self._prepared
-        # Compiling takes long, and is for nothing where the plans that are asked for cannot be made.
-        plans = self._plan(graph, name)
+        # Compiling takes long, and is for nothing where the program that is asked for cannot be made.
+        if not self._programs.parts and prepared.config.linear_dtype != "float32":
+            raise ExportError(
+                f"format: got {prepared.config.graph_format!r} with linear_dtype {prepared.config.linear_dtype!r}, "
+                f"expected 'torchscript': the model has no program beside the compiled graph {name!r}: "
+                f"{self._programs.missing}"
+            )
         prepared.progress("compile", 0, 1)
         exported = export_graph(prepared, graph, is_ranking=is_ranking)
         portable, package = self._work / f"{name}.exported.pt2", self._work / f"{name}.pt2"
@@ -170,31 +220,10 @@ class _GraphWriting:
             isa=prepared.config.pt2_isa,
             torch=str(torch.__version__),
             dense=dense_weights(exported, prepared.stored.plans[self._target]),
-            operators=plans,
         )
 
-    def _plan(self, graph: Graph, name: str) -> str | None:
-        """Write a graph as plans of own operators, if it is made of these alone."""
-        stored, config = self._prepared.stored, self._prepared.config
-        try:
-            if config.dense_dtype != "float32":
-                raise NoPlanError(f"its dense layers are {config.dense_dtype}")
-            blob = map_rows(self._work / ROWS_NAME, stored.layout, random_access=True)
-            data = plan_part(graph, stored.plans[self._target], blob)
-        except NoPlanError as error:
-            if config.linear_dtype != "float32":
-                raise ExportError(
-                    f"format: got {config.graph_format!r} with linear_dtype {config.linear_dtype!r}, expected "
-                    f"'torchscript': the compiled graph {name!r} holds no own operators: {error}"
-                ) from None
-            self.without_operators.append(f"{name}: {error}")
-            return None
-        file = self._work / f"{name}.operators.safetensors"
-        file.write_bytes(data)
-        return self._add(file)
-
     def _add(self, file: Path) -> str:
-        self.parts.append(Part(path=file.name, size_bytes=file.stat().st_size, sha256=_sha256(file)))
+        self.parts.append(_part(file))
         return file.name
 
 
@@ -210,6 +239,7 @@ def dense_weights(exported: ExportedProgram, plan: ShardingPlan) -> dict[str, Te
 def make_manifest(
     prepared: PreparedModel,
     targets: Sequence[WrittenTarget],
+    programs: WrittenPrograms,
     digests: tuple[str, ...],
     errors: Mapping[str, QuantizationError],
 ) -> Manifest:
@@ -218,6 +248,7 @@ def make_manifest(
     Args:
         prepared: The model.
         targets: Their graphs.
+        programs: Its programs.
         digests: The digest of each block of rows.
         errors: The quantization error of each table.
     """
@@ -231,7 +262,7 @@ def make_manifest(
         layout=prepared.stored.layout,
         block_sha256=digests,
         targets=tuple(written.target for written in targets),
-        skeletons=tuple(part for written in targets for part in written.parts),
+        skeletons=(*(part for written in targets for part in written.parts), *programs.parts),
         rows_path=ROWS_NAME,
         options=prepared.config.of_forward(),
     )
@@ -245,8 +276,9 @@ def package_versions() -> dict[str, str]:
     }
 
 
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _part(file: Path) -> Part:
+    data = file.read_bytes()
+    return Part(path=file.name, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
 def _poolings(prepared: PreparedModel) -> dict[str, str]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from export.artifact.compiling import load_program, load_programs, save_program
-from export.artifact.writing import export_graph, make_graphs, write_graphs
+from export.artifact.writing import WrittenPrograms, export_graph, make_graphs, write_graphs
 from export.config import ExportConfig, read_of_forward
 from export.graph.inputs.forward import parameters
 from export.graph.inputs.pruning import features_of, pruned
@@ -146,7 +146,7 @@ def _forms_of_model(model: nn.Module, manifest: Manifest) -> list[_Form]:
             if target.skeleton is None:
                 forms += _programs(_read_back(prepared, target.name, work), target)
                 continue
-            written = write_graphs(prepared, target.name, work)
+            written = write_graphs(prepared, target.name, work, WrittenPrograms())
             forms += _forms([torchscript.load(work / part.path) for part in written.parts], written.target)
     return forms
 

@@ -407,9 +407,7 @@ def _target(
     memory = RowsMemory(random_access=True)
     load = load_compiled_artifact if is_compiled else load_artifact
     artifact = load(work, target=name, verify_checksums=False, memory=memory, own_operators=own_operators)
-    has_operators = not is_compiled or any(
-        graph.compiled is not None and graph.compiled.operators for graph in artifact.target.graphs
-    )
+    has_operators = not is_compiled or any(graph.program_part for graph in artifact.target.graphs)
     return _Target(
         predict=lambda batch: artifact.forward(*batch.inputs()),
         predict_ranking=lambda batch: artifact.forward_ranking(*batch.inputs()),

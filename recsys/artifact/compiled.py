@@ -2,7 +2,7 @@
 
 The code trusts its inputs: it checks neither their shapes nor their order in memory, nor what lengths say. All that it
 trusts is checked before each call (``recsys.artifact.inputs``); only IDs are checked by the graph itself. Where a graph
-is made of plans of own operators and these are built, the plans run in its place.
+has a program and the kernels are built, the program runs in its place.
 
 Shape letters: B batch, Q contexts, F features, N number of IDs.
 """
@@ -73,9 +73,9 @@ def usable_part(target: Target, graph: Target | RankingGraph, *, own_operators: 
     """
     compiled = graph.compiled
     if own_operators and compiled is not None:
-        if compiled.operators is not None and can_exchange(target):
-            return compiled.operators, True
-        if compiled.operators is None and target.linear_dtype != "float32":
+        if graph.program_part is not None and can_exchange(target):
+            return graph.program_part, True
+        if graph.program_part is None and target.linear_dtype != "float32":
             raise TargetError(
                 f"target {target.name!r}: needs linear layers in {target.linear_dtype}, but its compiled graph holds "
                 "no own operators; export it with --format torchscript"
@@ -172,8 +172,8 @@ class CompiledForm:
         return self._names & set(dense)
 
 
-class PlanPart:
-    """A part that holds a graph as plans of own operators.
+class ProgramPart:
+    """A part that holds a program.
 
     Args:
         name: The part's name.
@@ -186,7 +186,24 @@ class PlanPart:
     def __init__(self, name: str, data: bytes) -> None:
         self._name = name
         with self._named():
-            self._plan = operators.stored_plan(data)
+            self._plan = operators.stored_program(data)
+        #: The dense weights of the model that deltas may change; empty in parts of earlier releases.
+        self.dense: dict[str, TensorInfo] = {
+            path: TensorInfo(dtype=dtype, shape=tuple(shape))
+            for path, (dtype, shape) in self._plan.dense().items()
+        }
+
+    def steps(self) -> operators.Exchanged:
+        """Return how many steps there are.
+
+        Raises:
+            ManifestError: The part cannot be used.
+        """
+        with self._named():
+            num_linear, num_dot, num_lookup, num_steps = self._plan.counts()
+        return operators.Exchanged(
+            num_linear=num_linear, num_dot=num_dot, num_lookup=num_lookup, num_planned=num_steps, left=()
+        )
 
     def bind(self, rows: Tensor, weights: Mapping[str, Tensor], linear_dtype: str) -> Call:
         """Return a call of the graph.
@@ -261,7 +278,7 @@ class CompiledGraphs:
 
     own_operators: tuple[operators.Exchanged, ...] = ()
 
-    def __init__(self, parts: Sequence[Package | PlanPart], target: Target, model: CompiledModel) -> None:
+    def __init__(self, parts: Sequence[Package | ProgramPart], target: Target, model: CompiledModel) -> None:
         self._parts = tuple(parts)
         self._target = target
         self._model = model
@@ -270,7 +287,7 @@ class CompiledGraphs:
     def _load(self, weights: Mapping[str, Tensor]) -> tuple[Form, ...]:
         return tuple(
             PlannedForm(call=part.bind(self._model.rows, weights, self._target.linear_dtype))
-            if isinstance(part, PlanPart)
+            if isinstance(part, ProgramPart)
             else CompiledForm(part, self._model, weights, is_ranking=i > 0)
             for i, part in enumerate(self._parts)
         )
@@ -278,13 +295,15 @@ class CompiledGraphs:
     def tensors(self) -> list[dict[str, Tensor]]:
         """Return the dense weights of each form by path, without their numbers."""
         found = []
-        for graph, form in zip(self._target.graphs, self._forms, strict=True):
-            assert graph.compiled is not None
-            names = form.changeable(graph.compiled.dense)
+        for graph, form, part in zip(self._target.graphs, self._forms, self._parts, strict=True):
+            dense: Mapping[str, TensorInfo] = graph.compiled.dense if graph.compiled is not None else {}
+            if isinstance(part, ProgramPart) and part.dense:
+                dense = part.dense
+            names = form.changeable(dense)
             found.append(
                 {
                     path: torch.empty(weight.shape, dtype=getattr(torch, weight.dtype), device="meta")
-                    for path, weight in graph.compiled.dense.items()
+                    for path, weight in dense.items()
                     if path in names
                 }
             )

@@ -25,15 +25,16 @@ from recsys.artifact.compiled import (
     CompiledGraphs,
     CompiledModel,
     Package,
-    PlanPart,
+    ProgramPart,
     usable_part,
 )
 from recsys.artifact.cuda_graphs import Capture, CudaGraphOptions
-from recsys.artifact.graphs import LoadedGraphs, place, share, tensor_at
+from recsys.artifact.graphs import LoadedGraphs, can_exchange, place, share, tensor_at
 from recsys.artifact.inputs import check_same_lengths, computed_id_error, without_rows
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.parts import check_rows, checked_part, damaged_member, open_rows, read_manifest
+from recsys.artifact.programs import ProgramGraphs
 from recsys.artifact.targets import RankingGraph, Target
 from recsys.errors import (
     ChecksumError,
@@ -44,6 +45,7 @@ from recsys.errors import (
     TargetError,
 )
 from recsys.kernels import operators
+from recsys.rows.file import RowsFile
 from recsys.rows.memory import RowsMemory, lock
 from recsys.sharding.plan.device_rows import DeviceRows, device_layouts, fill
 from recsys.sharding.plan.env import ShardingEnv, num_cuda_devices
@@ -61,8 +63,8 @@ class LoadedArtifact:
     Attributes:
         manifest: The manifest of the artifact.
         target: The target that was loaded.
-        graphs: The scripted model, frozen with its rows in place; and its ranking form over the same rows, if the
-            signature has a context. ``recsys.artifact.delta`` exchanges them. Or the same compiled.
+        graphs: The model, and its ranking form over the same rows if the signature has a context: programs, scripted
+            graphs that are frozen with their rows in place, or compiled ones. ``recsys.artifact.delta`` exchanges them.
         rows: The rows that its lookups read; ``recsys.artifact.delta`` changes them in place.
     """
 
@@ -83,18 +85,28 @@ class LoadedArtifact:
         return frozen[1] if len(frozen) > 1 else None
 
     def _frozen(self) -> tuple[torch.jit.ScriptModule, ...]:
+        return self.scripted().frozen
+
+    def scripted(self) -> LoadedGraphs:
+        """Return the graphs in TorchScript.
+
+        Raises:
+            TargetError: There are only compiled ones.
+        """
+        if isinstance(self.graphs, ProgramGraphs):
+            return self.graphs.scripted()
         if isinstance(self.graphs, CompiledGraphs):
             raise TargetError(
                 f"target {self.target.name!r}: loaded as compiled graphs, which are no TorchScript"
             )
-        return self.graphs.frozen
+        return self.graphs
 
     @property
     def has_own_operators(self) -> bool:
         """Whether operators of recsys_ops compute some of it."""
         if isinstance(self.graphs, CompiledGraphs):
-            parts = [graph.compiled for graph in self.target.graphs]
-            return not operators.why_missing() and any(part and part.operators for part in parts)
+            parts = [graph.program_part for graph in self.target.graphs]
+            return not operators.why_missing() and any(parts)
         return any(o.num_linear or o.num_dot or o.num_lookup for o in self.graphs.own_operators)
 
     @property
@@ -218,6 +230,8 @@ def _load(
         blob, file = open_rows(where, manifest, memory)
         if verify_checksums:
             check_rows(manifest, blob)
+        if own_operators and capture is None and _has_programs(chosen):
+            return _load_programs(where, manifest, chosen, blob, file)
         modules = load_skeletons(where, manifest, chosen)
     else:
         modules, blob = _load_file(where, manifest, chosen, verify_checksums)
@@ -225,10 +239,7 @@ def _load(
         _hold(where, blob, memory)
     ranks = rank_rows(manifest, chosen, blob)
     in_place = any(rank.rows is blob for rank in ranks)
-    for graph, module in zip(chosen.graphs, modules, strict=True):
-        place(module, graph, ranks)
-    for other in modules[1:]:
-        share(modules[0], other)
+    _place(modules, chosen, ranks)
     graphs = LoadedGraphs(modules, chosen, own_operators=own_operators, capture=capture)
     return LoadedArtifact(
         manifest=manifest,
@@ -236,6 +247,42 @@ def _load(
         graphs=graphs,
         rows=LoadedRows(manifest=manifest, ranks=ranks, file=file if in_place else None, graphs=graphs),
     )
+
+
+def _place(modules: Sequence[torch.jit.ScriptModule], target: Target, ranks: Sequence[DeviceRows]) -> None:
+    for graph, module in zip(target.graphs, modules, strict=True):
+        place(module, graph, ranks)
+    for other in modules[1:]:
+        share(modules[0], other)
+
+
+def _has_programs(target: Target) -> bool:
+    return all(graph.program is not None for graph in target.graphs) and can_exchange(target)
+
+
+def _load_programs(
+    where: Path, manifest: Manifest, target: Target, blob: Tensor, file: RowsFile | None
+) -> LoadedArtifact:
+    """Load a target's programs over rows in host memory."""
+    parts = []
+    for graph in target.graphs:
+        # TorchScript is not needed, but what was damaged is told before it is.
+        with checked_part(where, manifest, _skeleton_of(graph)):
+            pass
+        assert graph.program is not None
+        with checked_part(where, manifest, graph.program) as opened:
+            parts.append(ProgramPart(graph.program, opened.read()))
+    ranks = rank_rows(manifest, target, blob)
+
+    def load_scripted() -> LoadedGraphs:
+        modules = load_skeletons(where, manifest, target)
+        _place(modules, target, ranks)
+        return LoadedGraphs(modules, target)
+
+    model = CompiledModel(signature=manifest.signature, rows=blob)
+    graphs = ProgramGraphs(parts, target, model, load_scripted)
+    rows = LoadedRows(manifest=manifest, ranks=ranks, file=file, graphs=graphs)
+    return LoadedArtifact(manifest=manifest, target=target, graphs=graphs, rows=rows)
 
 
 def load_compiled_artifact(
@@ -320,10 +367,10 @@ def _load_compiled(
     blob, file = open_rows(where, manifest, memory)
     if verify_checksums:
         check_rows(manifest, blob)
-    parts: list[Package | PlanPart] = []
+    parts: list[Package | ProgramPart] = []
     for name, is_plan in usable:
         with checked_part(where, manifest, name) as opened:
-            parts.append(PlanPart(name, opened.read()) if is_plan else Package(opened))
+            parts.append(ProgramPart(name, opened.read()) if is_plan else Package(opened))
     graphs = CompiledGraphs(parts, chosen, CompiledModel(signature=manifest.signature, rows=blob))
     ranks = rank_rows(manifest, chosen, blob)
     rows = LoadedRows(manifest=manifest, ranks=ranks, file=file, graphs=graphs)

@@ -55,8 +55,7 @@ class CompiledGraph:
         isa: The instructions that the package needs, one of ``recsys.artifact.compiled.ISAS``.
         torch: The version of torch that the package was compiled for.
         dense: The dense weights by path, which deltas may change.
-        operators: The part that holds the graph as plans of own operators (``export.artifact.plan_part``), which
-            loaders run in the package's place where these are built; None for a graph that does more.
+        operators: The part that holds the program, as earlier releases named it; ``Target.program`` of others.
     """
 
     package: str
@@ -76,12 +75,19 @@ class RankingGraph:
         rows: As in the target.
         ranks: As in the target.
         compiled: As in the target.
+        program: As in the target.
     """
 
     skeleton: str | None
     rows: Mapping[str, int]
     ranks: Mapping[str, int]
     compiled: CompiledGraph | None = None
+    program: str | None = None
+
+    @property
+    def program_part(self) -> str | None:
+        """The part that holds the program."""
+        return _program_part(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +106,8 @@ class Target:
         linear_dtype: The type in which linear layers multiply: ``float32``, or ``bfloat16`` or ``int8``, for which
             loaders need the operators of recsys_ops (``recsys.kernels.operators``).
         compiled: The graph compiled, with the dense weights; None if it is only TorchScript.
+        program: The part that holds the graph as a program (``export.lower``), which loaders run where the kernels are
+            built; None for a graph that does more than its steps.
     """
 
     name: str
@@ -112,11 +120,23 @@ class Target:
     ranking: RankingGraph | None = None
     linear_dtype: str = "float32"
     compiled: CompiledGraph | None = None
+    program: str | None = None
+
+    @property
+    def program_part(self) -> str | None:
+        """The part that holds the program."""
+        return _program_part(self)
 
     @property
     def graphs(self) -> list[Target | RankingGraph]:
         """The plain form, and the ranking form if there is one."""
         return [self] if self.ranking is None else [self, self.ranking]
+
+
+def _program_part(graph: Target | RankingGraph) -> str | None:
+    if graph.program is None and graph.compiled is not None:
+        return graph.compiled.operators
+    return graph.program
 
 
 def target_to_json(target: Target) -> dict[str, Any]:
@@ -132,13 +152,21 @@ def target_to_json(target: Target) -> dict[str, Any]:
     }
     if target.linear_dtype != "float32":
         data["linear_dtype"] = target.linear_dtype
-    if target.compiled is not None:
-        data["compiled"] = _compiled_to_json(target.compiled)
+    data |= _formats_to_json(target)
     if target.ranking is not None:
         graph = target.ranking
         data["ranking"] = {"skeleton": graph.skeleton, "rows": dict(graph.rows), "ranks": dict(graph.ranks)}
-        if graph.compiled is not None:
-            data["ranking"]["compiled"] = _compiled_to_json(graph.compiled)
+        data["ranking"] |= _formats_to_json(graph)
+    return data
+
+
+def _formats_to_json(graph: Target | RankingGraph) -> dict[str, Any]:
+    """Return the formats of a graph beside TorchScript."""
+    data: dict[str, Any] = {}
+    if graph.program is not None:
+        data["program"] = graph.program
+    if graph.compiled is not None:
+        data["compiled"] = _compiled_to_json(graph.compiled)
     return data
 
 
@@ -152,9 +180,9 @@ def _compiled_to_json(compiled: CompiledGraph) -> dict[str, Any]:
 
 def graph_parts(graph: Target | RankingGraph) -> list[str]:
     """Return the parts that hold a graph."""
-    parts = [graph.skeleton]
+    parts = [graph.skeleton, graph.program_part]
     if graph.compiled is not None:
-        parts += [graph.compiled.package, graph.compiled.exported, graph.compiled.operators]
+        parts += [graph.compiled.package, graph.compiled.exported]
     return [part for part in parts if part is not None]
 
 
@@ -188,6 +216,7 @@ def target_from_json(data: Any, at: str) -> Target:
         linear_dtype=choice(data, "linear_dtype", at, LINEAR_DTYPES) if "linear_dtype" in data else "float32",
         ranking=_ranking_from_json(data.get("ranking"), f"{at}.ranking", env.world_size),
         compiled=compiled,
+        program=_program_of(data, at),
     )
     formats = {(graph.skeleton is None, graph.compiled is None) for graph in target.graphs}
     if len(formats) > 1:
@@ -232,7 +261,12 @@ def _ranking_from_json(data: Any, at: str, world_size: int) -> RankingGraph | No
         rows=_ranks(data, "rows", at, world_size),
         ranks=_ranks(data, "ranks", at, world_size),
         compiled=compiled,
+        program=_program_of(data, at),
     )
+
+
+def _program_of(graph: Any, at: str) -> str | None:
+    return file_name(graph, "program", at) if isinstance(graph, dict) and "program" in graph else None
 
 
 def _ranks(data: Any, key: str, at: str, world_size: int) -> dict[str, int]:

@@ -148,34 +148,19 @@ def direct(frozen: torch.jit.ScriptModule) -> Callable[..., dict[str, Tensor]] |
     return call
 
 
-def plan_parts(frozen: torch.jit.ScriptModule) -> dict[str, Any] | None:
-    """Exchange operators of a frozen graph as ``exchange`` does for float32, and return the plans that it has become.
-
-    Returns:
-        ``num_inputs``; ``checks`` of their shapes; ``steps``, each what ``recsys_ops::plan`` takes, or ``rows`` that
-        are gathered by an ``index``; ``outputs``, by name. All by places, of which the inputs are the first, followed
-        by the outputs of each step. And the ``layers`` that were packed: packed, weight and bias or None. None if the
-        graph does anything else.
-
-    Raises:
-        NotBuiltError: The operators cannot be used.
-    """
-    parts: dict[str, Any] | None = _usable().plan_parts(frozen._c)
-    return parts
-
-
-def stored_plan(part: bytes) -> Any:
-    """Return a graph of plans that ``export.artifact.plan_part`` has written.
+def stored_program(part: bytes) -> Any:
+    """Return a program that ``export.lower.part`` has written.
 
     Returns:
         An object with ``bind(rows, weights, linear_dtype)``, which returns a call as ``direct`` does: over these rows,
-        with these dense weights in the place of those of the same paths.
+        with these dense weights in the place of those of the same paths. ``dense()`` are the model's dense weights by
+        path, each its type and shape; ``counts()`` the numbers of linear layers, interactions, lookups, and all steps.
 
     Raises:
         NotBuiltError: The operators cannot be used.
-        RuntimeError: The part is no such plan; so does ``bind``, if rows or weights do not fit it.
+        RuntimeError: The part is no such program; so does ``bind``, if rows or weights do not fit it.
     """
-    return _usable().StoredPlan(part)
+    return _usable().StoredProgram(part)
 
 
 def _usable() -> Any:

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from recsys.allocator import tune_malloc
-from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.errors import TargetError
 from recsys.kernels import operators as own
@@ -157,7 +156,7 @@ def _load(options: Options) -> LoadedArtifact:
         raise TargetError(
             f"target: got {artifact.target_name!r}, expected one in host memory: --target cpu, if the artifact has it"
         )
-    if not isinstance(artifact.graphs, LoadedGraphs):
+    if artifact.target.skeleton is None:
         raise TargetError(
             f"target: got {artifact.target_name!r} in compiled graphs alone, which no profiler sees into; "
             "expected TorchScript: recsys-export --format both"
@@ -197,7 +196,7 @@ def _measure_size(
 ) -> tuple[SizeProfile, int]:
     """Measure calls, the operators within, and reads of the same rows in turns; return the number of rounds too."""
     is_ranking = options.shape.ranking
-    graphs = cast(LoadedGraphs, artifact.graphs)
+    graphs = artifact.scripted()
     module = graphs.frozen[1 if is_ranking else 0]
     inputs = [batch.inputs for batch in batches]
     reads = [batch.reads for batch in batches]

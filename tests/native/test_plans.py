@@ -245,7 +245,7 @@ def test_a_plan_refuses_inputs_that_do_not_fit(tmp_path: Path) -> None:
 
 def is_direct(artifact: LoadedArtifact, form: int = 0) -> bool:
     """Return whether a graph is called without TorchScript's interpreter."""
-    return type(artifact.graphs.calls[form]).__name__ == "DirectGraph"
+    return type(artifact.graphs.calls[form]).__name__ == "Program"
 
 
 @pytest.mark.parametrize("name", MODELS)

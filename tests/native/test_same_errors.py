@@ -137,7 +137,10 @@ LIES: dict[str, Callable[[Any], None]] = {
     "plan of texts": _set(["targets", 0, "plan"], {"a": "b"}),
     "an unknown skeleton": _set(["targets", 0, "skeleton"], "x.pt"),
     "rows' rank": lambda m: m["targets"][0]["rows"].update(dict.fromkeys(m["targets"][0]["rows"], 7)),
-    "rows' other buffers": _set(["targets", 0, "rows"], {"x.y": 0}),
+    "rows' other buffers": lambda m: (
+        m["targets"][0].pop("program", None),
+        m["targets"][0].update(rows={"x.y": 0}),
+    ),
     "no ranking": _set(["targets", 0, "ranking"], {"skeleton": "target-0.pt", "rows": {}, "ranks": {}}),
     "dense dtype": _set(["targets", 0, "dense_dtype"], "float64"),
     "no inputs": lambda m: m["signature"].update(dense=[], sparse=[]),

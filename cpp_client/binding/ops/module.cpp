@@ -14,10 +14,10 @@
 #include "ops/isa.h"
 #include "ops/probe.h"
 #include "ops/row_wise.h"
-#include "ops/torch/graph/direct.h"
+#include "ops/torch/graph/direct_parts.h"
 #include "ops/torch/graph/exchange.h"
 #include "ops/torch/operators.h"
-#include "ops/torch/stored_plan.h"
+#include "ops/torch/stored_program.h"
 
 namespace py = pybind11;
 
@@ -114,11 +114,11 @@ void CheckedUpdateRows(const py::handle& step, const at::Tensor& gradient) {
 }
 
 /// Returns the outputs of a graph by name.
-py::dict CallDirect(const recsys::ops::DirectGraph& graph, const py::args& args) {
+py::dict CallDirect(const recsys::ops::Program& graph, const py::args& args) {
   std::vector<at::Tensor> inputs;
   inputs.reserve(args.size());
   for (const py::handle& arg : args) inputs.push_back(arg.cast<at::Tensor>());
-  recsys::ops::DirectGraph::Outputs found;
+  recsys::ops::Program::Outputs found;
   {
     const py::gil_scoped_release released;
     found = graph.Run(inputs);
@@ -126,53 +126,6 @@ py::dict CallDirect(const recsys::ops::DirectGraph& graph, const py::args& args)
   py::dict outputs;
   for (const auto& [name, tensor] : found) outputs[py::str(name)] = tensor;
   return outputs;
-}
-
-/// Returns a step as a dict.
-py::dict StepOf(const recsys::ops::DirectStep& step) {
-  py::dict made;
-  if (!step.plan) {
-    made["rows"] = step.gather.rows;
-    made["index"] = step.gather.index;
-    return made;
-  }
-  made["plan"] = step.plan->plan;
-  made["constants"] = step.plan->constants;
-  made["inputs"] = step.plan->inputs;
-  made["rows_of"] = step.plan->rows_of;
-  made["per_row"] = step.plan->per_row;
-  made["widths"] = step.plan->widths;
-  return made;
-}
-
-/// Exchanges a frozen graph's operators, and returns the plans that it becomes with all that
-/// export/artifact/plan_part.py needs to write them; None for a graph that does anything else.
-py::object PlanParts(torch::jit::Module& frozen) {
-  const recsys::ops::Exchanged found = recsys::ops::Exchange(&frozen, "float32");
-  const auto parts = recsys::ops::DirectPartsOf(*frozen.get_method("forward").graph());
-  if (!parts) return py::none();
-  py::list layers, steps, checks;
-  for (const recsys::ops::PackedLayer& layer : found.layers) {
-    layers.append(py::make_tuple(layer.packed, layer.weight,
-                                 layer.bias.defined() ? py::cast(layer.bias) : py::none()));
-  }
-  for (const recsys::ops::DirectStep& step : parts->steps) steps.append(StepOf(step));
-  for (const recsys::ops::ShapeCheck& check : parts->checks) {
-    py::dict made;
-    made["input"] = check.input;
-    made["of"] = check.of;
-    made["per_row"] = check.per_row;
-    made["times"] = check.times;
-    made["width"] = check.width;
-    checks.append(made);
-  }
-  py::dict made;
-  made["num_inputs"] = parts->num_inputs;
-  made["checks"] = checks;
-  made["steps"] = steps;
-  made["outputs"] = parts->outputs;
-  made["layers"] = layers;
-  return made;
 }
 
 }  // namespace
@@ -185,17 +138,27 @@ PYBIND11_MODULE(_ops, module) {
     return py::make_tuple(found.num_linear, found.num_dot, found.num_lookup, found.num_planned,
                           found.left);
   });
-  py::class_<recsys::ops::DirectGraph, std::shared_ptr<recsys::ops::DirectGraph>>(module,
-                                                                                  "DirectGraph")
+  py::class_<recsys::ops::Program, std::shared_ptr<recsys::ops::Program>>(module, "Program")
       .def("__call__", &CallDirect);
-  module.def("direct", &recsys::ops::DirectGraph::Of);
-  module.def("plan_parts", &PlanParts);
-  py::class_<recsys::ops::StoredPlan, std::shared_ptr<recsys::ops::StoredPlan>>(module,
-                                                                                "StoredPlan")
+  module.def("direct", &recsys::ops::ProgramOf);
+  py::class_<recsys::ops::StoredProgram, std::shared_ptr<recsys::ops::StoredProgram>>(
+      module, "StoredProgram")
       .def(py::init([](const py::bytes& bytes) {
-        return std::make_shared<recsys::ops::StoredPlan>(static_cast<std::string>(bytes));
+        return std::make_shared<recsys::ops::StoredProgram>(static_cast<std::string>(bytes));
       }))
-      .def("bind", &recsys::ops::StoredPlan::Bind, py::call_guard<py::gil_scoped_release>());
+      .def("bind", &recsys::ops::StoredProgram::Bind, py::call_guard<py::gil_scoped_release>())
+      .def("dense",
+           [](const recsys::ops::StoredProgram& plan) {
+             py::dict found;
+             for (const recsys::DenseWeight& weight : plan.file().dense) {
+               found[py::str(weight.path)] = py::make_tuple(weight.dtype, weight.shape);
+             }
+             return found;
+           })
+      .def("counts", [](const recsys::ops::StoredProgram& plan) {
+        const recsys::ops::StepCounts counts = plan.Counts();
+        return py::make_tuple(counts.linear, counts.products, counts.lookups, counts.all);
+      });
   module.def("isa", [] { return recsys::ops::NameOf(recsys::ops::ChosenIsa()); });
   module.def("multiplies_in", &recsys::ops::MultipliesIn);
   module.def("force_isa", &recsys::ops::ForceIsa);

@@ -96,6 +96,7 @@ Graph GraphFromJson(const Json& data, const std::string& at, std::size_t world_s
   graph.rows = RanksFromJson(data, "rows", at, world_size);
   graph.ranks = RanksFromJson(data, "ranks", at, world_size);
   graph.compiled = std::move(compiled);
+  if (data.find("program") != data.end()) graph.program = FileName(data, "program", at);
   return graph;
 }
 
@@ -236,8 +237,8 @@ std::vector<std::string> PartsOf(const Graph& graph) {
   if (graph.compiled) {
     parts.push_back(graph.compiled->package);
     parts.push_back(graph.compiled->exported);
-    if (!graph.compiled->operators.empty()) parts.push_back(graph.compiled->operators);
   }
+  if (!graph.program_part().empty()) parts.push_back(graph.program_part());
   return parts;
 }
 

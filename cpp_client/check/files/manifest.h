@@ -42,7 +42,7 @@ struct CompiledPart {
   std::string torch;
   /// The dense weights, which deltas may change.
   std::vector<Tensor> dense;
-  /// The part with the graph as plans of own operators; empty for a graph that does more.
+  /// Graph::program, as earlier releases named it.
   std::string operators;
 };
 
@@ -53,6 +53,13 @@ struct Graph {
   RankedPaths rows;
   RankedPaths ranks;
   std::optional<CompiledPart> compiled;
+  /// The part with the graph as a program; empty for a graph that does more than its steps.
+  std::string program;
+
+  /// Earlier releases named it beside the compiled graph alone.
+  const std::string& program_part() const {
+    return program.empty() && compiled ? compiled->operators : program;
+  }
 };
 
 /// The model for one list of devices.

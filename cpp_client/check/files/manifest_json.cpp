@@ -18,7 +18,8 @@ void GraphToJson(const Graph& graph, Json* data) {
   (*data)["ranks"] = RanksToJson(graph.ranks);
 }
 
-void CompiledToJson(const Graph& graph, Json* data) {
+void FormatsToJson(const Graph& graph, Json* data) {
+  if (!graph.program.empty()) (*data)["program"] = graph.program;
   if (!graph.compiled) return;
   const CompiledPart& compiled = *graph.compiled;
   Json dense = Json::object();
@@ -39,11 +40,11 @@ Json TargetToJson(const Target& target) {
   GraphToJson(target.graph, &data);
   data["dense_dtype"] = target.dense_dtype;
   if (target.linear_dtype != "float32") data["linear_dtype"] = target.linear_dtype;
-  CompiledToJson(target.graph, &data);
+  FormatsToJson(target.graph, &data);
   if (target.ranking) {
     Json& ranking = data["ranking"] = Json::object();
     GraphToJson(*target.ranking, &ranking);
-    CompiledToJson(*target.ranking, &ranking);
+    FormatsToJson(*target.ranking, &ranking);
   }
   return data;
 }

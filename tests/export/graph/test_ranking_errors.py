@@ -260,6 +260,7 @@ class TestOptions:
         artifact = ranked(dlrm(), tmp_path / "a", ())
         assert sorted(file.name for file in (tmp_path / "a").iterdir()) == [
             "manifest.json",
+            "program.safetensors",
             "rows.bin",
             "target-0.pt",
         ]

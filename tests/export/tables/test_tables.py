@@ -155,7 +155,9 @@ def test_targets_share_the_rows(tmp_path: Path) -> None:
     report, artifact = exported(model, tmp_path / "three", targets=targets)
     one, three = _bytes(tmp_path / "one"), _bytes(tmp_path / "three")
     assert three[ROWS_NAME] == one[ROWS_NAME]
-    assert set(three) == {MANIFEST_NAME, ROWS_NAME, "target-0.pt", "target-1.pt", "target-2.pt"}
+    program = "program.safetensors"
+    assert set(three) == {MANIFEST_NAME, ROWS_NAME, program, "target-0.pt", "target-1.pt", "target-2.pt"}
+    assert three[program] == one[program]
     dense_bytes = sum(p.numel() * 4 for name, p in model.named_parameters() if "embedding_bags" not in name)
     for skeleton in ("target-0.pt", "target-1.pt", "target-2.pt"):
         assert dense_bytes < three[skeleton] < dense_bytes + 100_000

@@ -280,7 +280,7 @@ def test_damage(
     kind: type[ArtifactError],
     text: str,
 ) -> None:
-    before, graphs = all_rows(loaded), loaded.graphs.frozen
+    before, graphs = all_rows(loaded), loaded.graphs.calls
     damage(delta)
     with pytest.raises(ArtifactError) as caught:
         prepare(loaded.rows, delta)
@@ -288,7 +288,7 @@ def test_damage(
     assert text in str(caught.value)
     assert str(delta.parent) not in str(caught.value)
     assert torch.equal(all_rows(loaded)[0], before[0])
-    assert loaded.graphs.frozen is graphs
+    assert loaded.graphs.calls is graphs
 
 
 def test_a_directory_is_no_delta(loaded: LoadedArtifact, tmp_path: Path) -> None:

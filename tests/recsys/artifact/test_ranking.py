@@ -120,11 +120,11 @@ class TestLoading:
         data = manifest_of(sound)
         assert data["format_version"] == 1
         for target in data["targets"]:
-            assert set(target) == {
+            assert set(target) - {"program"} == {
                 *("name", "devices", "plan", "skeleton", "rows", "ranks", "dense_dtype"),
                 "ranking",
             }
-            assert set(target["ranking"]) == {"skeleton", "rows", "ranks"}
+            assert set(target["ranking"]) - {"program"} == {"skeleton", "rows", "ranks"}
 
     def test_the_manifest_reads_back_as_it_was_written(self, sound: Path) -> None:
         text = (sound / "manifest.json").read_text()
@@ -160,7 +160,7 @@ class TestDamage:
         shutil.copy(ranking / "target-0.pt", ranking / SKELETON)
         resize_part(ranking, SKELETON)
         with pytest.raises(ManifestError, match="the skeleton has other attributes than the manifest says"):
-            load_artifact(ranking)
+            load_artifact(ranking, own_operators=False)
 
 
 def _ranking(data: Json) -> Json:
@@ -226,8 +226,9 @@ class TestManifest:
     @pytest.mark.parametrize(("change", "message"), LIES.values(), ids=LIES)
     def test_lies_are_named(self, ranking: Path, change: Callable[[Json], object], message: str) -> None:
         lie(ranking, change)
+        # Of the graph in TorchScript, which is not read where there is a program.
         with pytest.raises(ManifestError, match=message):
-            load_artifact(ranking)
+            load_artifact(ranking, own_operators=False)
 
     def test_the_order_of_a_context_is_the_writers(self, ranking: Path) -> None:
         before = answers(load_artifact(ranking))

@@ -3,6 +3,7 @@
 #include <torch/csrc/jit/ir/constants.h>
 
 #include <map>
+#include <utility>
 
 #include "ops/torch/graph/batch_sizes.h"
 #include "ops/torch/graph/nodes.h"
@@ -18,7 +19,7 @@ class PartsReading {
  public:
   explicit PartsReading(const Graph& graph) : graph_(graph) {}
 
-  std::optional<DirectParts> Run() {
+  std::optional<ProgramParts> Run() {
     // The first input is the module.
     for (const Value* input : graph_.inputs().slice(1)) places_.emplace(input, num_places_++);
     parts_.num_inputs = num_places_;
@@ -123,7 +124,7 @@ class PartsReading {
   }
 
   const Graph& graph_;
-  DirectParts parts_;
+  ProgramParts parts_;
   std::map<const Value*, std::size_t> places_, first_of_plans_;
   std::size_t num_places_ = 0;
   const Value* dict_ = nullptr;
@@ -131,6 +132,11 @@ class PartsReading {
 
 }  // namespace
 
-std::optional<DirectParts> DirectPartsOf(const Graph& graph) { return PartsReading(graph).Run(); }
+std::optional<ProgramParts> ProgramPartsOf(const Graph& graph) { return PartsReading(graph).Run(); }
+
+std::shared_ptr<Program> ProgramOf(const torch::jit::Module& frozen) {
+  auto parts = ProgramPartsOf(*frozen.get_method("forward").graph());
+  return parts ? std::make_shared<Program>(std::move(*parts)) : nullptr;
+}
 
 }  // namespace recsys::ops

@@ -1,56 +1,22 @@
 #ifndef RECSYS_OPS_TORCH_GRAPH_DIRECT_PARTS_H_
 #define RECSYS_OPS_TORCH_GRAPH_DIRECT_PARTS_H_
 
+#include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/ir/ir.h>
 
-#include <cstddef>
-#include <cstdint>
+#include <memory>
 #include <optional>
-#include <string>
-#include <utility>
-#include <vector>
+
+#include "ops/torch/program.h"
 
 namespace recsys::ops {
 
-/// A call of a plan; `inputs` are places.
-struct PlanStep {
-  at::Tensor plan;
-  std::vector<at::Tensor> constants;
-  std::vector<std::size_t> inputs;
-  std::int64_t rows_of = 0, per_row = 0;
-  std::vector<std::int64_t> widths;
-};
+/// Returns nothing for a graph that does anything else than plans and gathers. `graph` has passed
+/// Exchange.
+std::optional<ProgramParts> ProgramPartsOf(const torch::jit::Graph& graph);
 
-/// Rows of one tensor by the numbers in another: index_select(rows, 0, index).
-struct GatherStep {
-  std::size_t rows = 0, index = 0;
-};
-
-/// What a graph does in a step: one of the two.
-struct DirectStep {
-  std::optional<PlanStep> plan;
-  GatherStep gather;
-};
-
-/// The shape of an input: [n], or [n, width] where the width is not 0, with n = size(of, 0) //
-/// per_row * times.
-struct ShapeCheck {
-  std::size_t input = 0, of = 0;
-  std::int64_t per_row = 1, times = 1, width = 0;
-};
-
-/// A graph that calls plans, and gathers rows between them. Each tensor has a place: the graph's
-/// inputs first, then the outputs of each step.
-struct DirectParts {
-  std::size_t num_inputs = 0;
-  std::vector<ShapeCheck> checks;
-  std::vector<DirectStep> steps;
-  /// Names and places.
-  std::vector<std::pair<std::string, std::size_t>> outputs;
-};
-
-/// Returns nothing for a graph that does anything else. `graph` has passed Exchange.
-std::optional<DirectParts> DirectPartsOf(const torch::jit::Graph& graph);
+/// The same as a program that can be called; null for a graph that does anything else.
+std::shared_ptr<Program> ProgramOf(const torch::jit::Module& frozen);
 
 }  // namespace recsys::ops
 

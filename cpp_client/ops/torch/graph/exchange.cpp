@@ -103,7 +103,6 @@ class Exchanging {
     if (!is_written_) FoldSums(graph_.get(), node, &*weight);
     const c10::optional<at::Tensor> given = bias ? c10::optional<at::Tensor>(*bias) : c10::nullopt;
     const at::Tensor packed = PackWeights(*weight, given, dtype_);
-    found_.layers.push_back({packed, *weight, bias.value_or(at::Tensor())});
     Node* const next = OnlyUser(node->output());
     const char* const activation = ActivationOf(next);
     const bool is_fused = std::string_view(activation) != "none";

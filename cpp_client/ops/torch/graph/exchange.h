@@ -8,14 +8,6 @@
 
 namespace recsys::ops {
 
-/// A linear layer's weights, as the graph has them, and packed.
-struct PackedLayer {
-  at::Tensor packed;
-  at::Tensor weight;
-  /// Undefined without one.
-  at::Tensor bias;
-};
-
 /// What became of a frozen graph's operators.
 struct Exchanged {
   int num_linear = 0;
@@ -25,7 +17,6 @@ struct Exchanged {
   int num_planned = 0;
   /// Operators that stay, and why.
   std::vector<std::string> left;
-  std::vector<PackedLayer> layers;
 };
 
 /// Exchanges operators of a frozen graph on the CPU for those of recsys_ops: linear layers with the

@@ -112,8 +112,9 @@ def test_one_tower_of_two(tmp_path: Path, make: type[_Towers], side: str) -> Non
     assert inputs_of(artifact) == [*dense, *features]
     # The other tower's layers are not there either.
     [other] = {*SIDES} - {side}
-    for skeleton in artifact.manifest.skeletons:
-        names = [name for name, _ in torchscript.load(tmp_path / "a" / skeleton.path).named_parameters()]
+    for target in artifact.manifest.targets:
+        assert target.skeleton is not None
+        names = [name for name, _ in torchscript.load(tmp_path / "a" / target.skeleton).named_parameters()]
         assert f"model.{side}.layers.0.weight" in names
         assert not [name for name in names if f".{other}" in name]
     batch = batch_of(artifact.signature, 9)

@@ -1,4 +1,4 @@
-#include "ops/torch/graph/direct.h"
+#include "ops/torch/program.h"
 
 #include <ATen/record_function.h>
 #include <c10/core/InferenceMode.h>
@@ -8,13 +8,8 @@
 
 namespace recsys::ops {
 
-std::shared_ptr<DirectGraph> DirectGraph::Of(const torch::jit::Module& frozen) {
-  auto parts = DirectPartsOf(*frozen.get_method("forward").graph());
-  return parts ? std::make_shared<DirectGraph>(std::move(*parts)) : nullptr;
-}
-
-DirectGraph::DirectGraph(DirectParts parts) : parts_(std::move(parts)) {
-  for (const DirectStep& step : parts_.steps) {
+Program::Program(ProgramParts parts) : parts_(std::move(parts)) {
+  for (const ProgramStep& step : parts_.steps) {
     if (!step.plan) continue;
     const PlanStep& plan = *step.plan;
     plans_.emplace_back(plan.plan, plan.constants, static_cast<std::int64_t>(plan.inputs.size()),
@@ -22,7 +17,7 @@ DirectGraph::DirectGraph(DirectParts parts) : parts_(std::move(parts)) {
   }
 }
 
-void DirectGraph::Check(const std::vector<at::Tensor>& inputs, const ShapeCheck& check) {
+void Program::Check(const std::vector<at::Tensor>& inputs, const ShapeCheck& check) {
   const at::Tensor& input = inputs[check.input];
   const at::Tensor& of = inputs[check.of];
   const std::int64_t num_rows = of.dim() == 0 ? -1 : of.size(0) / check.per_row * check.times;
@@ -32,7 +27,7 @@ void DirectGraph::Check(const std::vector<at::Tensor>& inputs, const ShapeCheck&
               num_rows, " rows");
 }
 
-DirectGraph::Outputs DirectGraph::Run(const std::vector<at::Tensor>& inputs) const try {
+Program::Outputs Program::Run(const std::vector<at::Tensor>& inputs) const try {
   TORCH_CHECK(inputs.size() == parts_.num_inputs, "inputs: got ", inputs.size(),
               " tensors, expected ", parts_.num_inputs);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -44,7 +39,7 @@ DirectGraph::Outputs DirectGraph::Run(const std::vector<at::Tensor>& inputs) con
   const c10::InferenceMode mode;
   std::vector<at::Tensor> places = inputs;
   auto plan = plans_.begin();
-  for (const DirectStep& step : parts_.steps) {
+  for (const ProgramStep& step : parts_.steps) {
     if (!step.plan) {
       places.push_back(at::index_select(places[step.gather.rows], 0, places[step.gather.index]));
       continue;

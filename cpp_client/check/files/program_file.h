@@ -1,9 +1,8 @@
-#ifndef RECSYS_CHECK_FILES_PLAN_FILE_H_
-#define RECSYS_CHECK_FILES_PLAN_FILE_H_
+#ifndef RECSYS_CHECK_FILES_PROGRAM_FILE_H_
+#define RECSYS_CHECK_FILES_PROGRAM_FILE_H_
 
-// A graph that is made of plans of own operators, as a part of an artifact
-// (export/artifact/plan_part.py): a file of the format safetensors, whose metadata says what the
-// graph does with the tensors.
+// A program as a part of an artifact (export/lower/part.py): a file of the format safetensors,
+// whose metadata says what the program does with the tensors.
 
 #include <cstdint>
 #include <map>
@@ -23,8 +22,16 @@ struct FileTensor {
   std::size_t num_bytes = 0;
 };
 
+/// A dense weight without its numbers.
+struct DenseWeight {
+  std::string path;
+  /// One of DenseDtypeNames().
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+};
+
 /// What a plan takes as a constant.
-struct PlanConstant {
+struct ProgramConstant {
   enum class Kind {
     /// The artifact's rows.
     kRows,
@@ -54,7 +61,7 @@ struct FileStep {
   std::int64_t rows_of = 0, per_row = 1;
   /// Of its outputs; 0 for numbers of rows without another dimension.
   std::vector<std::int64_t> widths;
-  std::vector<PlanConstant> constants;
+  std::vector<ProgramConstant> constants;
   /// Of a gather.
   std::int64_t rows = 0, index = 0;
 };
@@ -64,7 +71,7 @@ struct FileCheck {
   std::int64_t input = 0, of = 0, per_row = 1, times = 1, width = 0;
 };
 
-struct PlanFile {
+struct ProgramFile {
   std::int64_t num_inputs = 0;
   std::vector<FileCheck> checks;
   std::vector<FileStep> steps;
@@ -74,12 +81,15 @@ struct PlanFile {
   std::map<std::string, FileTensor> tensors;
   /// Dense weights by path.
   std::map<std::string, FileTensor> weights;
+  /// All dense weights of the model that deltas may change, also those that no step reads: without
+  /// numbers. Empty in files of earlier releases.
+  std::vector<DenseWeight> dense;
 };
 
 /// Reads an untrusted file. Throws Error (kManifest, kNewerFormat). The plans' numbers are not
 /// looked at.
-PlanFile ReadPlanFile(std::string_view bytes);
+ProgramFile ReadProgramFile(std::string_view bytes);
 
 }  // namespace recsys
 
-#endif  // RECSYS_CHECK_FILES_PLAN_FILE_H_
+#endif  // RECSYS_CHECK_FILES_PROGRAM_FILE_H_

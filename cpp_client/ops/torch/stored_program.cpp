@@ -1,4 +1,4 @@
-#include "ops/torch/stored_plan.h"
+#include "ops/torch/stored_program.h"
 
 #include <cstring>
 #include <utility>
@@ -12,13 +12,18 @@
 namespace recsys::ops {
 namespace {
 
-/// Returns a plan whose interactions multiply in a type. Throws for numbers that are no plan.
-at::Tensor WithDots(const at::Tensor& numbers, std::int64_t num_inputs, std::int64_t num_constants,
-                    WeightType type) {
+/// Reads the plan of a step. Throws for numbers that are no plan.
+Plan PlanOf(const FileStep& step, const at::Tensor& numbers) {
   Plan plan;
   const std::string error = ReadPlan(numbers.const_data_ptr<std::int64_t>(), numbers.numel(),
-                                     num_inputs, num_constants, &plan);
+                                     static_cast<std::int64_t>(step.inputs.size()),
+                                     static_cast<std::int64_t>(step.constants.size()), &plan);
   TORCH_CHECK(error.empty(), error);
+  return plan;
+}
+
+/// Returns a plan whose interactions multiply in a type.
+at::Tensor WithDots(Plan plan, WeightType type) {
   for (Step& step : plan.steps) {
     if (step.kind == StepKind::kDot) step.index = static_cast<std::int64_t>(type);
   }
@@ -27,18 +32,20 @@ at::Tensor WithDots(const at::Tensor& numbers, std::int64_t num_inputs, std::int
 
 }  // namespace
 
-StoredPlan::StoredPlan(std::string bytes) : bytes_(std::move(bytes)), file_(ReadPlanFile(bytes_)) {
+StoredProgram::StoredProgram(std::string bytes)
+    : bytes_(std::move(bytes)), file_(ReadProgramFile(bytes_)) {
   RegisterOperators();
 }
 
-at::Tensor StoredPlan::TensorOf(const FileTensor& tensor) const {
+at::Tensor StoredProgram::TensorOf(const FileTensor& tensor) const {
   at::Tensor made = at::empty(tensor.shape, ScalarTypeOf(tensor.dtype));
   std::memcpy(made.mutable_data_ptr(), bytes_.data() + tensor.offset, tensor.num_bytes);
   return made;
 }
 
-at::Tensor StoredPlan::ConstantOf(const PlanConstant& constant, const at::Tensor& rows,
-                                  const Weights& weights, const std::string& linear_dtype) const {
+at::Tensor StoredProgram::ConstantOf(const ProgramConstant& constant, const at::Tensor& rows,
+                                     const Weights& weights,
+                                     const std::string& linear_dtype) const {
   const auto weight_at = [&](const std::string& path) {
     const FileTensor& stored = file_.weights.at(path);
     const auto found = weights.find(path);
@@ -51,13 +58,13 @@ at::Tensor StoredPlan::ConstantOf(const PlanConstant& constant, const at::Tensor
     return found->second;
   };
   switch (constant.kind) {
-    case PlanConstant::Kind::kRows:
+    case ProgramConstant::Kind::kRows:
       return rows;
-    case PlanConstant::Kind::kTensor:
+    case ProgramConstant::Kind::kTensor:
       return TensorOf(file_.tensors.at(constant.name));
-    case PlanConstant::Kind::kWeight:
+    case ProgramConstant::Kind::kWeight:
       return weight_at(constant.name);
-    case PlanConstant::Kind::kLayer:
+    case ProgramConstant::Kind::kLayer:
       break;
   }
   const at::Tensor weight = weight_at(constant.name);
@@ -73,9 +80,9 @@ at::Tensor StoredPlan::ConstantOf(const PlanConstant& constant, const at::Tensor
   return PackWeights(weight, bias, linear_dtype);
 }
 
-std::shared_ptr<DirectGraph> StoredPlan::Bind(const at::Tensor& rows, const Weights& weights,
-                                              const std::string& linear_dtype) const try {
-  DirectParts parts;
+std::shared_ptr<Program> StoredProgram::Bind(const at::Tensor& rows, const Weights& weights,
+                                             const std::string& linear_dtype) const try {
+  ProgramParts parts;
   parts.num_inputs = static_cast<std::size_t>(file_.num_inputs);
   for (const FileCheck& check : file_.checks) {
     parts.checks.push_back({static_cast<std::size_t>(check.input),
@@ -83,16 +90,15 @@ std::shared_ptr<DirectGraph> StoredPlan::Bind(const at::Tensor& rows, const Weig
                             check.width});
   }
   for (const FileStep& step : file_.steps) {
-    DirectStep& made = parts.steps.emplace_back();
+    ProgramStep& made = parts.steps.emplace_back();
     if (!step.is_plan) {
       made.gather = {static_cast<std::size_t>(step.rows), static_cast<std::size_t>(step.index)};
       continue;
     }
     PlanStep& plan = made.plan.emplace();
-    plan.plan = WithDots(TensorOf(file_.tensors.at(step.plan)),
-                         static_cast<std::int64_t>(step.inputs.size()),
-                         static_cast<std::int64_t>(step.constants.size()), DotTypeOf(linear_dtype));
-    for (const PlanConstant& constant : step.constants) {
+    plan.plan =
+        WithDots(PlanOf(step, TensorOf(file_.tensors.at(step.plan))), DotTypeOf(linear_dtype));
+    for (const ProgramConstant& constant : step.constants) {
       plan.constants.push_back(ConstantOf(constant, rows, weights, linear_dtype));
     }
     plan.inputs.assign(step.inputs.begin(), step.inputs.end());
@@ -103,7 +109,24 @@ std::shared_ptr<DirectGraph> StoredPlan::Bind(const at::Tensor& rows, const Weig
   for (const auto& [name, place] : file_.outputs) {
     parts.outputs.emplace_back(name, static_cast<std::size_t>(place));
   }
-  return std::make_shared<DirectGraph>(std::move(parts));
+  return std::make_shared<Program>(std::move(parts));
+} catch (const c10::Error& error) {
+  throw recsys::Error(ErrorKind::kManifest,
+                      std::string("operators: ") + error.what_without_backtrace());
+}
+
+StepCounts StoredProgram::Counts() const try {
+  StepCounts counts;
+  for (const FileStep& step : file_.steps) {
+    if (!step.is_plan) continue;
+    for (const Step& of : PlanOf(step, TensorOf(file_.tensors.at(step.plan))).steps) {
+      ++counts.all;
+      counts.linear += of.kind == StepKind::kLinear ? 1 : 0;
+      counts.products += of.kind == StepKind::kDot ? 1 : 0;
+      counts.lookups += of.kind == StepKind::kLookup ? 1 : 0;
+    }
+  }
+  return counts;
 } catch (const c10::Error& error) {
   throw recsys::Error(ErrorKind::kManifest,
                       std::string("operators: ") + error.what_without_backtrace());

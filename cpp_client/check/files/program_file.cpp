@@ -1,4 +1,4 @@
-#include "check/files/plan_file.h"
+#include "check/files/program_file.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,7 @@
 namespace recsys {
 namespace {
 
-constexpr std::int64_t kPlanFileVersion = 1;
+constexpr std::int64_t kProgramFileVersion = 1;
 /// No larger header is parsed.
 constexpr std::uint64_t kMostHeaderBytes = 1U << 26;
 constexpr std::size_t kLengthBytes = 8, kMostDims = 16;
@@ -84,13 +84,13 @@ std::string NameOf(const Json& data, const char* key, const std::string& at,
   return name;
 }
 
-PlanConstant ConstantOf(const Json& item, const std::string& at, const PlanFile& file) {
-  PlanConstant constant;
+ProgramConstant ConstantOf(const Json& item, const std::string& at, const ProgramFile& file) {
+  ProgramConstant constant;
   const std::string kind = JsonChoice(item, "kind", at, {"rows", "tensor", "weight", "layer"});
   if (kind == "rows") return constant;
-  constant.kind = kind == "tensor"   ? PlanConstant::Kind::kTensor
-                  : kind == "weight" ? PlanConstant::Kind::kWeight
-                                     : PlanConstant::Kind::kLayer;
+  constant.kind = kind == "tensor"   ? ProgramConstant::Kind::kTensor
+                  : kind == "weight" ? ProgramConstant::Kind::kWeight
+                                     : ProgramConstant::Kind::kLayer;
   constant.name = NameOf(item, "name", at, kind == "tensor" ? file.tensors : file.weights);
   if (kind == "layer" && !JsonField(item, "bias", at).is_null()) {
     constant.bias = NameOf(item, "bias", at, file.weights);
@@ -98,7 +98,7 @@ PlanConstant ConstantOf(const Json& item, const std::string& at, const PlanFile&
   return constant;
 }
 
-FileCheck CheckOf(const Json& item, const std::string& at, const PlanFile& file) {
+FileCheck CheckOf(const Json& item, const std::string& at, const ProgramFile& file) {
   FileCheck check;
   check.input = NumberOf(item, "input", at, 0, file.num_inputs);
   check.of = NumberOf(item, "of", at, 0, file.num_inputs);
@@ -109,7 +109,7 @@ FileCheck CheckOf(const Json& item, const std::string& at, const PlanFile& file)
 }
 
 /// `num_places`: those before the step.
-FileStep StepOf(const Json& item, const std::string& at, const PlanFile& file,
+FileStep StepOf(const Json& item, const std::string& at, const ProgramFile& file,
                 std::int64_t num_places) {
   FileStep step;
   step.is_plan = JsonChoice(item, "kind", at, {"plan", "gather"}) == "plan";
@@ -134,11 +134,11 @@ FileStep StepOf(const Json& item, const std::string& at, const PlanFile& file,
   return step;
 }
 
-void ReadMetadata(const Json& data, PlanFile* file) {
+void ReadMetadata(const Json& data, ProgramFile* file) {
   if (JsonText(data, "format", kAt) != "recsys-plan") {
     throw WrongField(kAt, "format", StrOf(data["format"]), "recsys-plan");
   }
-  CheckFormatVersion(data, kPlanFileVersion, kAt);
+  CheckFormatVersion(data, kProgramFileVersion, kAt);
   file->num_inputs = NumberOf(data, "num_inputs", kAt, 1, kMostItems);
   std::int64_t num_places = file->num_inputs;
   ForEachItem(data, "checks", kAt, [&](const std::string& at, const Json& item) {
@@ -153,6 +153,12 @@ void ReadMetadata(const Json& data, PlanFile* file) {
     const std::int64_t place = NumberOf(item, "place", at, 0, num_places);
     file->outputs.emplace_back(JsonText(item, "name", at), place);
   });
+  if (data.find("dense") == data.end()) return;
+  for (const auto& item : JsonMapping(data, "dense", kAt).items()) {
+    const std::string at = std::string(kAt) + ".dense";
+    file->dense.push_back({item.key(), JsonChoice(item.value(), "dtype", at, DenseDtypeNames()),
+                           JsonShape(item.value(), "shape", at)});
+  }
 }
 
 /// Returns the JSON at the beginning of the file; sets where the tensors' bytes begin.
@@ -170,10 +176,10 @@ Json HeaderOf(std::string_view bytes, std::size_t* start) {
 
 }  // namespace
 
-PlanFile ReadPlanFile(std::string_view bytes) try {
+ProgramFile ReadProgramFile(std::string_view bytes) try {
   std::size_t start = 0;
   const Json header = HeaderOf(bytes, &start);
-  PlanFile file;
+  ProgramFile file;
   const std::string prefix = kWeightPrefix;
   const Json& metadata = JsonMapping(header, "__metadata__", kAt);
   for (const auto& item : header.items()) {

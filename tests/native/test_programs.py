@@ -1,4 +1,4 @@
-"""Compiled graphs that are one plan: own operators run them, from a part of the artifact, as they run TorchScript's."""
+"""Programs: a part of the artifact that kernels of our own run, as they run TorchScript's graphs."""
 
 from __future__ import annotations
 
@@ -7,40 +7,41 @@ import shutil
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from export.artifact.plan_part import plan_part
-from export.artifact.writing import _GraphWriting
 from export.config import ExportConfig
-from export.graph.graph import Graph
 from export.pipeline import export_model
 from export.verify.compare import LINEAR_TOLERANCES
+from recsys import DataType, EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.compiled import CompiledGraphs
 from recsys.artifact.delta import apply, prepare
 from recsys.artifact.delta_file import DeltaWriter
 from recsys.artifact.delta_header import DeltaHeader
 from recsys.artifact.load import LoadedArtifact, load_artifact, load_compiled_artifact
-from recsys.artifact.parts import ROWS_NAME, map_rows
-from recsys.artifact.targets import RankingGraph
+from recsys.artifact.programs import ProgramGraphs
 from recsys.errors import ChecksumError, ExportError, ManifestError, TargetError
 from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
+from recsys.sharding.plan.plan import ShardingPlan
+from recsys.signature import IdPolicy
+from tests.export.lower.test_lowering import LOWERED
+from tests.models.archetypes import ARCHETYPES
 from tests.native.test_model import batches, python_answer
 from tests.native.test_plans import MODELS, Mixed, is_direct, loaded, ranking_inputs
 from tests.native.tool import NativeModel, assert_same_error, needs_tool
 from tests.recsys.artifact.damage import Json, flip, lie, manifest_of, resize_part, same
 from tests.support.compiled_model import needs_compiler, without_torchscript
 from tests.support.export_models import batch_of
+from tests.support.helpers import bag
 
 pytestmark = [
     pytest.mark.skipif(bool(operators.why_missing()), reason="needs the library of operators; make native"),
     needs_compiler,
 ]
-PART = "target-0.operators.safetensors"
+PART = "program.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -83,13 +84,16 @@ def test_a_stored_plan_gives_the_bits_of_the_torchscript_graph(
 ) -> None:
     path = Path(shutil.copytree(both, tmp_path / "a"))
     set_linear_dtype(path, dtype)
-    scripted, stored = load_artifact(path), load_compiled_artifact(path)
+    own, stored = load_artifact(path), load_compiled_artifact(path)
+    assert isinstance(own.graphs, ProgramGraphs)
     assert isinstance(stored.graphs, CompiledGraphs)
-    assert is_direct(scripted)
-    assert is_direct(stored)
+    (exchanged,) = own.scripted().calls
+    for call in (exchanged, own.graphs.calls[0], stored.graphs.calls[0]):
+        assert type(call).__name__ == "Program"
     for num_rows in (0, 1, 2, 49, 300):
         inputs = batch_of(stored.signature, num_rows, seed=num_rows).inputs()
-        assert same(stored.forward(*inputs), scripted.forward(*inputs))
+        assert same(stored.forward(*inputs), own.forward(*inputs))
+        assert same(stored.forward(*inputs), exchanged(*inputs))
 
 
 def test_neither_the_package_nor_its_torch_is_needed(pt2: Path) -> None:
@@ -111,27 +115,78 @@ def test_without_own_operators_the_package_runs(pt2: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["low_rank_dcn", "full_rank_dcn", "deepfm", "mmoe", "two_towers"])
-def test_models_of_the_zoo_are_stored_as_plans(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    parts: list[bytes] = []
-
-    def keep(writing: Any, graph: Graph, file: str, *, is_ranking: bool) -> RankingGraph:
-        # Not by --format pt2: compiling is not what this is about, and takes ten seconds a graph.
-        stored = writing._prepared.stored
-        blob = map_rows(writing._work / ROWS_NAME, stored.layout)
-        parts.append(plan_part(graph, stored.plans[writing._target], blob))
-        return written(writing, graph, file, is_ranking=is_ranking)
-
-    written = _GraphWriting.write
-    monkeypatch.setattr(_GraphWriting, "write", keep)
+def test_models_of_the_zoo_have_programs_of_the_same_bits(tmp_path: Path, name: str) -> None:
     _, own = loaded(tmp_path / "a", MODELS[name](), context=("dense_features", "f0", "f2"))
-    call, rank = (operators.stored_plan(part).bind(own.rows.ranks[0].rows, {}, "float32") for part in parts)
+    assert isinstance(own.graphs, ProgramGraphs)
+    exchanged = own.scripted().calls
     for num_rows in (1, 50):
         inputs = batch_of(own.signature, num_rows, seed=num_rows).inputs()
-        assert same(call(*inputs), own.forward(*inputs))
+        assert same(exchanged[0](*inputs), own.forward(*inputs))
         inputs = ranking_inputs(own, (num_rows, 2))
-        assert same(rank(*inputs), own.forward_ranking(*inputs))
+        assert same(exchanged[1](*inputs), own.forward_ranking(*inputs))
+
+
+@pytest.mark.parametrize("name", LOWERED)
+def test_archetypes_have_programs_of_the_same_bits(tmp_path: Path, name: str) -> None:
+    case = ARCHETYPES[name]
+    torch.manual_seed(0)
+    config = ExportConfig(targets=(("cpu",), ("cpu", "cpu")), **case.options)
+    export_model(case.served(case.make().eval()), tmp_path / "a", config)
+    for target in ("cpu", "cpu,cpu"):
+        own = load_artifact(tmp_path / "a", target=target)
+        assert isinstance(own.graphs, ProgramGraphs)
+        (exchanged,) = own.scripted().calls
+        for num_rows in (1, 2, 49, 300):
+            inputs = batch_of(own.signature, num_rows, seed=num_rows).inputs()
+            assert same(own.forward(*inputs), exchanged(*inputs))
+
+
+class Pooled(nn.Module):
+    """A layer over everything that a collection returns, side by side."""
+
+    def __init__(self, tables: EmbeddingBagCollection) -> None:
+        super().__init__()
+        self.tables = tables
+        configs = tables.embedding_bag_configs()
+        self.over = nn.Linear(sum(table.embedding_dim * len(table.feature_names) for table in configs), 3)
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        score: Tensor = self.over(self.tables(features).values())
+        return score
+
+
+@pytest.mark.parametrize("policy", [IdPolicy.REJECT, IdPolicy.HASH, IdPolicy.ZERO, IdPolicy.FMIX64])
+@pytest.mark.parametrize("data_type", [DataType.INT4, DataType.INT8, DataType.FP16])
+def test_lookups_of_all_kinds_have_programs_of_the_same_bits(
+    tmp_path: Path, policy: IdPolicy, data_type: DataType
+) -> None:
+    # Of dims that stored rows pad, with sums and means in turns, weights, and a feature in two tables.
+    tables = [bag("t", 20, 10, ["f", "g"]), bag("u", 30, 7, ["h"], "MEAN"), bag("v", 9, 10, ["f"])]
+    model = Pooled(EmbeddingBagCollection(tables, is_weighted=True))
+    export_model(model.eval(), tmp_path / "a", ExportConfig(id_policy=policy, data_type=data_type))
+    own = load_artifact(tmp_path / "a")
+    assert isinstance(own.graphs, ProgramGraphs)
+    (exchanged,) = own.scripted().calls
+    for num_rows in (1, 50):
+        inputs = batch_of(own.signature, num_rows, seed=num_rows).inputs()
+        assert same(own.forward(*inputs), exchanged(*inputs))
+
+
+def test_tables_cut_by_rows_and_columns_are_looked_up_whole(tmp_path: Path) -> None:
+    tables = EmbeddingBagCollection([bag("t", 20, 16, ["f", "g"]), bag("u", 30, 16, ["h"], "MEAN")])
+    rows = [{"shard_offsets": [at, 0], "shard_sizes": [10, 16], "rank": at // 10} for at in (0, 10)]
+    columns = [{"shard_offsets": [0, at], "shard_sizes": [30, 8], "rank": at // 8} for at in (0, 8)]
+    by_table = {
+        "t": {"sharding_type": "row_wise", "shards": rows},
+        "u": {"sharding_type": "column_wise", "shards": columns},
+    }
+    plan = ShardingPlan.from_json({"tables": by_table})
+    export_model(Pooled(tables).eval(), tmp_path / "a", ExportConfig(targets=(("cpu", "cpu"),), plan=plan))
+    own, plain = load_artifact(tmp_path / "a"), load_artifact(tmp_path / "a", own_operators=False)
+    assert isinstance(own.graphs, ProgramGraphs)
+    for num_rows in (1, 50):
+        inputs = batch_of(own.signature, num_rows, seed=num_rows).inputs()
+        torch.testing.assert_close(own.forward(*inputs), plain.forward(*inputs), rtol=1e-5, atol=1e-6)
 
 
 def write_delta(path: Path, artifact: LoadedArtifact, weights: Mapping[str, Tensor]) -> None:
@@ -172,7 +227,7 @@ def test_positions_are_a_part_of_the_plan(both: Path, pt2: Path, tmp_path: Path)
     stored = load_artifact(pt2)
     positions = {
         name: tensor
-        for name, tensor in load_artifact(both).graphs.tensors()[0].items()
+        for name, tensor in load_artifact(both, own_operators=False).graphs.tensors()[0].items()
         if not tensor.is_floating_point()
     }
     assert positions
@@ -184,7 +239,7 @@ def test_positions_are_a_part_of_the_plan(both: Path, pt2: Path, tmp_path: Path)
 def test_what_is_no_plan_is_compiled_alone(tmp_path: Path) -> None:
     config = ExportConfig(graph_format="pt2", linear_dtype="int8", batch="request")
     with pytest.raises(
-        ExportError, match=r"'pt2' with linear_dtype 'int8', expected 'torchscript'.*no own operators"
+        ExportError, match=r"'pt2' with linear_dtype 'int8', expected 'torchscript'.*no program"
     ):
         export_model(Mixed().eval(), tmp_path / "a", config)
 
@@ -290,9 +345,9 @@ def test_the_native_library_refuses_wrong_parts_alike(native: NativeModel, pt2: 
 @needs_tool
 def test_the_native_library_refuses_what_needs_operators_alike(native: NativeModel, pt2: Path) -> None:
     set_linear_dtype(pt2, "int8")
-    lie(pt2, lambda data: data["targets"][0]["compiled"].pop("operators"))
+    lie(pt2, lambda data: data["targets"][0].pop("program"))
     assert_same_error(lambda: native.open(pt2), lambda: load_artifact(pt2))
-    lie(pt2, lambda data: data["targets"][0]["compiled"].update(operators=None))
+    lie(pt2, lambda data: data["targets"][0].update(program=None))
     assert_same_error(lambda: native.open(pt2), lambda: load_artifact(pt2))
 
 
@@ -316,10 +371,10 @@ def test_no_bytes_make_a_plan_that_reads_elsewhere(both: Path) -> None:
             changed = bytearray(part)
             changed[at] ^= mask
             try:
-                operators.stored_plan(bytes(changed)).bind(rows, {}, "float32")(*inputs)
+                operators.stored_program(bytes(changed)).bind(rows, {}, "float32")(*inputs)
             except (RuntimeError, ValueError, TypeError):
                 num_refused += 1
     for size in (*range(0, 64), length, 8 + length, len(part) - 1):
         with pytest.raises(RuntimeError):
-            operators.stored_plan(part[:size])
+            operators.stored_program(part[:size])
     assert num_refused > length // 10

@@ -1,0 +1,77 @@
+#ifndef RECSYS_OPS_TORCH_PROGRAM_H_
+#define RECSYS_OPS_TORCH_PROGRAM_H_
+
+#include <ATen/ATen.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/torch/plan_call.h"
+
+namespace recsys::ops {
+
+/// A call of a plan; `inputs` are places.
+struct PlanStep {
+  at::Tensor plan;
+  std::vector<at::Tensor> constants;
+  std::vector<std::size_t> inputs;
+  std::int64_t rows_of = 0, per_row = 0;
+  std::vector<std::int64_t> widths;
+};
+
+/// Rows of one tensor by the numbers in another: index_select(rows, 0, index).
+struct GatherStep {
+  std::size_t rows = 0, index = 0;
+};
+
+/// What a graph does in a step: one of the two.
+struct ProgramStep {
+  std::optional<PlanStep> plan;
+  GatherStep gather;
+};
+
+/// The shape of an input: [n], or [n, width] where the width is not 0, with n = size(of, 0) //
+/// per_row * times.
+struct ShapeCheck {
+  std::size_t input = 0, of = 0;
+  std::int64_t per_row = 1, times = 1, width = 0;
+};
+
+/// A graph that calls plans, and gathers rows between them. Each tensor has a place: the graph's
+/// inputs first, then the outputs of each step.
+struct ProgramParts {
+  std::size_t num_inputs = 0;
+  std::vector<ShapeCheck> checks;
+  std::vector<ProgramStep> steps;
+  /// Names and places.
+  std::vector<std::pair<std::string, std::size_t>> outputs;
+};
+
+/// A program over rows in memory. Threads may share it.
+class Program {
+ public:
+  using Outputs = std::vector<std::pair<std::string, at::Tensor>>;
+
+  /// Throws for parts that do not fit each other; places are trusted.
+  explicit Program(ProgramParts parts);
+
+  /// Runs the graph. Throws std::runtime_error for inputs that do not fit, and for IDs out of
+  /// range.
+  Outputs Run(const std::vector<at::Tensor>& inputs) const;
+
+ private:
+  static void Check(const std::vector<at::Tensor>& inputs, const ShapeCheck& check);
+
+  const ProgramParts parts_;
+  /// Of the steps that are plans.
+  std::deque<PreparedPlan> plans_;
+};
+
+}  // namespace recsys::ops
+
+#endif  // RECSYS_OPS_TORCH_PROGRAM_H_

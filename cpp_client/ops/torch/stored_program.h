@@ -1,0 +1,53 @@
+#ifndef RECSYS_OPS_TORCH_STORED_PROGRAM_H_
+#define RECSYS_OPS_TORCH_STORED_PROGRAM_H_
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "check/files/program_file.h"
+#include "ops/torch/program.h"
+
+namespace recsys::ops {
+
+/// How many steps of a kind there are.
+struct StepCounts {
+  std::int64_t linear = 0, products = 0, lookups = 0, all = 0;
+};
+
+/// A program, read from a part of an artifact. Neither TorchScript nor a compiled graph is needed
+/// to run it. Threads may share it.
+class StoredProgram {
+ public:
+  /// Dense weights by path.
+  using Weights = std::map<std::string, at::Tensor>;
+
+  /// Throws recsys::Error for a file that does not fit.
+  explicit StoredProgram(std::string bytes);
+
+  /// Returns the graph over an artifact's rows. `weights`: in the place of the file's; others are
+  /// ignored. `linear_dtype`: in which linear layers multiply. Throws recsys::Error if the parts do
+  /// not fit each other.
+  std::shared_ptr<Program> Bind(const at::Tensor& rows, const Weights& weights,
+                                const std::string& linear_dtype) const;
+
+  const ProgramFile& file() const { return file_; }
+  /// Throws recsys::Error for plans that do not fit.
+  StepCounts Counts() const;
+
+ private:
+  at::Tensor TensorOf(const FileTensor& tensor) const;
+  at::Tensor ConstantOf(const ProgramConstant& constant, const at::Tensor& rows,
+                        const Weights& weights, const std::string& linear_dtype) const;
+
+  const std::string bytes_;
+  const ProgramFile file_;
+};
+
+}  // namespace recsys::ops
+
+#endif  // RECSYS_OPS_TORCH_STORED_PROGRAM_H_

@@ -1,0 +1,230 @@
+"""Collections as leaves of a trace: what they look up is known, and need not be read from operators.
+
+Shape letters: B rows or contexts, F features, N number of IDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from export.graph.inputs.computed import RequestFeatures
+from export.graph.prepared import PreparedModel
+from export.graph.ranking import RankingCollection
+from export.lower.values import Join, Lookup, NotLoweredError, Part, Slot, Space, Value
+from recsys.configs import BaseEmbeddingConfig, EmbeddingBagConfig, PoolingType, tables_with
+from recsys.embedding import EmbeddingBagCollection, takes_weights
+from recsys.jagged.keyed import KeyedTensor
+from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+from recsys.rows.format import SPARSE_TYPE_CODES
+from recsys.sharding.plan.device_rows import table_path
+from recsys.sharding.plan.layout import make_layout
+from recsys.sharding.plan.sharding_types import table_wise
+from recsys.sharding.sharded import ShardedCollection
+from recsys.signature import IdPolicy
+
+_POOLING_CODES = {PoolingType.SUM: 0, PoolingType.MEAN: 1}
+
+
+def looked_up(lengths: Tensor, num_features: int, width: int, collection: str) -> Tensor:
+    """Stand for the output of a collection in a trace, ``[B, width]``.
+
+    Args:
+        lengths: ``[F * B]`` int64.
+        num_features: F.
+        width: The columns of the output.
+        collection: The key of the call, in ``Leaves.calls``.
+    """
+    del collection
+    return torch.zeros(lengths.size(0) // num_features, width)
+
+
+fx.wrap("looked_up")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaves:
+    """The collections of a model as leaves of a trace.
+
+    Attributes:
+        names: The features of each space, in the order of the batch.
+        modules: By path, what stands for the collections.
+        calls: By key, what each call looks up in a space.
+    """
+
+    names: Mapping[Space, list[str]]
+    modules: dict[str, nn.Module] = field(default_factory=dict)
+    calls: dict[str, Callable[[Space], Value]] = field(default_factory=dict)
+
+
+class LookedUp(ShardedCollection):
+    """A pooled collection as a leaf of a trace.
+
+    Args:
+        path: Its path.
+        tables: Its tables.
+        prepared: The model.
+        leaves: Where its calls are noted.
+
+    Raises:
+        NotLoweredError: No step looks up what it does.
+    """
+
+    def __init__(
+        self, path: str, tables: Sequence[BaseEmbeddingConfig], prepared: PreparedModel, leaves: Leaves
+    ) -> None:
+        collection = prepared.collections[path]
+        if not isinstance(collection, EmbeddingBagCollection):
+            raise NotLoweredError(f"collection {path!r} returns a row for each ID")
+        if path in prepared.binding.computed:
+            raise NotLoweredError(f"the model computes IDs or weights for collection {path!r}")
+        layout = make_layout(tables, {table.name: table_wise(table, 0) for table in tables}, 1)
+        nothing: Any = nn.Identity()
+        super().__init__(layout, nothing, nothing, [])
+        self.path = path
+        self._prepared = prepared
+        self._leaves = leaves
+        self._is_weighted = takes_weights(collection)
+        self._names = [pair.name for pair in layout.pairs]
+        self._dims = [layout.tables[pair.table].embedding_dim for pair in layout.pairs]
+
+    def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
+        """Return what stands for the pooled rows, in the order of the pairs."""
+        if not isinstance(features, RequestFeatures):
+            raise NotLoweredError(f"the model computes what collection {self.path!r} looks up")
+        argument = self._argument_of(features)
+        key = f"{self.path}:{argument}:{','.join(self._names)}"
+        self._leaves.calls[key] = lambda space: self._value(argument, space)
+        values: Tensor = looked_up(features.lengths(), len(features.keys()), sum(self._dims), key)
+        return KeyedTensor(self._names, self._dims, values)
+
+    def _argument_of(self, features: KeyedJaggedTensor) -> str:
+        """Return the argument of ``forward`` that holds the features."""
+        binding, keys = self._prepared.binding, set(features.keys())
+        found = [name for name in binding.collections[self.path] if keys <= set(binding.sparse[name])]
+        if len(found) != 1 or not set(self.layout.features) <= keys:
+            raise NotLoweredError(f"features of several arguments reach collection {self.path!r}")
+        return found[0]
+
+    def _value(self, argument: str, space: Space) -> Value:
+        """Return the lookups: one for each run of pairs that are pooled alike."""
+        runs: list[tuple[PoolingType, list[int]]] = []
+        for i, pair in enumerate(self.layout.pairs):
+            table = self.layout.tables[pair.table]
+            assert isinstance(table, EmbeddingBagConfig)
+            if not runs or runs[-1][0] is not table.pooling:
+                runs.append((table.pooling, []))
+            runs[-1][1].append(i)
+        parts: list[Part] = []
+        for pooling, pairs in runs:
+            found, kept = self._lookup(argument, space, pooling, pairs)
+            parts += [Part(value=found, offset=start, width=width) for start, width in kept]
+        if len(parts) == 1 and parts[0].width == parts[0].value.width:
+            return parts[0].value
+        return Join(dims=(sum(self._dims),), space=space, parts=tuple(parts))
+
+    def _lookup(
+        self, argument: str, space: Space, pooling: PoolingType, pairs: Sequence[int]
+    ) -> tuple[Lookup, list[tuple[int, int]]]:
+        """Return a lookup, and the runs of its columns that are no padding."""
+        slots: list[Slot] = []
+        kept: list[tuple[int, int]] = []
+        width = 0
+        for i in pairs:
+            pair = self.layout.pairs[i]
+            for slot, dim in self._slots_of(
+                pair.feature, self.layout.tables[pair.table], argument, space, width
+            ):
+                slots.append(slot)
+                if kept and sum(kept[-1]) == slot.column:
+                    kept[-1] = (kept[-1][0], kept[-1][1] + dim)
+                else:
+                    kept.append((slot.column, dim))
+                width = slot.column + slot.dim
+        found = Lookup(
+            dims=(width,),
+            space=space,
+            slots=tuple(slots),
+            pooling=_POOLING_CODES[pooling],
+            is_weighted=self._is_weighted,
+        )
+        return found, kept
+
+    def _slots_of(
+        self, feature: str, table: BaseEmbeddingConfig, argument: str, space: Space, column: int
+    ) -> list[tuple[Slot, int]]:
+        """Return a slot for each block of a table's columns, and its columns without padding."""
+        stored, binding = self._prepared.stored, self._prepared.binding
+        name = table_path(self.path, table.name)
+        policy = stored.policies.get(name, IdPolicy.REJECT)
+        num_rows = table.num_embeddings
+        names = self._leaves.names[space]
+        found = []
+        blocks = [block for block in stored.layout.blocks if block.table == name]
+        for block in sorted(blocks, key=lambda block: block.column_start):
+            dim = block.row_format.dim
+            slot = Slot(
+                offset=block.offset_bytes,
+                num_rows=num_rows + (policy is IdPolicy.ZERO),
+                type_code=SPARSE_TYPE_CODES[block.data_type],
+                dim=block.row_format.padded_dim,
+                column=column,
+                modulus={IdPolicy.HASH: num_rows, IdPolicy.FMIX64: -num_rows}.get(policy, 0),
+                last_id=num_rows if policy is IdPolicy.ZERO else -1,
+                feature=names.index(binding.wire_name(argument, feature)),
+            )
+            found.append((slot, dim))
+            column += slot.dim
+        return found
+
+
+def leaves_of(prepared: PreparedModel, *, is_ranking: bool) -> Leaves:
+    """Return what stands for the collections of a model in a trace.
+
+    Args:
+        prepared: The model.
+        is_ranking: Whether for the ranking form.
+
+    Raises:
+        NotLoweredError: No step looks up what a collection does.
+    """
+    if prepared.managed.mappings:
+        raise NotLoweredError("the model maps raw IDs to rows")
+    context = prepared.signature.context if is_ranking else ()
+    names = prepared.binding.wire_names
+    leaves = Leaves(
+        names={
+            Space.ROWS: [name for name in names if name not in context],
+            Space.CONTEXTS: [name for name in names if name in context],
+        }
+    )
+    for path in prepared.collections:
+        tables = prepared.stored.tables[path]
+        whole = LookedUp(path, tables, prepared, leaves)
+        leaves.modules[path] = (
+            RankingCollection(whole, _mixed(whole, prepared, leaves)) if is_ranking else whole
+        )
+    return leaves
+
+
+def _mixed(
+    whole: LookedUp, prepared: PreparedModel, leaves: Leaves
+) -> Mapping[frozenset[str], tuple[ShardedCollection, ShardedCollection]]:
+    """Return the two parts of a collection for each set of features of the context that reaches it."""
+    path = whole.path
+    tables = prepared.stored.tables[path]
+    binding = prepared.binding.part(prepared.signature.context)
+    features = frozenset(whole.layout.features)
+    mixed = {}
+    for argument in prepared.binding.collections[path]:
+        context = features & frozenset(binding.sparse.get(argument, ()))
+        if context and context != features and context not in mixed:
+            mixed[context] = (
+                LookedUp(path, tables_with(tables, context), prepared, leaves),
+                LookedUp(path, tables_with(tables, features - context), prepared, leaves),
+            )
+    return mixed

@@ -1,0 +1,120 @@
+"""The part of an artifact that holds a program: a file of the format safetensors.
+
+Tensors ``plans.I`` hold each plan's numbers (``cpp_client/ops/plan.h``), ``weights.PATH`` each dense weight that they
+read, all others their constants. Metadata ``recsys`` says, in JSON, what the program does step by step.
+``cpp_client/check/files/program_file.cpp`` reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from export.lower.lowering import Gather, Lowered
+from export.lower.planning import Constant, Layer, Plan
+from export.lower.values import Slot
+
+_FORMAT, _FORMAT_VERSION = "recsys-plan", 1
+_DTYPE_CODES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
+}  # fmt: skip
+_ALIGNMENT_BYTES = 64
+_LENGTH = struct.Struct("<Q")
+
+
+def program_part(program: Lowered) -> bytes:
+    """Return the bytes of the part. They are the same whatever the type is in which linear layers multiply."""
+    return _Writing(program).run()
+
+
+class _Writing:
+    def __init__(self, program: Lowered) -> None:
+        self._program = program
+        self._tensors: dict[str, Tensor] = {}
+        self._weights: set[str] = set()
+
+    def run(self) -> bytes:
+        program = self._program
+        about = {
+            "format": _FORMAT,
+            "format_version": _FORMAT_VERSION,
+            "num_inputs": program.num_inputs,
+            "checks": [vars(check) for check in program.checks],
+            "steps": [self._step(i, step) for i, step in enumerate(program.steps)],
+            "outputs": [{"name": name, "place": place} for name, place in program.outputs.items()],
+            "dense": {
+                path: {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
+                for path, tensor in program.weights.items()
+            },
+        }
+        stored = {f"weights.{path}": program.weights[path] for path in sorted(self._weights)}
+        return _written({**self._tensors, **stored}, about)
+
+    def _step(self, number: int, step: Plan | Gather) -> dict[str, Any]:
+        if isinstance(step, Gather):
+            return {"kind": "gather", **vars(step)}
+        name = f"plans.{number}"
+        self._tensors[name] = step.numbers
+        return {
+            "kind": "plan",
+            "plan": name,
+            "inputs": step.inputs,
+            "constants": [
+                self._constant(constant, f"constants.{number}.{i}")
+                for i, constant in enumerate(step.constants)
+            ],
+            "rows_of": step.rows_of,
+            "per_row": step.per_row,
+            "widths": [value.width if value.dims else 0 for value in step.outputs],
+        }
+
+    def _constant(self, constant: Constant, name: str) -> dict[str, Any]:
+        if isinstance(constant, str):
+            return {"kind": "rows"}
+        if isinstance(constant, Layer):
+            self._weights.update(
+                {constant.weight} if constant.bias is None else {constant.weight, constant.bias}
+            )
+            return {"kind": "layer", "name": constant.weight, "bias": constant.bias}
+        if isinstance(constant, tuple):
+            self._tensors[name] = torch.tensor([_numbers_of(slot) for slot in constant], dtype=torch.int64)
+        elif constant.path is not None:
+            self._weights.add(constant.path)
+            return {"kind": "weight", "name": constant.path}
+        else:
+            assert constant.numbers is not None
+            self._tensors[name] = constant.numbers
+        return {"kind": "tensor", "name": name}
+
+
+def _numbers_of(slot: Slot) -> list[int]:
+    """Return a slot as ``cpp_client/ops/torch/lookup_call.h`` reads it."""
+    return [
+        slot.offset, slot.num_rows, slot.type_code, slot.dim, slot.column, slot.modulus, slot.last_id, slot.feature,
+    ]  # fmt: skip
+
+
+def _written(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
+    header: dict[str, Any] = {"__metadata__": {"recsys": json.dumps(about)}}
+    data = [
+        tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        for tensor in tensors.values()
+    ]
+    end = 0
+    for (name, tensor), numbers in zip(tensors.items(), data, strict=True):
+        header[name] = {
+            "dtype": _DTYPE_CODES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [end, end + len(numbers)],
+        }
+        end += len(numbers)
+    text = json.dumps(header).encode()
+    # The numbers begin at a multiple of what processors load at once.
+    text += b" " * (-(_LENGTH.size + len(text)) % _ALIGNMENT_BYTES)
+    return _LENGTH.pack(len(text)) + text + b"".join(data)

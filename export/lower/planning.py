@@ -1,0 +1,391 @@
+"""The steps of one space as a plan: what is computed where, and in which buffers. ``cpp_client/ops/plan.h`` reads it.
+
+Shape letters: B rows, V vectors.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from export.lower.values import (
+    Elementwise,
+    ElementwiseKind,
+    Join,
+    Linear,
+    Lookup,
+    Part,
+    Products,
+    Slot,
+    Value,
+    View,
+    Weight,
+)
+
+_VERSION = 3
+_ACTIVATIONS = ("none", "relu", "sigmoid")
+# Rows of scratch memory begin on cache lines, and lie no power of two apart.
+_LINE = 16
+
+
+class _Kind(IntEnum):
+    INPUT = 0
+    CONSTANT = 1
+    SCRATCH = 2
+    OUTPUT = 3
+
+
+class _Step(IntEnum):
+    LOOKUP = 0
+    LINEAR = 1
+    PRODUCTS = 2
+    ELEMENTWISE = 3
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Columns of a buffer."""
+
+    buffer: int
+    column: int
+    width: int
+
+    def part(self, offset: int, width: int) -> _Place:
+        return _Place(self.buffer, self.column + offset, width)
+
+
+_NOWHERE = _Place(0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The weights of a linear layer, by path."""
+
+    weight: str
+    bias: str | None
+
+
+#: What a plan takes as a constant: the rows of all tables, a lookup's slots, the weights of a layer or dense weights.
+Constant = str | tuple[Slot, ...] | Layer | Weight
+ROWS = "rows"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookupInputs:
+    """The tensors that hold a batch's IDs, and its number of features."""
+
+    lengths: int
+    values: int
+    weights: int | None
+    num_features: int
+
+
+@dataclass(kw_only=True)
+class Plan:
+    """A plan.
+
+    Attributes:
+        numbers: As ``cpp_client/ops/plan.h`` reads them.
+        inputs: The tensors that it takes, by their places in the program.
+        constants: What it takes beside them.
+        outputs: The values that it returns.
+        rows_of: Which of its inputs tells the number of rows.
+        per_row: How many of the numbers of that input belong to one row.
+    """
+
+    numbers: Tensor
+    inputs: list[int]
+    constants: list[Constant]
+    outputs: list[Value]
+    rows_of: int
+    per_row: int
+
+
+def plan_of(
+    values: Sequence[Value], outputs: Sequence[Value], places: Mapping[Value, int], ids: LookupInputs | None
+) -> Plan:
+    """Plan the steps that compute some values.
+
+    Args:
+        values: What is computed, each behind what it is computed of.
+        outputs: Those of them, or of the tensors that are there, that the plan returns.
+        places: By value, the tensors that are there: their places in the program.
+        ids: Where the IDs of lookups are; None without lookups.
+    """
+    return _Planning(values, outputs, places, ids).run()
+
+
+@dataclass
+class _Buffers:
+    kinds: list[_Kind] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)
+
+    def add(self, kind: _Kind, index: int, width: int) -> _Place:
+        self.kinds.append(kind)
+        self.indices.append(index)
+        self.widths.append(width)
+        return _Place(len(self.kinds) - 1, 0, width)
+
+
+class _Planning:
+    def __init__(
+        self,
+        values: Sequence[Value],
+        outputs: Sequence[Value],
+        places: Mapping[Value, int],
+        ids: LookupInputs | None,
+    ) -> None:
+        self._values = list(values)
+        self._outputs = list(outputs)
+        self._given = places
+        self._ids = ids
+        self._members = set(self._values)
+        self._buffers = _Buffers()
+        self._places: dict[Value, _Place] = {}
+        self._vectors: dict[Value, _Place] = {}
+        self._copies: dict[Value, list[tuple[Part, _Place]]] = {}
+        self._copied_outputs: list[tuple[Value, _Place]] = []
+        self._layers: dict[Elementwise, Linear] = {}
+        self._within: dict[Value, tuple[Elementwise, Value]] = {}
+        self._skipped: set[Value] = set()
+        self._inputs: list[int] = []
+        self._constants: list[Constant] = []
+        self._lookups: list[list[int]] = []
+        self._steps: list[tuple[_Step, list[_Place], int, int]] = []
+
+    def run(self) -> Plan:
+        self._fuse()
+        self._place_outputs()
+        for value in reversed(self._values):
+            self._place_parts(value)
+        for value in self._values:
+            self._emit(value)
+        for value, place in self._copied_outputs:
+            self._copy(place, self._place_of(value))
+        self._place_scratch()
+        rows_of, per_row = self._find_rows()
+        return Plan(
+            numbers=torch.tensor(self._numbers(), dtype=torch.int64),
+            inputs=self._inputs,
+            constants=self._constants,
+            outputs=self._outputs,
+            rows_of=rows_of,
+            per_row=per_row,
+        )
+
+    def _fuse(self) -> None:
+        """Let layers compute the activation behind them, and sums a product in them."""
+        users: dict[Value, list[Value]] = {}
+        for value in self._values:
+            for source in value.sources:
+                users.setdefault(source, []).append(value)
+
+        def is_only_user(value: Value, user: Value) -> bool:
+            return users.get(value) == [user] and value not in self._outputs
+
+        for value in self._values:
+            if not isinstance(value, Elementwise):
+                continue
+            if value.kind is ElementwiseKind.ADD:
+                self._fuse_product(value, is_only_user)
+            layer = value.operands[0]
+            is_activation = value.kind.name.lower() in _ACTIVATIONS and layer in self._members
+            if isinstance(layer, Linear) and is_activation and is_only_user(layer, value):
+                self._layers[value] = layer
+                self._skipped.add(layer)
+
+    def _fuse_product(self, total: Elementwise, is_only_user: Callable[[Value, Value], bool]) -> None:
+        for product, other in (total.operands, reversed(total.operands)):
+            if (
+                isinstance(product, Elementwise)
+                and product in self._members
+                and product.kind is ElementwiseKind.MULTIPLY
+                and is_only_user(product, total)
+                and product.count == total.count == 1
+                and product.operands[0].dims == product.operands[1].dims
+                and product.dims == other.dims
+            ):
+                self._within[total] = (product, other)
+                self._skipped.add(product)
+                return
+
+    def _place_outputs(self) -> None:
+        """Let outputs be written where they are computed, unless that is a part of something."""
+        for index, value in enumerate(self._outputs):
+            place = self._buffers.add(_Kind.OUTPUT, index, value.width)
+            root = self._root_of(value)
+            if root is None or root in self._places:
+                self._copied_outputs.append((value, place))
+            else:
+                self._places[root] = place
+
+    def _place_parts(self, value: Value) -> None:
+        """Give the parts of a join their places side by side."""
+        if isinstance(value, Join):
+            if value not in self._places:
+                self._places[value] = self._scratch(value.width)
+            column = 0
+            for part in value.parts:
+                self._place_part(value, part, self._places[value].part(column, part.width))
+                column += part.width
+
+    def _place_part(self, join: Join, part: Part, place: _Place) -> None:
+        root = self._root_of(part.value) if part.width == part.value.width else None
+        if root is None or root in self._places:
+            self._copies.setdefault(join, []).append((part, place))
+        else:
+            self._places[root] = place
+
+    def _root_of(self, value: Value) -> Value | None:
+        """Return the value that is computed here of which another one is a view of all columns."""
+        while value in self._members:
+            if not isinstance(value, View):
+                return None if value in self._skipped or isinstance(value, Weight) else value
+            if value.source.width != value.width:
+                return None
+            value = value.source
+        return None
+
+    def _place_of(self, value: Value) -> _Place:
+        if value in self._places:
+            return self._places[value]
+        if value in self._given:
+            place = self._buffers.add(_Kind.INPUT, self._input(self._given[value]), value.width)
+        elif isinstance(value, View):
+            return self._place_of(value.source).part(value.offset, value.width)
+        elif isinstance(value, Weight):
+            place = self._buffers.add(_Kind.CONSTANT, self._constant(value), value.width)
+        else:
+            place = self._scratch(value.width)
+        self._places[value] = place
+        return place
+
+    def _emit(self, value: Value) -> None:
+        for part, place in self._copies.get(value, []):
+            self._copy(place, self._place_of(part.value).part(part.offset, part.width))
+        if value in self._skipped or isinstance(value, (View, Join, Weight)):
+            return
+        out = self._place_of(value)
+        if isinstance(value, Lookup):
+            self._step(_Step.LOOKUP, [out], self._lookup(value), 0)
+        elif isinstance(value, Linear):
+            self._layer(value, "none", out)
+        elif isinstance(value, Products):
+            self._step(_Step.PRODUCTS, [out, self._place_of(value.source)], 0, value.source.dims[-1])
+        elif isinstance(value, Elementwise):
+            self._elementwise(value, out)
+        else:
+            raise AssertionError(value)
+
+    def _elementwise(self, value: Elementwise, out: _Place) -> None:
+        if value in self._layers:
+            return self._layer(self._layers[value], value.kind.name.lower(), out)
+        kind, operands, extra = value.kind, list(value.operands), value.count
+        if value in self._within:
+            product, other = self._within[value]
+            kind, operands, extra = ElementwiseKind.MULTIPLY_ADD, [*product.operands, other], 1
+        if value.factor is not None:
+            # The bits of a float, in the lower half.
+            (extra,) = struct.unpack("<I", struct.pack("<f", value.factor))
+        return self._step(_Step.ELEMENTWISE, [out, *map(self._place_of, operands)], int(kind), extra)
+
+    def _layer(self, layer: Linear, activation: str, out: _Place) -> None:
+        constant = self._constant(Layer(layer.weight, layer.bias))
+        self._step(
+            _Step.LINEAR, [out, self._place_of(layer.source)], constant, _ACTIVATIONS.index(activation)
+        )
+
+    def _copy(self, to: _Place, source: _Place) -> None:
+        self._step(_Step.ELEMENTWISE, [to, source], int(ElementwiseKind.COPY), 1)
+
+    def _step(self, kind: _Step, places: list[_Place], index: int, extra: int) -> None:
+        self._steps.append((kind, [*places, *[_NOWHERE] * (4 - len(places))], index, extra))
+
+    def _lookup(self, lookup: Lookup) -> int:
+        ids = self._ids
+        assert ids is not None
+        weights = -1
+        if lookup.is_weighted:
+            assert ids.weights is not None
+            weights = self._input(ids.weights)
+        self._lookups.append(
+            [
+                self._constant(ROWS),
+                self._constant(lookup.slots),
+                self._input(ids.lengths),
+                self._input(ids.values),
+                weights,
+                lookup.pooling,
+                ids.num_features,
+            ]
+        )
+        return len(self._lookups) - 1
+
+    def _constant(self, constant: Constant) -> int:
+        if constant not in self._constants:
+            self._constants.append(constant)
+        return self._constants.index(constant)
+
+    def _input(self, place: int) -> int:
+        if place not in self._inputs:
+            self._inputs.append(place)
+        return self._inputs.index(place)
+
+    def _scratch(self, width: int) -> _Place:
+        return self._buffers.add(_Kind.SCRATCH, 0, width)
+
+    def _place_scratch(self) -> None:
+        """Give scratch buffers memory: two share it if no step needs both."""
+        used: dict[int, tuple[int, int]] = {}
+        for at, (_, places, _, _) in enumerate(self._steps):
+            for place in places:
+                if place.width:
+                    used[place.buffer] = (used.get(place.buffer, (at, at))[0], at)
+        buffers = self._buffers
+        placed: list[int] = []
+        for i, kind in enumerate(buffers.kinds):
+            if kind is not _Kind.SCRATCH or i not in used:
+                continue
+            # Behind those that are used at the same time and would overlap, one after the other.
+            taken = sorted(
+                (buffers.indices[j], buffers.indices[j] + _scratch_width(buffers.widths[j]))
+                for j in placed
+                if used[i][0] <= used[j][1] and used[j][0] <= used[i][1]
+            )
+            at = 0
+            for begin, end in taken:
+                if begin < at + _scratch_width(buffers.widths[i]):
+                    at = max(at, end)
+            buffers.indices[i] = at
+            placed.append(i)
+
+    def _find_rows(self) -> tuple[int, int]:
+        """Return the input that tells the number of rows, and how many of its numbers belong to one."""
+        if self._lookups:
+            return self._lookups[0][2], self._lookups[0][6]
+        buffers = zip(self._buffers.kinds, self._buffers.indices, self._buffers.widths, strict=True)
+        return next((index, width) for kind, index, width in buffers if kind is _Kind.INPUT)
+
+    def _numbers(self) -> list[int]:
+        buffers = self._buffers
+        numbers = [_VERSION, len(buffers.kinds), len(self._lookups), len(self._steps)]
+        for kind, index, width in zip(buffers.kinds, buffers.indices, buffers.widths, strict=True):
+            numbers += [int(kind), index, width]
+        for lookup in self._lookups:
+            numbers += lookup
+        for step, places, index, extra in self._steps:
+            numbers.append(int(step))
+            for place in places:
+                numbers += [place.buffer, place.column, place.width]
+            numbers += [index, extra]
+        return numbers
+
+
+def _scratch_width(width: int) -> int:
+    return (width + _LINE - 1) // _LINE * _LINE + _LINE

@@ -1,0 +1,351 @@
+"""What the steps of a program compute: tensors of which row b depends on row b of others alone.
+
+Shape letters: B rows, Q contexts, D embedding dim, V vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from functools import partial
+from itertools import count
+from math import prod
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+F = TypeVar("F", bound=Callable[..., Any])
+_PATH = "path_of_weight"
+#: By name, what becomes of a function or a method of torch that is called with values.
+OPERATORS: dict[str, Callable[..., Any]] = {}
+
+
+def operator(*names: str) -> Callable[[F], F]:
+    """Say which functions of torch a function stands for."""
+
+    def add(function: F) -> F:
+        OPERATORS.update(dict.fromkeys(names, function))
+        return function
+
+    return add
+
+
+def path_of(weight: Any) -> str | None:
+    """Return the path of a dense weight; None for anything else."""
+    found: str | None = getattr(weight, _PATH, None)
+    return found
+
+
+def set_path(weight: Tensor, path: str | None) -> None:
+    """Let a tensor be known as a dense weight."""
+    vars(weight)[_PATH] = path
+
+
+class NotLoweredError(Exception):
+    """A model does something that no step does; the message says what."""
+
+
+class Space(Enum):
+    """Which rows a value has."""
+
+    ROWS = "rows"
+    CONTEXTS = "contexts"
+
+
+class ElementwiseKind(IntEnum):
+    """What becomes of the numbers of a row: the codes of ``cpp_client/ops/kernels/kernels.h``."""
+
+    COPY = 0
+    RELU = 1
+    SIGMOID = 2
+    SCALE = 3
+    ADD = 4
+    SUBTRACT = 5
+    MULTIPLY = 6
+    MULTIPLY_ADD = 7
+    SOFTMAX = 8
+    SUM = 9
+    DIVIDE = 10
+    NORM = 11
+    AT_LEAST = 12
+    STANDARDIZE = 13
+
+
+@dataclass(frozen=True)
+class NumRows:
+    """A number that is so many times the rows of a space."""
+
+    space: Space
+    times: int = 1
+
+    def __mul__(self, other: int) -> NumRows:
+        return NumRows(self.space, self.times * other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: int) -> NumRows:
+        if self.times % other:
+            raise NotLoweredError("it counts with the number of rows")
+        return NumRows(self.space, self.times // other)
+
+
+@dataclass(eq=False, kw_only=True)
+class Value:
+    """A float32 tensor ``[B, *dims]``.
+
+    Attributes:
+        dims: Those of a row.
+        space: Which rows it has.
+        number: Larger than that of every value that it is computed of.
+    """
+
+    dims: tuple[int, ...]
+    space: Space = Space.ROWS
+    number: int = field(default_factory=count().__next__, init=False)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row."""
+        return prod(self.dims)
+
+    @property
+    def sources(self) -> list[Value]:
+        """The values that it is computed of."""
+        return []
+
+    # What torch's layers ask a tensor for.
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        del types
+        return apply(func.__name__, *args, **(kwargs or {}))
+
+    @property
+    def shape(self) -> tuple[NumRows | int, ...]:
+        """B and the dims."""
+        return (NumRows(self.space), *self.dims)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the numbers."""
+        return torch.float32
+
+    @property
+    def device(self) -> torch.device:
+        """Host memory."""
+        return torch.device("cpu")
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions, B included."""
+        return len(self.dims) + 1
+
+    def dim(self) -> int:
+        """Return the number of dimensions, B included."""
+        return self.ndim
+
+    def size(self, dim: int | None = None) -> Any:
+        """Return the shape, or the size of one dimension."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in OPERATORS:
+            raise AttributeError(name)
+        return partial(apply, name, self)
+
+    def __add__(self, other: Any) -> Any:
+        return apply("add", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return apply("add", self, other)
+
+    def __sub__(self, other: Any) -> Any:
+        return apply("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return apply("rsub", self, other)
+
+    def __mul__(self, other: Any) -> Any:
+        return apply("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return apply("mul", self, other)
+
+    def __truediv__(self, other: Any) -> Any:
+        return apply("div", self, other)
+
+    def __matmul__(self, other: Any) -> Any:
+        return apply("matmul", self, other)
+
+    def __getitem__(self, index: Any) -> Any:
+        return apply("getitem", self, index)
+
+
+def apply(name: str, *args: Any, **kwargs: Any) -> Any:
+    """Return what a function of torch makes of values.
+
+    Raises:
+        NotLoweredError: No step does it.
+    """
+    found = OPERATORS.get(name.strip("_"))
+    if found is None:
+        raise NotLoweredError(f"no step computes {name}")
+    return found(*args, **kwargs)
+
+
+@dataclass(eq=False, kw_only=True)
+class Input(Value):
+    """Numbers of the request: the input at a position."""
+
+    index: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """Columns of a lookup: a feature in the stored rows of a table.
+
+    Attributes:
+        offset: Where the rows begin, in bytes.
+        num_rows: Their number.
+        type_code: FBGEMM's code for their type.
+        dim: The columns, padded as the rows are.
+        column: Where they begin in the lookup's output.
+        modulus: IDs are taken modulo this number, mixed before if it is negative; 0 leaves them as they are.
+        last_id: IDs above it, and negative ones, read this row; -1 for none.
+        feature: The position of the feature among those of the batch.
+    """
+
+    offset: int
+    num_rows: int
+    type_code: int
+    dim: int
+    column: int
+    modulus: int
+    last_id: int
+    feature: int
+
+
+@dataclass(eq=False, kw_only=True)
+class Lookup(Value):
+    """Pooled rows of tables, side by side.
+
+    Attributes:
+        slots: What is looked up.
+        pooling: FBGEMM's code.
+        is_weighted: Whether each ID comes with a weight.
+    """
+
+    slots: tuple[Slot, ...]
+    pooling: int
+    is_weighted: bool
+
+
+@dataclass(eq=False, kw_only=True)
+class Weight(Value):
+    """Numbers that are the same for every row: a dense weight by path, or a constant of the model's code."""
+
+    path: str | None = None
+    numbers: Tensor | None = None
+
+
+@dataclass(eq=False, kw_only=True)
+class Linear(Value):
+    """A linear layer, and perhaps the activation behind it: ``none``, ``relu`` or ``sigmoid``."""
+
+    source: Value
+    weight: str
+    bias: str | None
+    activation: str = "none"
+
+    @property
+    def sources(self) -> list[Value]:
+        """The values that it is computed of."""
+        return [self.source]
+
+
+@dataclass(eq=False, kw_only=True)
+class Products(Value):
+    """The product of each pair of a row's V vectors ``[V, D]``: pairs (i, j), i < j, by i and then by j."""
+
+    source: Value
+
+    @property
+    def sources(self) -> list[Value]:
+        """The values that it is computed of."""
+        return [self.source]
+
+
+@dataclass(eq=False, kw_only=True)
+class View(Value):
+    """Columns of another value, from ``offset`` on, perhaps with other dims."""
+
+    source: Value
+    offset: int = 0
+
+    @property
+    def sources(self) -> list[Value]:
+        """The values that it is computed of."""
+        return [self.source]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Columns of a value."""
+
+    value: Value
+    offset: int
+    width: int
+
+
+@dataclass(eq=False, kw_only=True)
+class Join(Value):
+    """Columns of values side by side."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def sources(self) -> list[Value]:
+        """The values that it is computed of."""
+        return [part.value for part in self.parts]
+
+
+@dataclass(eq=False, kw_only=True)
+class Elementwise(Value):
+    """Numbers computed one by one.
+
+    Attributes:
+        kind: How.
+        operands: One to three values.
+        count: How often each number of the first operand is taken, or how many vectors are summed.
+        factor: The number that the kind takes, if it takes one; ``count`` is then not used.
+    """
+
+    kind: ElementwiseKind
+    operands: list[Value] = field(default_factory=list)
+    count: int = 1
+    factor: float | None = None
+
+    @property
+    def sources(self) -> list[Value]:
+        """The values that it is computed of."""
+        return self.operands
+
+
+@dataclass(eq=False, kw_only=True)
+class Expand(Value):
+    """Rows of contexts, each repeated for the rows that share it."""
+
+    source: Value
+
+    @property
+    def sources(self) -> list[Value]:
+        """The values that it is computed of."""
+        return [self.source]

@@ -1,0 +1,235 @@
+"""Which models are lowered to programs, to which steps, and why others are not.
+
+Shape letters: B batch, D embedding dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from export.config import ExportConfig
+from export.lower.lowering import Gather, Lowered, lower
+from export.lower.planning import Layer, Plan
+from export.lower.values import NotLoweredError
+from export.pipeline import prepare, with_outputs
+from export.verify.run import float_outputs
+from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
+from tests.models.archetypes import ARCHETYPES
+from tests.support.helpers import bag, sequence
+
+_KINDS = ("lookup", "linear", "products", "elementwise")
+_ONE_ROW_AN_ID = "returns a row for each ID"
+
+
+def lowered(model: nn.Module, *, is_ranking: bool = False, **options: Any) -> Lowered:
+    torch.manual_seed(0)
+    prepared = prepare(model.eval(), ExportConfig(**options), lambda *_: None)
+    return lower(with_outputs(prepared, float_outputs(prepared)), is_ranking=is_ranking)
+
+
+def steps_of(program: Lowered) -> dict[str, int]:
+    """Return how many steps of each kind a program has."""
+    found = dict.fromkeys(_KINDS, 0)
+    for plan in program.steps:
+        if isinstance(plan, Plan):
+            _, num_buffers, num_lookups, num_steps = plan.numbers[:4].tolist()
+            steps = plan.numbers[4 + 3 * num_buffers + 7 * num_lookups :].view(num_steps, 15)
+            for kind in steps[:, 0].tolist():
+                found[_KINDS[kind]] += 1
+    return {kind: count for kind, count in found.items() if count}
+
+
+LOWERED = {
+    "dlrm": {"lookup": 1, "linear": 4, "products": 1, "elementwise": 1},
+    "dlrm_dcnv2": {"lookup": 1, "linear": 13, "elementwise": 3},
+    "deepfm": {"lookup": 1, "linear": 4, "elementwise": 14},
+    "wide_and_deep": {"lookup": 2, "linear": 4, "elementwise": 7},
+    "masknet": {"lookup": 1, "linear": 8, "elementwise": 15},
+    "mmoe": {"lookup": 1, "linear": 9, "elementwise": 10},
+}
+OTHERS = {
+    "xdeepfm": "no step computes einsum",
+    "wukong": "a norm of another kind than the Euclidean of rows",
+    "ple": "no step computes einsum",
+    "two_tower": "it multiplies matrices",
+    "din": _ONE_ROW_AN_ID,
+    "bst": _ONE_ROW_AN_ID,
+    "sasrec": _ONE_ROW_AN_ID,
+    "bert4rec": _ONE_ROW_AN_ID,
+    "hstu": _ONE_ROW_AN_ID,
+}
+
+
+def test_the_archetypes_are_known() -> None:
+    assert {*LOWERED, *OTHERS} == set(ARCHETYPES)
+
+
+@pytest.mark.parametrize("name", LOWERED)
+def test_archetypes_that_are_lowered(name: str) -> None:
+    case = ARCHETYPES[name]
+    program = lowered(case.served(case.make().eval()), **case.options)
+    assert len(program.steps) == 1
+    assert steps_of(program) == LOWERED[name]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_archetypes_that_are_not_lowered_say_why(name: str) -> None:
+    case = ARCHETYPES[name]
+    with pytest.raises(NotLoweredError, match=OTHERS[name]):
+        lowered(case.served(case.make().eval()), **case.options)
+
+
+class Scored(nn.Module):
+    """A score of two features, by layers that each case names."""
+
+    def __init__(self, score: Callable[[Any, Tensor], Tensor], **parts: Any) -> None:
+        super().__init__()
+        self.tables = EmbeddingBagCollection([bag("t", 20, 8, ["f", "g"])])
+        self.over = nn.Linear(16, 1)
+        self._score = score
+        for name, part in parts.items():
+            if isinstance(part, Tensor) and not isinstance(part, nn.Parameter):
+                self.register_buffer(name, part, persistent=name == "stored")
+            else:
+                setattr(self, name, part)
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        score: Tensor = self._score(self, self.tables(features).values())
+        return score
+
+
+def weight(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.rand(*shape))
+
+
+STEPS = {
+    "a linear layer": (lambda m, x: m.over(x), {}, {"lookup": 1, "linear": 1}),
+    "with its activation": (lambda m, x: torch.sigmoid(m.over(x)), {}, {"lookup": 1, "linear": 1}),
+    "whose output is read twice": (
+        lambda m, x: torch.sigmoid(m.over(x)) + m.over(x).relu(),
+        {},
+        {"lookup": 1, "linear": 2, "elementwise": 1},
+    ),
+    "a vector for each row": (lambda m, x: m.over(x * m.w + m.b), {"w": weight(16), "b": weight(16)}, {
+        "lookup": 1, "linear": 1, "elementwise": 1}),
+    "a number": (lambda m, x: m.over(x * 2 / 3), {}, {"lookup": 1, "linear": 1, "elementwise": 2}),
+    "dropout": (lambda m, x: m.over(m.drop(x)), {"drop": nn.Dropout(0.5)}, {"lookup": 1, "linear": 1}),
+    "columns": (lambda m, x: m.over(torch.cat([x[:, 8:], x[:, :8]], dim=1)), {}, {
+        "lookup": 1, "linear": 1, "elementwise": 2}),
+    "columns by number": (lambda m, x: m.over(x.index_select(1, m.order)), {
+        "order": torch.arange(15, -1, -1)}, {"lookup": 1, "linear": 1, "elementwise": 16}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_steps_compute(name: str) -> None:
+    score, parts, expected = STEPS[name]
+    assert steps_of(lowered(Scored(score, **parts))) == expected
+
+
+class Sequences(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = EmbeddingCollection([sequence("t", 20, 8, ["f"])])
+        self.over = nn.Linear(8, 1)
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        padded = self.tables(features)["f"].to_padded_dense(4)
+        score: Tensor = self.over(padded.sum(dim=1))
+        return score
+
+
+class Shifted(nn.Module):
+    """Computes the IDs that it looks up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = EmbeddingBagCollection([bag("t", 20, 16, ["f"])])
+        self.over = nn.Linear(16, 1)
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        ids = (features.values() + 1) % 20
+        shifted = KeyedJaggedTensor(["f"], ids, lengths=features.lengths(), stride=features.stride())
+        score: Tensor = self.over(self.tables(shifted).values())
+        return score
+
+
+def _tied(model: Scored) -> Scored:
+    model.second = nn.Linear(16, 1)
+    model.second.weight = model.over.weight
+    return model
+
+
+REFUSED = {
+    "sequences": (Sequences, _ONE_ROW_AN_ID),
+    "computed IDs": (Shifted, "the model computes"),
+    "an operator without a step": (
+        lambda: Scored(lambda m, x: m.over(torch.tanh(x))),
+        "no step computes tanh",
+    ),
+    "batch norm": (
+        lambda: Scored(lambda m, x: m.over(m.norm(x)), norm=nn.BatchNorm1d(16)),
+        "no step computes batch_norm",
+    ),
+    "computed weights": (
+        lambda: Scored(lambda m, x: m.over(x * torch.exp(m.w)), w=weight(16)),
+        "it computes with its dense weights before a batch is there",
+    ),
+    "stored whole numbers": (
+        lambda: Scored(lambda m, x: m.over(x.index_select(1, m.stored)), stored=torch.arange(16)),
+        "checkpoints hold whole numbers that it computes with: model.stored",
+    ),
+    "a shared weight": (
+        lambda: _tied(Scored(lambda m, x: m.over(x) + m.second(x))),
+        "a linear layer's weights are computed",
+    ),
+    "vectors and their sum": (
+        lambda: Scored(lambda m, x: m.wide(_with_sum(x[:, :8], x[:, 8:])), wide=nn.Linear(24, 1)),
+        "a linear layer over vectors and their sums",
+    ),
+    "a number for the whole batch": (lambda: Scored(lambda m, x: m.over(x) * x.size(0)), "NumRows"),
+    "weights that are not finite": (
+        lambda: Scored(lambda m, x: m.wide(x), wide=_not_finite()),
+        "weights are not finite",
+    ),
+}
+
+
+def _with_sum(a: Tensor, b: Tensor) -> Tensor:
+    return torch.cat([a, b, a + b], dim=1)
+
+
+def _not_finite() -> nn.Linear:
+    layer = nn.Linear(16, 2)
+    with torch.no_grad():
+        layer.weight[1, 3] = torch.inf
+    return layer
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_step_does_is_refused(name: str) -> None:
+    make, text = REFUSED[name]
+    with pytest.raises(NotLoweredError, match=text):
+        lowered(make(), batch="rows")
+
+
+def test_weights_are_known_by_path() -> None:
+    program = lowered(Scored(lambda m, x: m.over(x)))
+    (plan,) = program.steps
+    assert isinstance(plan, Plan)
+    assert Layer("model.over.weight", "model.over.bias") in plan.constants
+    assert set(program.weights) == {"model.over.weight", "model.over.bias"}
+
+
+def test_a_context_is_computed_once_and_expanded() -> None:
+    case = ARCHETYPES["dlrm"]
+    program = lowered(case.make().eval(), is_ranking=True, context=("dense_features", "user"))
+    kinds = [type(step) for step in program.steps]
+    assert kinds[0] is Plan
+    assert kinds[-1] is Plan
+    assert set(kinds[1:-1]) == {Gather}
