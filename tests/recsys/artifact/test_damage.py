@@ -151,7 +151,8 @@ def test_a_flipped_byte_in_the_rows_names_the_table(artifact: Path, table: str, 
     flip(artifact / ROWS_NAME, at)
     with pytest.raises(ChecksumError, match=f"rows of table '{table}': the checksum does not match"):
         load_artifact(artifact)
-    load_artifact(artifact, verify_checksums=False)
+    # With own operators, stored answers may tell.
+    load_artifact(artifact, verify_checksums=False, own_operators=False)
 
 
 def test_other_targets_parts_are_not_needed(artifact: Path, expected: dict[str, Tensor]) -> None:

@@ -284,6 +284,8 @@ def test_every_field_is_missed_where_it_is_missing(pristine: Path) -> None:
         for key in sorted(found):
             if at == [] and key in ("format", "format_version", "manifest_sha256", "answers"):
                 continue
+            if key == "program":
+                continue
             broken = json.loads(json.dumps(data))
             inner = broken
             for step in at:
