@@ -174,8 +174,7 @@ def test_compiled_graphs_are_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # Not LoadedGraphs.
-    compiled = replace(model, graphs=object())
+    compiled = replace(model, target=replace(model.target, skeleton=None))
     monkeypatch.setattr("serve.profiler.run.load_artifact", lambda *_, **__: compiled)
     code, _, err = run(artifact_path, *QUICK, capsys=capsys)
     assert code == 1
