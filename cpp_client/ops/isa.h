@@ -14,7 +14,7 @@ enum class Isa {
   kAvx2,
   /// AVX-512 F, BW, DQ and VL, with VNNI and BF16.
   kAvx512,
-  /// AMX with INT8 and BF16. By name only: it has not run yet on a processor that has it.
+  /// AMX with INT8 and BF16. By name only: it has not been measured yet.
   kAmx,
   /// What every 64-bit ARM processor has.
   kNeon,
