@@ -118,7 +118,7 @@ def line_of(model: type[nn.Module]) -> int:
         (_Number, "", "Work on whole tensors"),
         (_Assignment, "", "Make a new tensor with torch.where"),
         (_Width, r", layer 'over\.0' \(Linear\(in_features=5, ", "give another with --dense-width NAME=N"),
-        (_Index, r", layer 'places' \(Embedding\(3, 4\)\)", "An ID lies beyond the rows that this layer has"),
+        (_Index, r", layer 'places' \(Embedding\(3, 4\)\)", "An ID or a position lies beyond the rows"),
         (_Key, "", ""),
     ],
 )
