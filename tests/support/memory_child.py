@@ -1,6 +1,7 @@
 """Run as a process by ``test_memory``: builds a model from a checkpoint and, where told to, exports it.
 
-Prints the process's largest resident set in bytes.
+Prints the process's largest resident set in bytes, without the libraries: how much of a library's file one access maps
+depends on how the file was written.
 """
 
 from __future__ import annotations
@@ -45,7 +46,20 @@ def main(mode: str, path: Path) -> None:
         export_model(model, path / mode)
     # Not getrusage: a process starts with the largest resident set of the one that started it.
     status = Path("/proc/self/status").read_text().splitlines()
-    print(next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")))
+    peak = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+    print(peak - _library_bytes())
+
+
+def _library_bytes() -> int:
+    """Return the resident bytes of the libraries' files."""
+    total, is_library = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *rest = line.split()
+        if not name.endswith(":"):  # a mapping: addresses, permissions, offset, device, inode, path
+            is_library = ".so" in rest[-1]
+        elif name == "Rss:" and is_library:
+            total += int(rest[0]) * 1024
+    return total
 
 
 if __name__ == "__main__":
