@@ -128,10 +128,10 @@ def test_the_error_says_what_is_missing(tmp_path: Path) -> None:
 
 def test_other_versions_of_torch_are_refused(tmp_path: Path) -> None:
     package = make_stub_package(tmp_path)
-    (package / "version.py").write_text("__version__ = '2.14.0+cu130'\n")
+    (package / "version.py").write_text("__version__ = '2.15.0+cu130'\n")
     done = configure(tmp_path, "", f"-DRECSYS_TORCH_PATH={package}")
     assert done.returncode != 0
-    assert "torch: got version 2.14.0" in done.stderr
+    assert "torch: got version 2.15.0" in done.stderr
 
 
 def test_the_old_abi_is_refused(tmp_path: Path) -> None:
