@@ -25,8 +25,12 @@ DIGEST_DIGITS = 12
 
 
 def artifact_digest(manifest: Manifest) -> str:
-    """Return the digest of an artifact's manifest, which holds the digest of every part."""
-    return hashlib.sha256(manifest.dumps().encode()).hexdigest()[:DIGEST_DIGITS]
+    """Return the digest of an artifact's manifest, which holds the digest of every part.
+
+    It is of the text as it is stored: other releases write the same manifest as another text.
+    """
+    text = manifest.dumps().encode() if manifest.stored is None else manifest.stored
+    return hashlib.sha256(text).hexdigest()[:DIGEST_DIGITS]
 
 
 @dataclass(kw_only=True)

@@ -99,6 +99,7 @@ class Manifest:
         schema: The columns that the inputs were made of in training; None if they are not known.
         examples: Rows like those that the model was trained on, as a request in JSON; empty if none are known.
         answers: Rows with the answers that the export has verified, of ``recsys.artifact.answers``; empty without any.
+        stored: The text that it was read from; None if it was made or changed in memory.
     """
 
     name: str
@@ -115,9 +116,11 @@ class Manifest:
     schema: Schema | None = None
     examples: Mapping[str, Any] = field(default_factory=dict)
     answers: Mapping[str, Any] = field(default_factory=dict)
+    # Not of ``init``, so that a changed copy does not have it.
+    stored: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def dumps(self) -> str:
-        """Return the manifest as text, including its digest: the text that names an artifact."""
+        """Return the manifest as text, including its digest."""
         data = self._to_json()
         data["manifest_sha256"] = _digest(data)
         lines = (f" {json.dumps(key)}: {_text(key, value)}" for key, value in data.items())
@@ -208,9 +211,11 @@ class Manifest:
         if digest != _digest(data):
             raise ManifestError("manifest: its own digest does not match; it was changed or damaged")
         try:
-            return cls._from_json(data)
+            manifest = cls._from_json(data)
         except PlanError as error:
             raise ManifestError(f"manifest: {error}") from None
+        object.__setattr__(manifest, "stored", content.encode() if isinstance(content, str) else content)
+        return manifest
 
     @classmethod
     def _from_json(cls, data: Any) -> Manifest:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from torch import Tensor
 
 from recsys.artifact.load import load_artifact
+from recsys.artifact.loaded_rows import artifact_digest
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.parts import MANIFEST_NAME, read_manifest
 from recsys.errors import ArtifactError, ManifestError, NewerVersionError, PartSizeError
@@ -301,3 +304,12 @@ def test_a_newer_version_is_told_before_all_else(artifact: Path, version: int) -
     write_manifest(artifact, {"format": "recsys-artifact", "format_version": version, "novel": True})
     with pytest.raises(NewerVersionError, match=f"got format version {version}"):
         load_artifact(artifact)
+
+
+def test_an_artifact_is_named_by_the_text_as_it_is_stored(artifact: Path) -> None:
+    manifest = artifact / MANIFEST_NAME
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()), indent=3))
+    found = read_manifest(artifact)
+    assert artifact_digest(found) == hashlib.sha256(manifest.read_bytes()).hexdigest()[:12]
+    changed = replace(found, name="other")
+    assert artifact_digest(changed) == hashlib.sha256(changed.dumps().encode()).hexdigest()[:12]
