@@ -105,7 +105,7 @@ VerifiedRows ThreeRows() {
 
 std::vector<std::int64_t> IdsOf(const SparseView& view) {
   std::vector<std::int64_t> ids(static_cast<std::size_t>(view.num_ids));
-  std::memcpy(ids.data(), view.values, 8 * ids.size());
+  if (!ids.empty()) std::memcpy(ids.data(), view.values, 8 * ids.size());
   return ids;
 }
 
