@@ -141,12 +141,18 @@ def sub(first: Any, second: Any, *, alpha: float = 1) -> Value:
     return _binary(ElementwiseKind.SUBTRACT, first, second, swaps=False)
 
 
-def _reduced(dim: Any, keepdim: bool, value: Value) -> tuple[int, ...]:
-    """Return the dims of what a reduction over the first dim of each row leaves."""
+def _reduced(kind: ElementwiseKind, value: Value, dim: Any, keepdim: bool) -> Value:
+    """Return what a reduction over the first dim of each row leaves."""
     over = [dim] if isinstance(dim, int) else list(dim or [])
     if len(over) != 1 or dim_of(value, over[0]) != 1 or not value.dims:
         raise NotLoweredError("it reduces another dimension than the first of a row")
-    return (*([1] if keepdim else []), *value.dims[1:])
+    return Elementwise(
+        dims=(*([1] if keepdim else []), *value.dims[1:]),
+        space=value.space,
+        kind=kind,
+        operands=[value],
+        count=value.dims[0],
+    )
 
 
 @operator("sum")
@@ -155,13 +161,7 @@ def sum_of(
 ) -> Value:
     """Return the sum over the first dim of each row."""
     only_float32(dtype)
-    return Elementwise(
-        dims=_reduced(dim, keepdim, value),
-        space=value.space,
-        kind=ElementwiseKind.SUM,
-        operands=[value],
-        count=value.dims[0],
-    )
+    return _reduced(ElementwiseKind.SUM, value, dim, keepdim)
 
 
 @operator("norm", "vector_norm")
@@ -172,13 +172,7 @@ def norm(
     only_float32(dtype)
     if p not in (2, "fro", None) or len(value.dims) != 1:
         raise NotLoweredError("a norm of another kind than the Euclidean of rows")
-    return Elementwise(
-        dims=_reduced(dim, keepdim, value),
-        space=value.space,
-        kind=ElementwiseKind.NORM,
-        operands=[value],
-        count=value.dims[0],
-    )
+    return _reduced(ElementwiseKind.NORM, value, dim, keepdim)
 
 
 @operator("clamp", "clip")

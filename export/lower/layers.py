@@ -5,7 +5,7 @@ Shape letters: B rows, V vectors, D embedding dim.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from export.lower.arithmetic import add, mul, only_float32
 from export.lower.values import (
+    Called,
     Elementwise,
     ElementwiseKind,
     Join,
@@ -23,7 +24,6 @@ from export.lower.values import (
     Products,
     Value,
     View,
-    apply,
     operator,
     path_of,
 )
@@ -35,30 +35,15 @@ _MOST_INPUTS, _MOST_OUTPUTS, _MOST_WEIGHTS = 1 << 16, 1 << 20, 1 << 24
 _MOST_NORMALIZED = 64
 
 
-class _Called:
-    """What functions of torch are called with."""
-
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        del types
-        return apply(func.__name__, *args, **(kwargs or {}))
-
-
 @dataclass(frozen=True, kw_only=True)
-class Transposed(_Called):
+class Transposed(Called):
     """The vectors of each row with the last two dimensions exchanged."""
 
     of: Value
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllProducts(_Called):
+class AllProducts(Called):
     """The products of all pairs of a row's vectors, ``[B, V, V]``, or flat ``[B, V * V]``."""
 
     of: Value

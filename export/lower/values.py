@@ -91,8 +91,23 @@ class NumRows:
         return NumRows(self.space, self.times // other)
 
 
+class Called:
+    """What functions of torch are called with."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        del types
+        return apply(func.__name__, *args, **(kwargs or {}))
+
+
 @dataclass(eq=False, kw_only=True)
-class Value:
+class Value(Called):
     """A float32 tensor ``[B, *dims]``.
 
     Attributes:
@@ -116,17 +131,6 @@ class Value:
         return []
 
     # What torch's layers ask a tensor for.
-
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        del types
-        return apply(func.__name__, *args, **(kwargs or {}))
 
     @property
     def shape(self) -> tuple[NumRows | int, ...]:

@@ -23,7 +23,7 @@ from recsys.managed.expiry import (
     check_eviction,
     lifetime,
 )
-from recsys.managed.module import NOT_DIVIDED, ManagedCollisionModule, by_feature, ids_of
+from recsys.managed.module import NOT_DIVIDED, ManagedCollisionModule, by_feature, ids_of, take_rows
 from recsys.managed.probing import FREE_ROW, NewIds, Owners, Ways, bucket_of, find_rows, place
 
 _METADATA = "_hash_zch_metadata"
@@ -270,11 +270,7 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
 
     def evict(self) -> Tensor | None:
         """Return the rows that changed hands since the last call, int64 ascending, each once; None if none did."""
-        if not self._evicted:
-            return None
-        evicted: Tensor = torch.unique(torch.cat(self._evicted))
-        self._evicted = []
-        return evicted
+        return take_rows(self._evicted)
 
     def output_size(self) -> int:
         """Return Z."""

@@ -101,6 +101,15 @@ class ManagedCollisionModule(nn.Module, ABC):
         return self.remap(raw_ids)
 
 
+def take_rows(parts: list[Tensor]) -> Tensor | None:
+    """Return the rows of all parts, int64 ascending, each once, and empty the list; None if it is empty."""
+    if not parts:
+        return None
+    rows: Tensor = torch.unique(torch.cat(parts))
+    parts.clear()
+    return rows
+
+
 def by_feature(
     features: Mapping[str, JaggedTensor], change: Callable[[Tensor], Tensor]
 ) -> dict[str, JaggedTensor]:
@@ -252,11 +261,7 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
 
     def evict(self) -> Tensor | None:
         """Return the rows that changed hands since the last call, int64 ascending, each once; None if none did."""
-        if not self._evicted:
-            return None
-        evicted: Tensor = torch.unique(torch.cat(self._evicted))
-        self._evicted = []
-        return evicted
+        return take_rows(self._evicted)
 
     def output_size(self) -> int:
         """Return Z."""

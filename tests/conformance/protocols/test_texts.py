@@ -15,12 +15,9 @@ import pytest
 import torch
 
 from export.cli import main as export
-from export.config import ExportConfig
-from export.pipeline import export_model
 from recsys.checkpoint import Checkpoint, save_checkpoint
 from recsys.hashing import hash_text, hash_texts
 from recsys.models.click import build_dlrm
-from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from serve.client import AsyncClient, Context, Settings
 from serve.client.errors import InvalidRequestError, PredictError
 from serve.client.packing import build_request
@@ -464,49 +461,3 @@ def test_the_policy_of_the_table_applies_to_the_ids_of_texts(policies: ServerUnd
     assert known["mapped"][0] < NUM_POLICY_ROWS
     with pytest.raises(InvalidRequestError, match=r"sparse\['reject'\].values: got ID 10 in row 1"):
         policies.client().predict(sparse={**sparse, "reject": [["9"], ["10"], []]})
-
-
-def test_a_list_as_tables_have_it_is_no_text(tmp_path: Path) -> None:
-    tables = tuple(
-        TableSpec(name=name, num_embeddings=101, feature_names=(name,), ids="hash", **kinds)
-        for name, kinds in (("site", {"strings": "xxh64", "separator": "|"}), ("item", {"separator": " "}))
-    )
-    model = build_dlrm(
-        tables=[
-            {"name": table.name, "num_embeddings": 101, "embedding_dim": 8, "feature_names": [table.name]}
-            for table in tables
-        ],
-        dense_in_features=1,
-        dense_arch_layer_sizes=[8],
-        over_arch_layer_sizes=[8, 1],
-    )
-    model.inputs = Schema(  # type: ignore[assignment]  # as the trainer's models have it
-        labels=(LabelColumn(name="click"),), dense=(DenseColumn(name="price"),), tables=tables
-    )
-    export_model(model, tmp_path / "artifact", ExportConfig())
-    dense = {"dense_features": [[0.5], [1.0]]}
-    with running(tmp_path / "artifact", "--http-port", "0", folder=tmp_path) as server:
-        client = server.client()
-        assert [sparse.separator for sparse in client.metadata().sparse] == ["|", " "]
-        # Blanks around a value are no part of it, as in training.
-        given = {"site": [[" a", "b c\n"], ["[d"]], "item": [["7", " 8 "], []]}
-        ids = {"site": [[hash_text("a"), hash_text("b c")], [hash_text("[d")]], "item": [[7, 8], []]}
-        assert_same_bits(client.predict(dense, given), client.predict(dense, ids))
-        for name, text, separator in (
-            ("site", "a|b", "|"),
-            ("site", "['a']", "|"),
-            ("item", "7 8", " "),
-            ("item", "{7}", " "),
-        ):
-            sparse = {**ids, name: [["9"], [text]]}
-            expected = (
-                f"sparse[{name!r}].strings: got {text!r} at position 1, expected one value, not a list as tables have "
-                f"it with {separator!r} between values: send each value as a text of its own"
-            )
-            with pytest.raises(InvalidRequestError) as refused:
-                client.predict(dense, sparse)
-            assert expected in str(refused.value)
-            reply = rest(
-                server, "/v1/models/model:predict", {"dense": dense, "sparse": {**sparse, name: ["9", text]}}
-            )
-            assert (reply.status, expected in reply.json()["error"]) == (400, True)

@@ -80,9 +80,8 @@ def train_hashed_ranks(rank: int, world_size: int) -> dict[str, Any]:
     return {"state": collection.state_dict(), "found": torch.cat(found)}
 
 
-def test_every_rank_holds_the_rows_by_hash_of_one() -> None:
-    ranks = live_pool(WORLD_SIZE).run(train_hashed_ranks)
-    alone = _hashed().train()
+def _check_found(alone: Any, ranks: list[Any]) -> list[list[int]]:
+    """Check each rank's rows against one module that gets all ranks' IDs; return the rows that changed hands in it."""
     heard: list[list[int]] = []
     alone.register_eviction_hook(lambda _table, rows: heard.append(rows.tolist()))
     for step in range(STEPS):
@@ -90,6 +89,13 @@ def test_every_rank_holds_the_rows_by_hash_of_one() -> None:
         for rank, result in enumerate(ranks):
             assert torch.equal(result["found"][step], together[rank])
     assert heard
+    return heard
+
+
+def test_every_rank_holds_the_rows_by_hash_of_one() -> None:
+    ranks = live_pool(WORLD_SIZE).run(train_hashed_ranks)
+    alone = _hashed().train()
+    _check_found(alone, ranks)
     for result in ranks:
         for name, tensor in alone.state_dict().items():
             assert torch.equal(result["state"][name], tensor), name
@@ -113,13 +119,7 @@ def train_ranks(rank: int, world_size: int, policy: str, interval: int) -> dict[
 def test_every_rank_holds_the_mapping_of_one(policy: str, interval: int) -> None:
     ranks = live_pool(WORLD_SIZE).run(train_ranks, policy, interval)
     alone = _collection(policy, interval).train()
-    heard: list[list[int]] = []
-    alone.register_eviction_hook(lambda _table, rows: heard.append(rows.tolist()))
-    for step in range(STEPS):
-        together = alone(kjt_of({"f": [_ids(rank, step) for rank in range(WORLD_SIZE)]})).values()
-        for rank, result in enumerate(ranks):
-            assert torch.equal(result["found"][step], together[rank])
-    assert heard
+    heard = _check_found(alone, ranks)
     for result in ranks:
         assert result["heard"] == heard
         for name, tensor in alone.state_dict().items():
