@@ -80,7 +80,7 @@ def _batches_of(block: Block, global_batches: list[Ints], share: Share) -> Itera
     examples: Examples = block.take(np.concatenate(parts))
     start = 0
     for rows, part in zip(global_batches, parts, strict=True):
-        yield examples.between(start, start + len(part)).whole_batch(len(rows))
+        yield examples.batch_between(start, start + len(part), len(rows))
         start += len(part)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -43,6 +44,8 @@ class Bags:
     def optional(ids: Ints) -> Bags:
         """Return one ID per example, none if it is negative."""
         known = ids >= 0
+        if known.all():
+            return Bags.single(ids)
         return Bags(ids[known], np.concatenate(([0], np.cumsum(known))))
 
     @staticmethod
@@ -60,8 +63,15 @@ class Bags:
             np.concatenate([part.values for part in parts]), np.concatenate(([0], np.cumsum(lengths)))
         )
 
+    @cached_property
+    def is_single(self) -> bool:
+        """Whether each example has one ID."""
+        return len(self.values) == len(self.offsets) - 1 and bool((np.diff(self.offsets) == 1).all())
+
     def take(self, rows: Ints) -> Bags:
         """Return the bags of the given examples, in that order."""
+        if self.is_single:
+            return Bags.single(self.values[rows])
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
         if len(rows) and (lengths == 1).all():
@@ -170,34 +180,33 @@ class Examples:
             rows: Which examples.
             num_global_rows: See ``LabeledBatch``; None if there is one rank.
         """
-        return self.take(rows).whole_batch(num_global_rows)
-
-    def between(self, first: int, end: int) -> Examples:
-        """Return consecutive examples: views."""
-        return Examples(
-            dense=self.dense[first:end],
-            bags={name: bags.between(first, end) for name, bags in self.bags.items()},
-            labels=self.labels[first:end],
-            weights=None if self.weights is None else self.weights[first:end],
+        return self.take(rows).batch_between(
+            0, len(rows), len(rows) if num_global_rows is None else num_global_rows
         )
 
-    def whole_batch(self, num_global_rows: int | None = None) -> LabeledBatch:
-        """Return all examples as tensors; see ``batch``."""
-        bags = list(self.bags.values())
-        lengths = np.concatenate([np.diff(b.offsets) for b in bags])
+    def batch_between(self, first: int, end: int, num_global_rows: int) -> LabeledBatch:
+        """Return consecutive examples as tensors; see ``batch``."""
+        all_bags = self.bags.values()
+        if all(bags.is_single for bags in all_bags):
+            ids = [bags.values[first:end] for bags in all_bags]
+            lengths = np.ones(len(ids) * (end - first), dtype=np.int64)
+        else:
+            parts = [bags.between(first, end) for bags in all_bags]
+            ids = [part.values for part in parts]
+            lengths = np.concatenate([np.diff(part.offsets) for part in parts])
         kjt = KeyedJaggedTensor(
             keys=list(self.bags),
-            values=torch.from_numpy(np.concatenate([b.values for b in bags])),
+            values=torch.from_numpy(np.concatenate(ids)),
             lengths=torch.from_numpy(lengths),
-            stride=len(self),
-            length_per_key=[len(b.values) for b in bags],
+            stride=end - first,
+            length_per_key=[len(of_key) for of_key in ids],
         )
         return LabeledBatch(
-            torch.from_numpy(self.dense),
+            torch.from_numpy(self.dense[first:end]),
             kjt,
-            torch.from_numpy(self.labels),
-            len(self) if num_global_rows is None else num_global_rows,
-            None if self.weights is None else torch.from_numpy(self.weights),
+            torch.from_numpy(self.labels[first:end]),
+            num_global_rows,
+            None if self.weights is None else torch.from_numpy(self.weights[first:end]),
         )
 
 

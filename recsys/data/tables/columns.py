@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from recsys.data.examples import Bags, Ints
 from recsys.data.labels import LABELS, is_positive, word_labels
 from recsys.data.lines import DataError
-from recsys.data.tables.list_warnings import warn_of_lists
-from recsys.data.tables.values.arrow_types import is_bytes, is_list, is_number, is_text, plain
+from recsys.data.tables.list_warnings import NUM_TEXTS, warn_of_lists
+from recsys.data.tables.values.arrow_types import encoded, is_bytes, is_list, is_number, is_text, plain
 from recsys.data.tables.values.cells import split
 from recsys.data.tables.values.conversions import (
     OddValue,
@@ -127,6 +127,10 @@ class Columns:
         """
         if spec.date:
             return Bags.optional(date_parts(self.dates(spec.date, spec.format), spec.part))
+        texts = encoded(self._table.column(name)) if spec.strings and not spec.separator else None
+        if texts is not None:
+            warn_of_lists(plain(self._table.column(name)[:NUM_TEXTS]), name, spec)
+            return self._looked_up(texts, spec)
         values, lengths = self._values(name, spec)
         owners = np.repeat(np.arange(len(lengths)), lengths)
         ids = self._hashed(values) if spec.strings else self._whole(values, name, owners)
@@ -137,6 +141,18 @@ class Columns:
             expected = f"an ID of 0 to {num_rows - 1} (table {spec.name!r} has {num_rows} rows)"
             self._expect((ids >= 0) & (ids < num_rows), name, ids, expected, owners)
         return Bags(ids, np.concatenate(([0], np.cumsum(lengths))))
+
+    def _looked_up(self, texts: pa.DictionaryArray, spec: TableSpec) -> Bags:
+        """Return the IDs of texts with a dictionary, of which each different text is hashed once."""
+        different = plain(pa.chunked_array([texts.dictionary]))
+        ids = self._hashed(different)
+        if spec.is_hashed:
+            ids = rows_of_ids(ids, spec.ids, spec.num_embeddings)
+        # Empty texts are missing values; the last place is that of nulls.
+        is_known = pc.greater(pc.binary_length(different), 0).to_numpy(zero_copy_only=False)
+        of_places = np.append(np.where(is_known, ids, -1), -1)
+        places = texts.indices if texts.indices.type == pa.int32() else texts.indices.cast(pa.int32())
+        return Bags.optional(of_places[pc.fill_null(places, -1).to_numpy()])
 
     def texts(self, name: str, spec: TableSpec) -> list[list[str]]:
         """Return the texts of a feature whose IDs are their hashes, a list for each row."""

@@ -27,9 +27,11 @@ from recsys.data.tables.split import split
 from recsys.data.tables.values.arrow_types import (
     is_bytes,
     is_date,
+    is_encoded,
     is_list,
     is_number,
     is_text,
+    plain,
     plain_table,
     plain_type,
 )
@@ -110,7 +112,15 @@ def unlabeled(
     # Listed first: going back and forth in a compressed file would start it anew each time.
     for piece in list(listed([file])):
         held = piece.reading(columns)
-        yield _read(held, schema, np.arange(held.num_rows), labels=False), held.read(keep)
+        yield _read(held, schema, np.arange(held.num_rows), labels=False), _as_in_file(held.read(keep), file)
+
+
+def _as_in_file(table: pa.Table, file: TableFile) -> pa.Table:
+    """Return columns without dictionaries that only reading gave them."""
+    for i, field in enumerate(table.schema):
+        if field.type != file.types[field.name] and is_encoded(field.type):
+            table = table.set_column(i, field.name, plain(table.column(i)))
+    return table
 
 
 def kept_types(files: Sequence[TableFile], keep: Sequence[str]) -> dict[str, pa.DataType]:
@@ -293,7 +303,7 @@ class _Rows:
 def _kept(piece: Piece, names: Sequence[str], rows: Ints) -> Columns:
     """Return columns of some of a piece's kept rows."""
     places = rows if piece.kept is None else np.flatnonzero(piece.kept)[rows]
-    table = plain_table(piece.read(names))
+    table = plain_table(piece.read(names), keeps_encoded=True)
     # Taking copies; most often rows follow each other, as all of a piece do.
     is_run = (
         len(places) > 0 and places[-1] - places[0] == len(places) - 1 and bool((np.diff(places) == 1).all())

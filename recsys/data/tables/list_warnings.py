@@ -12,8 +12,8 @@ from recsys.data.tables.values.cells import are_bracketed
 from recsys.errors import DataWarning
 from recsys.schema import TableSpec
 
-# So many of the first texts are looked at, of which more than this share are lists.
-_NUM_TEXTS = 256
+#: So many of the first texts are looked at, of which more than a share are lists.
+NUM_TEXTS = 256
 _SHARE = 0.5
 _SEPARATORS = r"[|;,]"
 
@@ -32,7 +32,7 @@ def warn_of_lists(array: pa.Array, name: str, spec: TableSpec) -> None:
             "lists are not split"
         )
     elif is_text(array.type) and spec.strings and not spec.separator:
-        texts = array[:_NUM_TEXTS].drop_null()
+        texts = array[:NUM_TEXTS].drop_null()
         is_separated = pc.match_substring_regex(texts, _SEPARATORS)
         # MEAN is the pooling of lists.
         is_list_text = is_separated if spec.pooling == "MEAN" else pc.and_(is_separated, are_bracketed(texts))

@@ -12,6 +12,7 @@ from pyarrow import parquet
 
 from recsys.data.lines import DataError, shown_error
 from recsys.data.tables.reading.pieces import Piece, types_of
+from recsys.data.tables.values.arrow_types import is_text
 
 # How the formats begin.
 _MAGIC = {b"PAR1": "Parquet", b"ORC": "ORC", b"ARROW1": "Arrow"}
@@ -93,7 +94,11 @@ class _Open:
 
 
 class _Parquet(_Open):
+    # Arrow looks each text of a dictionary up in one of its own, which is slower than copying rows of different texts.
+    _MOST_DICTIONARY_BYTES = 4
+
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = parquet.ParquetFile(path)
         self.schema = self._file.schema_arrow
 
@@ -102,7 +107,24 @@ class _Parquet(_Open):
         return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
 
     def read(self, number: int, columns: list[str]) -> pa.Table:
-        return self._file.read_row_group(number, columns=columns)
+        encoded = self._encoded(number, columns)
+        file = self._file
+        if encoded:
+            file = parquet.ParquetFile(self._path, metadata=file.metadata, read_dictionary=encoded)
+        return file.read_row_group(number, columns=columns)
+
+    def _encoded(self, number: int, columns: list[str]) -> list[str]:
+        """Return the columns of texts with a dictionary in the file that is small beside the rows."""
+        texts = {field.name for field in self.schema if is_text(field.type)}.intersection(columns)
+        group = self._file.metadata.row_group(number)
+        found = []
+        for i in range(group.num_columns) if texts else ():
+            chunk = group.column(i)
+            if chunk.path_in_schema in texts and chunk.has_dictionary_page:
+                num_bytes = chunk.data_page_offset - chunk.dictionary_page_offset
+                if 0 < num_bytes <= self._MOST_DICTIONARY_BYTES * chunk.num_values:
+                    found.append(chunk.path_in_schema)
+        return found
 
 
 class _Orc(_Open):

@@ -25,7 +25,7 @@ class Piece:
 
     Attributes:
         num_rows: N.
-        read: Returns the given columns of the rows, in that order.
+        read: Returns the given columns of the rows, in that order. Texts may be encoded with a dictionary.
         place: Returns the place of a row, for messages.
         kept: bool ``[N]``, the rows that belong to the data set; None for all.
         share: How much of the file lies before the end of the piece, 0 to 1.

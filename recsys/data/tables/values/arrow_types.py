@@ -56,12 +56,30 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return _plain(pa.nulls(0, kind)).type
 
 
-def plain_table(table: pa.Table) -> pa.Table:
-    """Return a table whose columns have plain types; Arrow cannot take rows of some others."""
+def plain_table(table: pa.Table, *, keeps_encoded: bool = False) -> pa.Table:
+    """Return a table whose columns have plain types; Arrow cannot take rows of some others.
+
+    Args:
+        table: The table.
+        keeps_encoded: Whether texts with a dictionary stay as they are.
+    """
     for i, field in enumerate(table.schema):
-        if plain_type(field.type) != field.type:
+        if plain_type(field.type) != field.type and not (keeps_encoded and is_encoded(field.type)):
             table = table.set_column(i, field.name, plain(table.column(i)))
     return table
+
+
+def is_encoded(kind: pa.DataType) -> bool:
+    """Return whether a type holds texts or bytes with a dictionary."""
+    return bool(pa.types.is_dictionary(kind)) and (is_text(kind.value_type) or is_bytes(kind.value_type))
+
+
+def encoded(column: pa.ChunkedArray) -> pa.DictionaryArray | None:
+    """Return a column of texts with a dictionary that is no longer than the column; None for others."""
+    if not is_encoded(column.type) or not len(column):
+        return None
+    array = column.combine_chunks()
+    return array if len(array.dictionary) <= len(array) and not array.dictionary.null_count else None
 
 
 def _plain(array: pa.Array) -> pa.Array:
