@@ -106,6 +106,7 @@ class _Halves:
         graph.output(results, type_expr=tuple[list[Tensor], list[int]])
         part = fx.GraphModule(self._module, graph)
         without_unused(part)
+        part.recompile()
         return part
 
     def on_device(self) -> fx.GraphModule:

@@ -31,7 +31,6 @@ def floats_for_whole_numbers(module: fx.GraphModule) -> None:
             _floats_for_function(node)
         elif node.op in ("call_function", "call_method"):
             _floats_for_operator(node)
-    module.recompile()
 
 
 def _floats_of_layer(layer: nn.Module) -> None:

@@ -395,6 +395,7 @@ def make_graph(
     bound_bags(module, root)
     if context:
         flatten_cats(module)
+    module.recompile()
     if dense_dtype is not torch.float32:
         module.to(dense_dtype)
     module.eval().requires_grad_(False)

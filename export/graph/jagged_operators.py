@@ -176,7 +176,6 @@ def bound_bags(module: fx.GraphModule, root: nn.Module) -> None:
                 if jagged.places:
                     places = module.graph.call_function(bounded_places, (given[jagged.places], lengths))
                     _replace(node, jagged.places, places)
-    module.recompile()
 
 
 def clamped_offsets(offsets: Tensor, rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Rewrites of a traced graph that make it faster and keep its results."""
+"""Rewrites of a traced graph that make it faster and keep its results. Whoever calls them recompiles the module."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ def relu_in_place(module: fx.GraphModule) -> None:
             and len(source.users) == 1
         ):
             node.op, node.target, node.args, node.kwargs = "call_function", torch.relu_, (source,), {}
-    module.recompile()
 
 
 def norms_of_vectors(module: fx.GraphModule) -> None:
@@ -44,7 +43,6 @@ def norms_of_vectors(module: fx.GraphModule) -> None:
                 node.op, node.target = "call_function", torch.linalg.vector_norm
                 node.args = (given.pop("self"), 2.0 if p in (None, "fro") else float(p))
                 node.kwargs = given
-    module.recompile()
 
 
 def copy_views_of_other_types(module: fx.GraphModule) -> None:
@@ -54,7 +52,6 @@ def copy_views_of_other_types(module: fx.GraphModule) -> None:
         if node.op == "call_method" and node.target == "view" and isinstance(dtype, torch.dtype):
             node.op, node.target = "call_function", torch.view_copy
             node.args, node.kwargs = node.args[:1], {"dtype": dtype}
-    module.recompile()
 
 
 def without_unused(module: fx.GraphModule) -> None:
@@ -63,7 +60,6 @@ def without_unused(module: fx.GraphModule) -> None:
         if not node.users and is_pure(module, node):
             module.graph.erase_node(node)
     module.delete_all_unused_submodules()
-    module.recompile()
 
 
 def is_pure(module: fx.GraphModule, node: fx.Node) -> bool:
@@ -113,7 +109,6 @@ def part_shared_linears(module: fx.GraphModule) -> None:
             with module.graph.inserting_before(node):
                 view = module.graph.call_method("view_as", (source, source))
             node.replace_input_with(source, view)
-    module.recompile()
 
 
 def _is_batch_norm(module: fx.GraphModule, node: fx.Node) -> bool:
@@ -146,7 +141,6 @@ def flatten_cats(module: fx.GraphModule) -> None:
             inner = node.args[0]
             graph.erase_node(node)
             graph.erase_node(inner)
-    module.recompile()
 
 
 def _reshaped_parts(graph: fx.Graph, node: fx.Node) -> list[fx.Node]:

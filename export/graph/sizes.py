@@ -304,6 +304,8 @@ class Run(fx.Interpreter):
         self.before = 0
         self.guessed: list[Any] = []
         self._mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=self.sizes.symbols)
+        # Each node is run once: keeping its result for equal calls takes more time than they do.
+        self._mode.cache_enabled = False
         with self._mode:
             self._arguments = example(self.sizes)
 

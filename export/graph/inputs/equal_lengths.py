@@ -74,6 +74,7 @@ class _Run(Run):
         super().__init__(root, found.graph, example, widths)
         self._groups = groups
         self._features = found.features
+        self._own = {node for calls in found.calls.values() for call in calls for node in call.own}
         self._ids: dict[Feature, Any] = {}
         # The nodes of lookups' rows, and of the lengths and offsets beside them, by feature.
         self._rows: dict[fx.Node, Feature] = {}
@@ -89,7 +90,7 @@ class _Run(Run):
     def find(self) -> bool:
         """Unite the groups of the first two features that must have equal lengths; return whether there are two."""
         failed: set[fx.Node] = set()
-        for node in self.graph.nodes:
+        for node in self._behind_ids():
             if failed.intersection(node.all_input_nodes):
                 failed.add(node)
                 continue
@@ -102,6 +103,17 @@ class _Run(Run):
             if self._unite_of_bags(node):
                 return True
         return False
+
+    def _behind_ids(self) -> list[fx.Node]:
+        """Return what the model makes of IDs and of their rows, in order: no other sizes follow from their number."""
+        ids = {node for node in self.graph.nodes if self._input(node, "values") or self._input(node, "weights")}
+        found = ids | set(self._rows)
+        behind = []
+        for node in self.graph.nodes:
+            if node not in found and node not in self._own and not found.isdisjoint(node.all_input_nodes):
+                found.add(node)
+                behind.append(node)
+        return behind
 
     def run_node(self, n: fx.Node) -> Any:
         """Run a node; the inputs and the rows of a feature have as many IDs as the feature."""

@@ -110,6 +110,7 @@ def bounded(call: Call) -> torch.jit.ScriptModule:
     for node in traced.graph.nodes:
         node.type = None  # names of types that TorchScript does not know
     bound_bags(traced, module)
+    traced.recompile()
     return torchscript.script(traced.eval())
 
 

@@ -107,6 +107,7 @@ class Wrapped(nn.Module):
 def test_a_cat_of_a_cat(case: Case, num_cats: int, num_vectors: int) -> None:
     module = fx.symbolic_trace(Wrapped(case))
     flatten_cats(module)
+    module.recompile()
     module.graph.lint()
     assert sum(node.target is torch.cat for node in module.graph.nodes) == num_cats
     good, bad = torch.tensor([1]), torch.tensor([7])
