@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from export.graph.inputs.nodes import descendants
 from export.graph.passes import is_pure, without_unused
 from recsys.artifact.cuda_graphs import ON_DEVICE, TO_SEND
 
@@ -55,7 +56,7 @@ class _Halves:
         self._module = module
         self._devices = devices
         self._copy = copy
-        self._behind = _descendants(copy)
+        self._behind = set(descendants(module.graph, [copy]))
         packed: Any = copy.args[0]
         # torch.cat of tensor.reshape(-1) as torch.int32.
         self._sent: list[fx.Node] = [word.args[0].args[0] for word in packed.args[0]]
@@ -126,16 +127,6 @@ class _Halves:
         return fx.GraphModule(self._module, graph)
 
 
-def _descendants(node: fx.Node) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    waiting = [node]
-    while waiting:
-        users = set(waiting.pop().users) - found
-        found |= users
-        waiting += users
-    return found
-
-
 def _received(copy: fx.Node) -> Iterator[tuple[fx.Node, int]]:
     """Yield the nodes of the parts on the device, in their types and shapes, and their numbers."""
     [on_device] = copy.users
@@ -150,7 +141,7 @@ def _back_in_host_memory(module: fx.GraphModule, behind: set[fx.Node]) -> set[fx
     """Return the copies of the outputs, and all behind them."""
     copies = [n for n in behind if n.target == "to" and n.args[1:] in (("cpu",), (torch.device("cpu"),))]
     output = next(node for node in module.graph.nodes if node.op == "output")
-    return {output, *copies, *(node for copy in copies for node in _descendants(copy))}
+    return {output, *copies, *descendants(module.graph, copies)}
 
 
 def _is_int(node: fx.Node) -> bool:

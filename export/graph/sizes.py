@@ -29,6 +29,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import DimDynamic, GuardOnDataDependentSymNode, ShapeEnv
 
 from export.graph.inputs.computed import checked_ids
+from export.graph.inputs.nodes import descendants, input_name
 
 _shape_config: Any = torch.fx.experimental._config
 #: In the place of what differs between batches, or follows from numbers in tensors.
@@ -199,8 +200,9 @@ class Sizes:
             graph: The trace; None if it failed, perhaps because a width was not what the model's code expects.
             arguments: The dense arguments.
         """
-        while graph is not None and any(name not in self.widths for name in arguments):
-            if not self._learn_from(graph):
+        while graph is not None:
+            unknown = [name for name in arguments if name not in self.widths]
+            if not unknown or not self._learn_from(graph, unknown):
                 break
         if graph is None and len(self.widths) == self._num_told:
             for sizes, expression in reversed(self._guessed):
@@ -210,11 +212,11 @@ class Sizes:
                     break
         return bool(self._guessed) and len(self.widths) > self._num_told
 
-    def _learn_from(self, graph: fx.Graph) -> bool:
-        """Learn a width from the first operation that tells one; return whether there is one."""
+    def _learn_from(self, graph: fx.Graph, unknown: Sequence[str]) -> bool:
+        """Learn a width from the first operation that tells one of the unknown; return whether there is one."""
         run = self._new_run(graph)
         failed: set[fx.Node] = set()
-        for node in graph.nodes:
+        for node in descendants(graph, [node for node in graph.nodes if input_name(node) in unknown]):
             if failed.intersection(node.all_input_nodes):
                 failed.add(node)
                 continue

@@ -16,7 +16,8 @@ import sympy
 import torch
 from torch import Tensor, fx, nn
 
-from export.graph.inputs.features import BETWEEN, Found, input_name
+from export.graph.inputs.features import BETWEEN, Found
+from export.graph.inputs.nodes import descendants, input_name
 from export.graph.jagged_operators import bags_of
 from export.graph.sizes import Example, Run
 from recsys.jagged.tensor import JaggedTensor
@@ -106,14 +107,10 @@ class _Run(Run):
 
     def _behind_ids(self) -> list[fx.Node]:
         """Return what the model makes of IDs and of their rows, in order: no other sizes follow from their number."""
-        ids = {node for node in self.graph.nodes if self._input(node, "values") or self._input(node, "weights")}
-        found = ids | set(self._rows)
-        behind = []
-        for node in self.graph.nodes:
-            if node not in found and node not in self._own and not found.isdisjoint(node.all_input_nodes):
-                found.add(node)
-                behind.append(node)
-        return behind
+        ids = [
+            node for node in self.graph.nodes if self._input(node, "values") or self._input(node, "weights")
+        ]
+        return descendants(self.graph, [*ids, *self._rows], without=self._own)
 
     def run_node(self, n: fx.Node) -> Any:
         """Run a node; the inputs and the rows of a feature have as many IDs as the feature."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from export.graph.inputs.nodes import input_name
 from export.graph.place import is_of_model
 from export.graph.sizes import BatchSizes, Sizes
 from export.graph.tracing import trace
@@ -474,14 +475,6 @@ def _sources(nodes: Iterable[fx.Node], stops: set[fx.Node]) -> set[tuple[str, st
             found.add((argument, kind, feature))
         waiting += node.all_input_nodes
     return found
-
-
-def input_name(node: fx.Node) -> str | None:
-    """Return the name under which a node takes an input from the root's argument; that of a dense one is its own."""
-    if node.op != "call_function" or len(node.args) != 2 or not isinstance(node.args[1], str):
-        return None
-    source = node.args[0]
-    return node.args[1] if isinstance(source, fx.Node) and source.op == "placeholder" else None
 
 
 def nodes_in(output: Any) -> list[fx.Node]:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from export.graph.inputs.features import BETWEEN, Call, Found, input_name, nodes_in
+from export.graph.inputs.features import BETWEEN, Call, Found, nodes_in
+from export.graph.inputs.nodes import input_name
 from export.graph.tree import exchanged
 from recsys.configs import embedding_names, tables_with
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, FloatCollection
