@@ -290,6 +290,7 @@ std::int64_t Executor::ShareOf(BatchPolicy::State state) const {
   // The caller was idle until now, and a waking thread already has its slot.
   const int num_idle = static_cast<int>(max_threads()) - policy_.num_running() - 1;
   state.num_free = std::clamp(slots_.num_free() + (is_waking_ ? 1 : 0), 0, std::max(num_idle, 0));
+  state.has_light_client = queue_.HasLightClient(state.now_s);
   return policy_.ShareOf(state);
 }
 

@@ -63,6 +63,7 @@ class WireCall : public Timed, public std::enable_shared_from_this<WireCall> {
   void Over();
 
   int stream_id() const { return origin_.stream_id; }
+  std::uint64_t connection_number() const { return origin_.connection_number; }
   double deadline_s() const { return origin_.deadline_s; }
   const RequestHeaders& headers() const { return origin_.headers; }
 
@@ -91,7 +92,6 @@ class WireCall : public Timed, public std::enable_shared_from_this<WireCall> {
  protected:
   /// Null once the call is over.
   Connection* connection() const { return origin_.connection; }
-  std::uint64_t NumberOfConnection() const { return origin_.connection_number; }
   const Method* method_of_port() const { return origin_.method; }
   // Any thread.
   Outbox& outbox() const { return *origin_.outbox; }
@@ -119,7 +119,7 @@ class HandledCall : public Seen, public WireCall {
   }
   double deadline_s() const override { return WireCall::deadline_s(); }
   std::string peer() const override { return PeerText(); }
-  std::uint64_t connection_number() const override { return NumberOfConnection(); }
+  std::uint64_t connection_number() const override { return WireCall::connection_number(); }
   std::string_view method() const override { return headers().path(); }
 };
 

@@ -13,8 +13,10 @@
 namespace recsys::http2 {
 namespace {
 
-// Calls, and messages of streams, that a turn begins at most.
+// Calls, and messages of streams, that a turn begins at most; and once the loop's round has taken
+// long, so that many connections with much input do not delay the next round.
 constexpr int kTurnCalls = 32;
+constexpr int kLateTurnCalls = 2;
 // How much of the input is read at a time while a backlog is left.
 constexpr std::size_t kBacklogReadBytes = 4 << 10;
 // Share of a connection's bound on memory that is left when it gets no new calls.
@@ -96,7 +98,10 @@ bool Connection::ReadInTurn() {
   return socket_.has_pending() || (had_unread && num_read == asked) || !unfinished_turns_.empty();
 }
 
-bool Connection::IsTurnOver() const { return num_turn_calls_ >= kTurnCalls; }
+bool Connection::IsTurnOver() const {
+  return num_turn_calls_ >= kTurnCalls ||
+         (num_turn_calls_ >= kLateTurnCalls && loop_->IsRoundLong());
+}
 
 void Connection::KeepUnread(std::string_view data) {
   unread_.assign(data);

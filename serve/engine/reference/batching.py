@@ -10,6 +10,9 @@ smallest ``enqueued_s + level * priority_window``. So a later, more urgent reque
 one window per level before it, and nothing starves: after that time a request is not overtaken any more. Clients,
 which are connections, take turns by rows (serve/engine/reference/fair_order.py).
 
+**Light clients.** Batches are short for a while after a client with little has come behind more than a batch of the
+others' requests (serve/engine/reference/policy.py): it waits for those that run.
+
 **A full queue.** It refuses a request, unless another client has more waiting even without the room that is needed:
 then the last requests of the client with the most are pushed out for it.
 
@@ -46,6 +49,9 @@ _MEMORY = 0.9
 FIRST_RETRY_MS = 100
 #: Upper bound of the hint, so that an estimate made under overload does not keep clients away for long.
 MAX_RETRY_MS = 60_000
+# A light client has at most this share of what the others have on average, and is remembered for so long.
+_LIGHT_SHARE = 8
+_LIGHT_S = 1.0
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T", bound="Pending")
 
@@ -249,6 +255,7 @@ class BatchQueue(Generic[T]):
         self._dropped: list[T] = []
         self._pushed_out: PushedOut[T] | None = None
         self._rate = DrainRate(("rows", "IDs", "bytes"))
+        self._light_until_s = -math.inf
         self.num_rows = 0
         self.num_ids = 0
         self.num_bytes = 0
@@ -277,12 +284,24 @@ class BatchQueue(Generic[T]):
                 raise QueueFullError(*self._full(*lacking, now_s))
         pending.enqueued_s = now_s
         pending.level = pending.priority + self._is_huge(pending)
+        self._note_light_client(pending, now_s)
         self._waiting[pending] = None
         self._order.join(pending, now_s)
         if pending.deadline_s is not None:
             self._deadlines.add(pending, pending.deadline_s + self._clock.behind_s)
         self._count(pending, 1)
         return self._report()
+
+    def has_light_client(self) -> bool:
+        """Return whether a client with little has lately put a request behind more than a batch of others' requests."""
+        return self._clock.now_s() < self._light_until_s
+
+    def _note_light_client(self, pending: T, now_s: float) -> None:
+        if self.num_rows < self._limits.max_batch_rows:
+            return
+        own = self._order.waiting(pending.client, "rows") + _rows(pending)
+        if _LIGHT_SHARE * own * self._order.num_waiting_clients <= self.num_rows:
+            self._light_until_s = now_s + _LIGHT_S
 
     def pushed_out(self) -> PushedOut[T] | None:
         """Return the requests that the last ``put`` has pushed out, once; None for none. The caller answers them."""

@@ -31,6 +31,10 @@ _FORGET = 0.002
 _MOST_SLOWDOWN = 8.0
 # Time to wake an executor: a condition variable, and a switch of the interpreter's lock.
 _WAKE_S = 100e-6
+# Expected duration of a batch for which a light client may wait, in seconds and as a multiple of a batch's fixed
+# cost: longer ones compute a few percent more rows a second.
+_LONGEST_BATCH_S = 1e-3
+_MOST_FIXED_COSTS = 16.0
 # A batch is checked again when it takes longer than expected by a quarter and by this.
 _LOOK_AGAIN_S = 1e-3
 
@@ -138,23 +142,32 @@ class BatchPolicy:
         lost_s = (self.slowdown - 1) * (alone_s + min(remaining_s, alone_s))
         return (0.0 if is_awake else _WAKE_S) + lost_s < remaining_s
 
-    def share(self, num_rows: int, num_ids: int, num_free: int) -> int:
+    def share(self, num_rows: int, num_ids: int, num_free: int, *, is_short: bool = False) -> int:
         """Return the maximum rows of the next batch, so that free executors get their share.
 
         Args:
             num_rows: rows that wait.
             num_ids: IDs that wait.
             num_free: executors that may start besides the calling one.
+            is_short: whether the batch should be over before long, because light clients wait for it.
         """
+        if not self.costs.is_known:
+            return num_rows
+        fixed_s = self.costs.fixed_s
+        work_s = self.costs.seconds(num_rows, num_ids) - fixed_s
+        num = self._num_shares(work_s, num_free)
+        if is_short:
+            num = max(num, work_s / max(_LONGEST_BATCH_S, _MOST_FIXED_COSTS * fixed_s))
+        return math.ceil(num_rows / num)
+
+    def _num_shares(self, work_s: float, num_free: int) -> float:
+        """Return how many executors share requests that take ``work_s``."""
         fixed_s = self.costs.fixed_s
         least_s = (fixed_s + _WAKE_S) * self.slowdown
-        work_s = self.costs.seconds(num_rows, num_ids) - fixed_s
-        if not self.costs.is_known or num_free <= 0 or work_s < 2 * least_s:
-            return num_rows
+        if num_free <= 0 or work_s < 2 * least_s:
+            return 1.0
         num = min(num_free + 1, work_s // least_s)
-        if (2 - self.slowdown) * (fixed_s + work_s / num) < _WAKE_S:
-            return num_rows
-        return math.ceil(num_rows / num)
+        return 1.0 if (2 - self.slowdown) * (fixed_s + work_s / num) < _WAKE_S else num
 
     def looks_again_s(self, now_s: float) -> float:
         """Return when to check again the requests that were left to the running batches."""

@@ -8,6 +8,11 @@
 namespace recsys {
 namespace {
 
+// A light client has at most this share of what the others have on average, and is remembered for
+// so long.
+constexpr std::int64_t kLightShare = 8;
+constexpr double kLightS = 1.0;
+
 /// Returns the room a request takes in the queue: rows, IDs, bytes.
 Amounts AmountsOf(const Request& request) {
   const CheckedRequest& checked = request.checked;
@@ -58,6 +63,7 @@ std::optional<BatchQueue::Full> BatchQueue::Put(const std::shared_ptr<Request>& 
   request->self = request;
   request->enqueued_s = now_s;
   request->level = static_cast<int>(request->priority) + (IsHuge(*request) ? 1 : 0);
+  NoteLightClient(*request, amounts, now_s);
   Join(*request, now_s);
   return std::nullopt;
 }
@@ -139,6 +145,16 @@ bool BatchQueue::PushOut(const Request& request, double now_s, PushedOut* pushed
     pushed_out->requests.push_back(Leave(*heaviest->waiting.Last(), now_s));
   }
   return true;
+}
+
+void BatchQueue::NoteLightClient(const Request& request, const Amounts& amounts, double now_s) {
+  if (num_rows() < limits_.max_batch_rows) return;
+  constexpr auto kRows = static_cast<std::size_t>(Amount::kRows);
+  const std::int64_t own = order_.AmountsOf(request.client)[kRows] + amounts[kRows];
+  const auto num_others = static_cast<double>(order_.num_waiting_clients());
+  if (static_cast<double>(kLightShare * own) * num_others <= static_cast<double>(num_rows())) {
+    light_until_s_ = now_s + kLightS;
+  }
 }
 
 void BatchQueue::Join(Request& request, double now_s) {

@@ -109,6 +109,9 @@ class BatchQueue {
   void Take(Requests* batch, Requests* expired,
             std::int64_t enough_rows = std::numeric_limits<std::int64_t>::max());
 
+  /// Whether a client that had little waiting has lately put a request behind a batch and more of
+  /// clients that had much. The time is one on the given clock.
+  bool HasLightClient(double now_s) const { return now_s + clock_.behind_s() < light_until_s_; }
   bool is_idle() const { return num_requests_ == 0; }
   /// Whether a batch may wait to be filled.
   bool has_delay() const { return delay_s_ > 0; }
@@ -131,6 +134,7 @@ class BatchQueue {
   bool IsHuge(const Request& request) const;
   /// Makes room for a client's request, if that is fair; returns false if it is not.
   bool PushOut(const Request& request, double now_s, PushedOut* pushed_out);
+  void NoteLightClient(const Request& request, const Amounts& amounts, double now_s);
   void Join(Request& request, double now_s);
   std::shared_ptr<Request> Leave(Request& request, double now_s, bool is_served = false);
   void Expire(double now_s, Requests* expired);
@@ -148,6 +152,7 @@ class BatchQueue {
   DrainRate rate_;
   Amounts waiting_{};
   std::int64_t num_requests_ = 0;
+  double light_until_s_ = -std::numeric_limits<double>::infinity();
 };
 
 }  // namespace recsys

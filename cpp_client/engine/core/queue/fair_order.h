@@ -77,6 +77,7 @@ class FairOrder {
   /// Returns the client of which most waits; null if none waits. Looks at all that wait.
   const QueueClient* Heaviest(Amount amount) const;
   std::size_t num_clients() const { return clients_.size(); }
+  std::size_t num_waiting_clients() const { return clients_.size() - num_idle_; }
 
  private:
   /// The clients whose next request has one level: a heap, the earliest start first.

@@ -44,6 +44,10 @@ constexpr double kRateS = 5e-3;
 // Requests that may be expected while a batch runs in the polling thread. A single client that
 // waits for each answer sends fewer than one.
 constexpr double kFewArrivals = 1.2;
+// Expected duration of a batch for which a light client may wait, in seconds and as a multiple of a
+// batch's fixed cost: longer ones compute a few percent more rows a second.
+constexpr double kLongestBatchS = 1e-3;
+constexpr double kMostFixedCosts = 16.0;
 // A batch is checked again when it takes a quarter plus this longer than expected: the polling
 // thread's timers have a resolution of milliseconds.
 constexpr double kLookAgainS = 1e-3;
@@ -131,14 +135,22 @@ double BatchPolicy::WorthwhileS() const {
 
 std::int64_t BatchPolicy::ShareOf(const State& state) const {
   const std::int64_t rows = std::max<std::int64_t>(state.waiting.num_rows, 1);
-  const double least_s = WorthwhileS();
+  if (!costs_.is_known()) return rows;
   const double work_s = costs_.SecondsOf(state.waiting) - costs_.fixed_s();
-  if (!costs_.is_known() || state.num_free <= 0 || work_s < 2 * least_s) return rows;
+  double num = NumShares(state, work_s);
+  if (state.has_light_client) {
+    num = std::max(num, work_s / std::max(kLongestBatchS, kMostFixedCosts * costs_.fixed_s()));
+  }
+  return static_cast<std::int64_t>(std::ceil(static_cast<double>(rows) / num));
+}
+
+double BatchPolicy::NumShares(const State& state, double work_s) const {
+  const double least_s = WorthwhileS();
+  if (state.num_free <= 0 || work_s < 2 * least_s) return 1;
   const double num =
       std::min(static_cast<double>(state.num_free) + 1, std::floor(work_s / least_s));
   // If concurrency takes so much longer that the other executors would not be started after all.
-  if (wake_s_ > (2 - slowdown_) * (costs_.fixed_s() + work_s / num)) return rows;
-  return static_cast<std::int64_t>(std::ceil(static_cast<double>(rows) / num));
+  return wake_s_ > (2 - slowdown_) * (costs_.fixed_s() + work_s / num) ? 1 : num;
 }
 
 double BatchPolicy::RemainingS(double now_s) const {

@@ -70,6 +70,8 @@ class BatchPolicy {
     bool may_run_here = false;
     /// Executors that may start in addition to the running ones.
     int num_free = 0;
+    /// Whether a client with little to compute has come lately to others with much.
+    bool has_light_client = false;
   };
 
   /// Notes that a request has arrived.
@@ -80,7 +82,8 @@ class BatchPolicy {
   /// them to the other running executors.
   bool GoesOn(const State& state) const;
   /// Returns at most how many of the waiting rows the next batch takes, so that free executors get
-  /// a share: one each, as long as a share is much more work than starting its executor.
+  /// a share: one each, as long as a share is much more work than starting its executor. And so
+  /// that it is over before long if there is a light client, which waits for the batches that run.
   std::int64_t ShareOf(const State& state) const;
   /// Returns when the running batches should be over; if they are not, the requests left to them
   /// should be looked at again.
@@ -117,6 +120,8 @@ class BatchPolicy {
 
   /// Minimum duration of a batch that is worth another executor.
   double WorthwhileS() const;
+  /// How many executors share the waiting requests, which take so long.
+  double NumShares(const State& state, double work_s) const;
   bool IsForHere(const State& state) const;
   /// Current rate of requests per second.
   double RateAt(double now_s) const;

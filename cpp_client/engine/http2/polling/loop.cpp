@@ -104,6 +104,8 @@ void Loop::Open(FileHandle file) {
   if (port_->is_draining) opened.Drain();
 }
 
+bool Loop::IsRoundLong() const { return MonotonicSeconds() - now_s_ > kBacklogS; }
+
 void Loop::CloseForMemory(std::int64_t id) {
   if (Connection* const connection = Find(id)) connection->CloseFor(Abuse::kMemory);
 }
@@ -114,7 +116,7 @@ Connection* Loop::Find(std::int64_t id) {
 }
 
 double Loop::PatienceS(const PollingTurn& turn) {
-  const bool has_work = !backlog_.empty() || !unflushed_.empty() || posted_at_ < posted_.size();
+  const bool has_work = !backlog_.empty() || !unflushed_.empty() || !posted_before_.is_empty();
   if (has_work || !outbox_->Sleep()) return 0;
   return std::min(timers_.next_s() - MonotonicSeconds(), turn.WaitS());
 }
@@ -193,14 +195,8 @@ void Loop::RunTasks() {
 }
 
 void Loop::DeliverPosted(std::size_t at_most) {
-  if (posted_at_ == posted_.size()) {
-    posted_.clear();
-    posted_at_ = 0;
-    outbox_->TakeCalls(&posted_);
-  }
-  const std::size_t end = posted_at_ + std::min(at_most, posted_.size() - posted_at_);
-  // Released at once: a call may hold much memory.
-  while (posted_at_ < end) std::exchange(posted_[posted_at_++], nullptr)->Deliver();
+  outbox_->TakeCalls(&posted_);
+  posted_before_.Deliver(&posted_, at_most);
 }
 
 void Loop::FlushDirty() {

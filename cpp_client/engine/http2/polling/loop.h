@@ -15,6 +15,7 @@
 
 #include "engine/http2/connection.h"
 #include "engine/http2/polling/outbox.h"
+#include "engine/http2/polling/posted_calls.h"
 #include "engine/http2/polling/timers.h"
 #include "engine/http2/port_state.h"
 
@@ -53,6 +54,8 @@ class Loop {
   PortState& port() { return *port_; }
   /// Time at the beginning of this round of events.
   double now_s() const { return now_s_; }
+  /// Whether this round has taken so long that turns should be short.
+  bool IsRoundLong() const;
   /// Read buffer shared by the connections.
   std::vector<char>& buffer() { return buffer_; }
   /// Schedules the connection to be flushed and checked at the end of this round.
@@ -99,9 +102,9 @@ class Loop {
   std::vector<std::int64_t> dirty_;
   std::vector<std::int64_t> unflushed_;
   std::deque<std::int64_t> backlog_;
-  /// Calls with answers, from `posted_at_` on.
+  /// Calls with answers: just posted, and those that were posted before.
   std::vector<std::shared_ptr<WireCall>> posted_;
-  std::size_t posted_at_ = 0;
+  PostedCalls<WireCall> posted_before_;
   std::vector<std::function<void()>> tasks_;
   bool is_ending_ = false;
   int logged_error_ = 0;

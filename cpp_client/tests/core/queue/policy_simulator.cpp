@@ -183,8 +183,8 @@ class Simulation {
     state.num_free = NumFree();
     executor->batch = Take(fixed_ == 0 ? policy_.ShareOf(state) : kMostRows);
     const auto rows = static_cast<std::int64_t>(executor->batch.size()) * load_.rows;
-    if (!waiting_.empty()) EndTurn(false);
     executor->number = policy_.Began({rows, 0}, now_s_, policy_.num_running());
+    if (!waiting_.empty()) EndTurn(false);
     run_.most_executors = std::max(run_.most_executors, policy_.num_running());
     executor->thread = {BatchS(rows), [this, executor] {
                           policy_.Ended(executor->number, now_s_, policy_.num_running() - 1);

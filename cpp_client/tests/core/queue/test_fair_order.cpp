@@ -61,6 +61,23 @@ TEST_F(FairOrderTest, ALightNeighbourWaitsForOneTurn) {
   EXPECT_EQ(Take().front(), "c0");
 }
 
+TEST_F(FairOrderTest, AClientWithLittleThatComesBehindMuchIsNoticedForAWhile) {
+  PutMany('a', 20);
+  EXPECT_FALSE(queue_.HasLightClient(now_s_));
+  PutMany('b', 1);
+  EXPECT_TRUE(queue_.HasLightClient(now_s_));
+  now_s_ = 1.5;
+  EXPECT_FALSE(queue_.HasLightClient(now_s_));
+  // What it has now is more than a share; nor is there a light client where less waits.
+  PutMany('b', 2);
+  EXPECT_FALSE(queue_.HasLightClient(now_s_));
+  while (!Take().empty()) {
+  }
+  PutMany('a', 9);
+  PutMany('c', 1);
+  EXPECT_FALSE(queue_.HasLightClient(now_s_));
+}
+
 TEST_F(FairOrderTest, RowsCountNotRequests) {
   PutMany('a', 3, 4);
   PutMany('b', 8, 1);

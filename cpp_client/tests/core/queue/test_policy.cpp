@@ -31,7 +31,7 @@ BatchPolicy Known() {
 }
 
 BatchPolicy::State At(double now_s, std::int64_t rows, int num_free, bool may_run_here = false) {
-  return {now_s, RowsOf(rows), may_run_here, num_free};
+  return {now_s, RowsOf(rows), may_run_here, num_free, false};
 }
 
 TEST(BatchCosts, LearnFixedRowsAndIdsFromMixedBatches) {
@@ -181,6 +181,29 @@ TEST(BatchPolicy, FreeExecutorsShareWhatWaits) {
   EXPECT_EQ(policy.ShareOf(At(0, 8, 3)), 8);
   // Enough for three, not for eight.
   EXPECT_GT(policy.ShareOf(At(0, 24, 7)), 5);
+}
+
+TEST(BatchPolicy, ABatchIsOverBeforeLongIfThereIsALightClient) {
+  const BatchPolicy policy = Known();
+  EXPECT_EQ(policy.ShareOf(At(0, 256, 0)), 256);
+  BatchPolicy::State state = At(0, 256, 0);
+  state.has_light_client = true;
+  const std::int64_t most = policy.ShareOf(state);
+  EXPECT_LT(most, 128);
+  // However many wait, and a batch still costs little beside its rows.
+  state.waiting = RowsOf(8'192);
+  EXPECT_NEAR(static_cast<double>(policy.ShareOf(state)), static_cast<double>(most), 1);
+  EXPECT_GT(Linear(RowsOf(most)), 12 * Linear({0, 0}));
+}
+
+TEST(BatchPolicy, ABatchMayBeLongWhereEachHasAHighFixedCost) {
+  BatchPolicy policy;
+  for (int i = 0; i < 200; ++i) {
+    for (const std::int64_t rows : {1, 8, 128}) {
+      policy.costs().Learn({rows, 0}, 1e-3 + 1e-6 * static_cast<double>(rows));
+    }
+  }
+  EXPECT_EQ(policy.ShareOf({0, {8'192, 0}, false, 0, true}), 8'192);
 }
 
 TEST(BatchPolicy, ADroppedBatchTeachesNothing) {

@@ -70,6 +70,23 @@ def test_a_light_neighbour_waits_for_one_turn(clients: Clients) -> None:
     assert clients.take()[0] == "c0"
 
 
+def test_a_client_with_little_that_comes_behind_much_is_noticed_for_a_while(clients: Clients) -> None:
+    clients.put("a", 20)
+    assert not clients.queue.has_light_client()
+    clients.put("b")
+    assert clients.queue.has_light_client()
+    clients.clock.now_s = 1.5
+    assert not clients.queue.has_light_client()
+    # What it has now is more than a share; nor is there a light client where less waits.
+    clients.put("b", 2)
+    assert not clients.queue.has_light_client()
+    while clients.take():
+        pass
+    clients.put("a", 9)
+    clients.put("c")
+    assert not clients.queue.has_light_client()
+
+
 def test_rows_count_not_requests(clients: Clients) -> None:
     clients.put("a", 3, rows=4)
     clients.put("b", 8)

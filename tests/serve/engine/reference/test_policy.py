@@ -93,6 +93,24 @@ def test_free_executors_share_what_waits() -> None:
     assert policy.share(8, 160, 3) == 8
 
 
+def test_a_batch_is_over_before_long_if_there_is_a_light_client() -> None:
+    policy = known()
+    assert policy.share(512, 10240, 0) == 512
+    most = policy.share(512, 10240, 0, is_short=True)
+    assert most < 256
+    # However many wait, and a batch still costs little beside its rows.
+    assert abs(policy.share(8192, 163840, 0, is_short=True) - most) <= 1
+    assert seconds(most, 20 * most) > 12 * seconds(0, 0)
+
+
+def test_a_batch_may_be_long_where_each_has_a_high_fixed_cost() -> None:
+    policy = BatchPolicy()
+    for _ in range(200):
+        for rows in (1, 8, 128):
+            policy.costs.learn(rows, 0, 1e-3 + 1e-6 * rows)
+    assert policy.share(8192, 0, 0, is_short=True) == 8192
+
+
 def test_a_batch_of_expired_requests_teaches_nothing() -> None:
     policy = BatchPolicy()
     for _ in range(10):
