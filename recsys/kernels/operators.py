@@ -111,6 +111,18 @@ def rows_updater() -> Callable[[Any, Tensor], None] | None:
     return updater
 
 
+@functools.cache
+def interaction() -> Callable[[Tensor, Tensor], Tensor] | None:
+    """Return the interaction of a DLRM: ``[B, D]`` and ``[B, F, D]`` to ``[B, D + F (F + 1) / 2]``, without gradients.
+
+    The dense vectors are followed by the products of all pairs of vectors. None if the operators cannot be used.
+    """
+    if _loaded()[0] is None:
+        return None
+    operator: Callable[[Tensor, Tensor], Tensor] = torch.ops.recsys_ops.dot_interaction.default
+    return operator
+
+
 def exchange(frozen: torch.jit.ScriptModule, linear_dtype: str, *, plans: bool = True) -> Exchanged:
     """Exchange operators of a frozen graph, which has not been called yet.
 

@@ -16,8 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
+from recsys.kernels.operators import interaction
 from recsys.managed import ManagedCollisionEmbeddingBagCollection
 from recsys.modules.mlp import MLP
 
@@ -111,12 +113,42 @@ class _PairProducts(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        """Return the gradient of the vectors, ``[B, F + 1, D]``: of each one, the sum over its pairs."""
+        """Return the gradient of the vectors."""
         vectors, places = ctx.saved_tensors
-        num_vectors = vectors.size(1)
-        of_pairs = gradient.index_select(1, places).unflatten(1, (num_vectors, num_vectors))
-        of_pairs.diagonal(dim1=1, dim2=2).zero_()
-        return torch.bmm(of_pairs, vectors), None, None
+        return _gradient_of_pairs(gradient, vectors, places), None, None
+
+
+class _Interaction(torch.autograd.Function):
+    """The dense vector and the products of pairs, by the native operator."""
+
+    @staticmethod
+    def forward(ctx: Any, dense: Tensor, sparse: Tensor, pair_places: Tensor) -> Tensor:
+        """Map ``[B, D]`` and ``[B, F, D]`` to ``[B, D + F (F + 1) / 2]``."""
+        operator = interaction()
+        assert operator is not None
+        ctx.save_for_backward(dense, sparse, pair_places)
+        return operator(dense, sparse)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        """Return the gradients of the dense and of the feature vectors."""
+        dense, sparse, places = ctx.saved_tensors
+        dim = dense.size(1)
+        vectors = torch.cat((dense.unsqueeze(1), sparse), dim=1)
+        of_vectors = _gradient_of_pairs(gradient.narrow(1, dim, gradient.size(1) - dim), vectors, places)
+        return (
+            of_vectors.select(1, 0) + gradient.narrow(1, 0, dim),
+            of_vectors.narrow(1, 1, sparse.size(1)),
+            None,
+        )
+
+
+def _gradient_of_pairs(gradient: Tensor, vectors: Tensor, places: Tensor) -> Tensor:
+    """Return the gradient of the vectors, ``[B, F + 1, D]``: of each one, the sum over its pairs."""
+    num_vectors = vectors.size(1)
+    of_pairs = gradient.index_select(1, places).unflatten(1, (num_vectors, num_vectors))
+    of_pairs.diagonal(dim1=1, dim2=2).zero_()
+    return torch.bmm(of_pairs, vectors)
 
 
 class InteractionArch(nn.Module):
@@ -155,13 +187,21 @@ class InteractionArch(nn.Module):
         """
         if self.F <= 0:
             return dense_features
+        is_trained = not torch.jit.is_scripting() and _is_trained(dense_features, sparse_features)
+        if is_trained and _has_operator(dense_features, sparse_features):
+            return self._native(dense_features, sparse_features)
         vectors = torch.cat((dense_features.unsqueeze(1), sparse_features), dim=1)
-        if not torch.jit.is_scripting() and _is_trained(vectors):
+        if is_trained:
             pairs = self._pairs_to_train(vectors)
         else:
             products = torch.bmm(vectors, vectors.transpose(1, 2))
             pairs = products.reshape(-1, (self.F + 1) ** 2).index_select(1, self.pair_indices)
         return torch.cat((dense_features, pairs), dim=1)
+
+    @torch.jit.unused
+    def _native(self, dense_features: Tensor, sparse_features: Tensor) -> Tensor:
+        result: Tensor = _Interaction.apply(dense_features, sparse_features, self.pair_places)  # type: ignore[no-untyped-call]
+        return result
 
     @torch.jit.unused
     def _pairs_to_train(self, vectors: Tensor) -> Tensor:
@@ -170,10 +210,21 @@ class InteractionArch(nn.Module):
 
 
 @torch.jit.unused
-def _is_trained(vectors: Tensor) -> bool:
+def _is_trained(dense: Tensor, sparse: Tensor) -> bool:
     """Return whether vectors get a gradient, and are no part of a graph that is traced."""
-    is_traced = not isinstance(vectors, Tensor) or torch.jit.is_tracing() or torch.compiler.is_compiling()
-    return not is_traced and torch.is_grad_enabled() and vectors.requires_grad
+    are_tensors = isinstance(dense, Tensor) and isinstance(sparse, Tensor)
+    is_traced = not are_tensors or torch.jit.is_tracing() or torch.compiler.is_compiling()
+    return not is_traced and torch.is_grad_enabled() and (dense.requires_grad or sparse.requires_grad)
+
+
+@torch.jit.unused
+def _has_operator(dense: Tensor, sparse: Tensor) -> bool:
+    """Return whether the native operator multiplies vectors: float32 in host memory, in no function transform."""
+    fits = all(
+        part.device.type == "cpu" and part.dtype is torch.float32 and not is_functorch_wrapped_tensor(part)
+        for part in (dense, sparse)
+    )
+    return fits and not torch.is_autocast_enabled("cpu") and interaction() is not None
 
 
 class OverArch(nn.Module):

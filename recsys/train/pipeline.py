@@ -15,7 +15,7 @@ import copy
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Generic, TypeVar, cast
 
 import torch
@@ -265,10 +265,9 @@ class TrainPipelineSparseDist(TrainPipeline[In, Out]):
         return result
 
 
-@contextmanager
-def _on(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    with torch.cuda.stream(stream):  # for None, nothing
-        yield
+def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    # torch's context for no stream asks for the devices, each time.
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:

@@ -19,7 +19,7 @@ from torch import distributed as dist
 
 from recsys.ops import fbgemm, lengths_to_offsets
 from recsys.sharding.plan.layout import REPLICATED, Layout
-from recsys.sharding.transport.awaitable import Awaitable, Deferred
+from recsys.sharding.transport.awaitable import Awaitable, Deferred, NoWait
 from recsys.sharding.transport.exchange import AllToAll
 from recsys.sharding.transport.inputs import DistInput, GroupInput, Routed
 
@@ -113,6 +113,8 @@ class GroupDist:
         strides = batch.strides
         per_slot = _sums(batch.routed.lengths, batch.slot_strides)
         uniform = len(set(strides)) == 1
+        if self._world_size == 1:
+            return self._alone(batch, per_slot, uniform=uniform)
         numbers = []
         for rank in range(self._world_size):
             start, end = self._bounds[rank + 1], self._bounds[rank + 2]
@@ -131,6 +133,23 @@ class GroupDist:
             return self._send(batch, per_slot, batch_sizes, slot_batches, arrived)
 
         return Deferred(read)
+
+    def _alone(
+        self, batch: RoutedBatch, per_slot: list[int], *, uniform: bool
+    ) -> Awaitable[Awaitable[DistInput]]:
+        """Return the inputs of the only rank, which has all IDs already."""
+        routed, first = batch.routed, self._bounds[1]
+        own_strides, arrived = batch.slot_strides[first:], per_slot[first:]
+        at_length, at_value = sum(batch.slot_strides[:first]), sum(per_slot[:first])
+        received = Routed(
+            lengths=self._moved(routed.lengths[at_length:]),
+            values=self._moved(routed.values[at_value:]),
+            weights=None if routed.weights is None else self._moved(routed.weights[at_value:]),
+            restore=[],
+        )
+        slot_batches = None if uniform else [[stride] for stride in own_strides]
+        inputs = self._inputs(batch, per_slot, received, batch.strides[:1], slot_batches, [arrived])
+        return NoWait(NoWait(inputs))
 
     def _tell(self, numbers: list[int], sizes: list[int], own: int) -> AllToAll:
         message = torch.tensor(numbers, dtype=torch.int64)
@@ -186,21 +205,32 @@ class GroupDist:
                 weights=_floats(torch.cat(pieces[2::step])) if weighted else None,
                 restore=[],
             )
-            groups = self._home_inputs(routed, slot_strides, per_slot, slot_batches is not None)
-            groups += self._own_inputs(received, batch_sizes, slot_batches, arrived)
-            return RankInput(
-                groups=groups,
-                lengths=self._moved(batch.lengths),
-                restore=[self._moved(back) for back in routed.restore],
-                batch_sizes=batch_sizes if slot_batches is None else None,
-                slot_batch_sizes=slot_batches,
-                arrived=arrived,
-                sent=per_slot,
-                strides=batch.strides,
-                inverse=None if batch.inverse is None else self._moved(batch.inverse),
-            )
+            return self._inputs(batch, per_slot, received, batch_sizes, slot_batches, arrived)
 
         return Deferred(receive)
+
+    def _inputs(
+        self,
+        batch: RoutedBatch,
+        per_slot: list[int],
+        received: Routed,
+        batch_sizes: list[int],
+        slot_batches: list[list[int]] | None,
+        arrived: list[list[int]],
+    ) -> RankInput:
+        groups = self._home_inputs(batch.routed, batch.slot_strides, per_slot, slot_batches is not None)
+        groups += self._own_inputs(received, batch_sizes, slot_batches, arrived)
+        return RankInput(
+            groups=groups,
+            lengths=self._moved(batch.lengths),
+            restore=[self._moved(back) for back in batch.routed.restore],
+            batch_sizes=batch_sizes if slot_batches is None else None,
+            slot_batch_sizes=slot_batches,
+            arrived=arrived,
+            sent=per_slot,
+            strides=batch.strides,
+            inverse=None if batch.inverse is None else self._moved(batch.inverse),
+        )
 
     def _moved(self, tensor: Tensor) -> Tensor:
         """Copy to this rank's device, from page-locked memory so that the copy is asynchronous."""

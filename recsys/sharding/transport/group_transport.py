@@ -90,7 +90,12 @@ class GroupTransport(nn.Module):
     def input_dist(self, checked: CheckedIds) -> Awaitable[Awaitable[DistInput]]:
         """Route IDs and send them; the first wait reads sizes, the second receives the IDs."""
         num_pairs = len(self._layout.pairs)
-        routed: Routed = self.router(checked.lengths, checked.values, checked.weights)
+        if self.router.in_order:
+            routed = Routed(
+                lengths=checked.lengths, values=checked.values, weights=checked.weights, restore=[]
+            )
+        else:
+            routed = self.router(checked.lengths, checked.values, checked.weights)
         widest = checked.lengths.size(0) // num_pairs
         strides = checked.strides or [widest] * num_pairs
         slot_strides = [strides[pair] for pair in self._slot_pairs]
@@ -119,6 +124,8 @@ class GroupTransport(nn.Module):
             variable = VariableExchange(self._layout, self._rank, inputs, self._group, self._dtypes)
             pending = variable.start(own, self._device)
             return Deferred(lambda: variable.finish(pending, home))
+        if self._columns.are_one_output and self._dtypes == CommsConfig().dtypes:
+            return Deferred(lambda: own[0])
         exchange = PooledExchange(self._columns, inputs, self._group, self._dtypes)
         if self._hosts is None:
             token = exchange.start(own, self._device)

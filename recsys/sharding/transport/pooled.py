@@ -79,6 +79,9 @@ class PooledColumns:
             self._append((at, piece.width, tuple(sources), piece.mean_of))
             at += piece.width
         self.total_dim = at
+        # One rank's output of one group, in the order of the pairs: there is nothing to send or to assemble.
+        only = (0, at, (_Source(rank, next(iter(of_rank[rank]), 0), 0),), None)
+        self.are_one_output = world_size == 1 and self.pieces == [only] and self.own_dims == [at]
         self.buffers = Buffers()
         self.num_pairs = len(layout.pairs)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor, PoolingType
+from recsys.kernels.operators import interaction, why_missing
 from recsys.models.dlrm import DLRM, DenseArch, InteractionArch, OverArch, SparseArch
 
 _DIM = 8
@@ -94,6 +95,32 @@ def test_gradients_of_the_interaction_are_autograds(num_features: int) -> None:
     torch.testing.assert_close(gradients(None), gradients(by_autograd))
 
 
+@pytest.mark.parametrize("num_features", [1, 3, 26])
+@pytest.mark.parametrize("is_strided", [False, True])
+def test_the_native_interaction_is_that_of_torch(
+    num_features: int, is_strided: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if interaction() is None:
+        pytest.skip(why_missing())
+    arch = InteractionArch(num_features)
+    given = [torch.randn(70, _DIM), torch.randn(70, num_features, 2 * _DIM)[:, :, :_DIM]]
+    if not is_strided:
+        given[1] = given[1].contiguous()
+    factors = torch.randn(70, arch(*given).size(1))
+
+    def found() -> list[Tensor]:
+        dense, sparse = (part.detach().requires_grad_() for part in given)
+        result = arch(dense, sparse)
+        first = torch.autograd.grad((result * factors).sum(), (dense, sparse), create_graph=True)
+        second = torch.autograd.grad(first[1].square().sum(), (dense, sparse))
+        return [result, *first, *second]
+
+    native = found()
+    assert type(native[0].grad_fn).__name__ == "_InteractionBackward"
+    monkeypatch.setattr("recsys.models.dlrm.interaction", lambda: None)
+    torch.testing.assert_close(found(), native)
+
+
 def test_the_interaction_can_be_differentiated_twice_by_function_and_by_row() -> None:
     arch = InteractionArch(2).double()
     dense = torch.randn(3, _DIM, dtype=torch.float64, requires_grad=True)
@@ -153,9 +180,10 @@ def test_fx_trace_holds_for_every_batch_size(num_rows: int) -> None:
     model = _PlainTensors(_dlrm())
     traced = fx.symbolic_trace(model)
     inputs = _inputs(num_rows)
-    expected = model(*inputs)
-    assert expected.shape == (num_rows, 1)
-    assert torch.equal(traced(*inputs), expected)
+    with torch.no_grad():
+        expected = model(*inputs)
+        assert expected.shape == (num_rows, 1)
+        assert torch.equal(traced(*inputs), expected)
 
 
 def test_the_dense_path_is_compiled_and_keeps_its_names() -> None:
