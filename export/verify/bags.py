@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
+from torch import nn
 
+from export.graph.inputs.binding import Binding
 from export.graph.prepared import PreparedModel
 from export.verify.reference import arguments, float_model
 from export.verify.samples import with_numbers_of
@@ -87,7 +89,8 @@ def _takes_drawn(prepared: PreparedModel, signature: Signature) -> bool:
     """Return whether the model takes rows with bags of random sizes, where the signature names none."""
     generator = torch.Generator().manual_seed(_SEED)
     rows = random_batch(signature, _NUM_ROWS, generator, known_ids=prepared.managed.known_ids)
-    return _failure_on(prepared, with_numbers_of(prepared.clean, rows, signature)) is None
+    rows = with_numbers_of(prepared.clean, rows, signature)
+    return _failure_on(float_model(prepared), prepared.binding, rows) is None
 
 
 def _failure_of_sizes(prepared: PreparedModel, signature: Signature) -> tuple[int, Exception] | None:
@@ -97,22 +100,23 @@ def _failure_of_sizes(prepared: PreparedModel, signature: Signature) -> tuple[in
 
 def _failure(prepared: PreparedModel, rows_of: Callable[[int], Batch]) -> tuple[int, Exception] | None:
     """Return on how many rows the model fails, of the batches with which servers warm up, and why."""
+    model = float_model(prepared)
     for num_requests, of_each in warm_up_sizes(prepared.signature):
         num_rows = num_requests * of_each
         if num_rows == 1:
             # A float model may lose the dimension of a single row (``squeeze()``). Its graph does not, and is verified
             # on one row.
             continue
-        error = _failure_on(prepared, rows_of(num_rows))
+        error = _failure_on(model, prepared.binding, rows_of(num_rows))
         if error is not None:
             return num_rows, error
     return None
 
 
-def _failure_on(prepared: PreparedModel, rows: Batch) -> Exception | None:
+def _failure_on(model: nn.Module, binding: Binding, rows: Batch) -> Exception | None:
     try:
         with torch.no_grad():
-            float_model(prepared)(**arguments(prepared.binding, rows))
+            model(**arguments(binding, rows))
     except Exception as error:  # user code can raise anything
         return error
     return None
