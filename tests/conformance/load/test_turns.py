@@ -6,6 +6,7 @@ wait. ``python -m benchmarks.faults.floods`` has the times.
 
 from __future__ import annotations
 
+import math
 import signal
 import struct
 
@@ -139,4 +140,24 @@ def test_headers_of_calls_that_send_nothing_are_counted(server: ServerUnderTest)
         assert 100 * 10_000 < held < 2 * 100 * 10_000
     # The client is gone.
     while server.total("recsys_port_held_bytes") > before + 100_000:
+        assert server.is_alive()
+
+
+@pytest.mark.skipif(ENGINE != "native", reason="gRPC's core keeps it, and bounds none of it")
+def test_memory_that_a_flood_has_held_goes_back_to_the_system(server: ServerUnderTest) -> None:
+    calls = Calls(PREDICT, None, http2.header("x-more", "a" * 10_000))
+    num_bytes = 100e6
+    before = server.rss_bytes()
+    connections = []
+    for _ in range(math.ceil(num_bytes / (_DEPTH * 10_000))):
+        connections.append(RawConnection(server.address))
+        connections[-1].send(http2.hello() + calls.opening() + calls.of(3, _DEPTH - 1))
+    for connection in connections:
+        connection.until_acknowledged()
+    while server.rss_bytes() < before + num_bytes * 0.9:
+        assert server.is_alive()
+    for connection in connections:
+        connection.__exit__()
+    # In a second or two, and whatever the allocator keeps for batches.
+    while server.rss_bytes() > before + num_bytes * 0.3:
         assert server.is_alive()

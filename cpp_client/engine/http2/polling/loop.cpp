@@ -14,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/allocator.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/core/queue/turn.h"
@@ -58,6 +59,7 @@ Loop::Loop(PortState* port)
     : port_(port),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       outbox_(std::make_shared<Outbox>()),
+      freed_memory_(&timers_, ReturnMemory),
       buffer_(kReadBytes) {
   if (!epoll_.is_open()) throw std::system_error(errno, std::generic_category(), "epoll_create1");
   http2::Watch(epoll(), outbox_->file(), kOutboxId);
@@ -163,6 +165,7 @@ void Loop::Run() {
     timers_.Fire(now_s_, kTimersPerRound);
     if (num_events <= 0 && !has_backlog) turn.End();
     FlushDirty();
+    freed_memory_.Note(port_->counters.held_bytes.load(std::memory_order_relaxed), now_s_);
   }
   turn.End();
   EndAll();

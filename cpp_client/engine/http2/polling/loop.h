@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/http2/connection.h"
+#include "engine/http2/polling/freed_memory.h"
 #include "engine/http2/polling/outbox.h"
 #include "engine/http2/polling/posted_calls.h"
 #include "engine/http2/polling/timers.h"
@@ -94,6 +95,7 @@ class Loop {
   std::atomic<std::int64_t> num_connections_{0};
   Listener* listener_ = nullptr;
   Timers timers_;
+  FreedMemory freed_memory_;
   double now_s_ = 0;
   std::vector<char> buffer_;
   /// By ID, which is never reused, unlike a file's number.
