@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,8 @@ from recsys.data.lines import DataError, shown_error
 from recsys.data.tables.reading.byte_stream import ByteStream, first_not_utf8
 from recsys.data.tables.reading.csv_rows import CsvRows
 from recsys.data.tables.reading.headers import Header, read_header, separator_of
-from recsys.data.tables.reading.pieces import Piece
+from recsys.data.tables.reading.pieces import Piece, first_rows
+from recsys.machine import num_processors
 
 _BLOCK_BYTES = 16 << 20
 #: Longer rows are errors: most are a quoted field without an end.
@@ -107,6 +109,31 @@ class TextFile:
             line += rows.num_lines
             offset += num_bytes
 
+    def sample(self, num_rows: int) -> list[pa.Table]:
+        """Return the first rows; each block is read and parsed once.
+
+        Raises:
+            DataError: As ``pieces``.
+        """
+        columns, line = list(self.types), 1 + self._num_header_lines
+        parsed: list[Future[pa.Table]] = []
+        num_lines: list[int] = []
+        num_threads = num_processors()
+        with ThreadPoolExecutor(num_threads) as threads:
+            for rows in self._blocks(self._header.num_bytes):
+                parsed.append(threads.submit(self._checked_table, rows, line, columns))
+                num_lines.append(rows.num_lines)
+                line += rows.num_lines
+                # The last blocks may not be parsed yet: they have at most a row per line.
+                at_most = _num_rows(parsed[:-num_threads]) + sum(num_lines[-num_threads:])
+                if at_most >= num_rows and _num_rows(parsed) >= num_rows:
+                    break
+            return first_rows((part.result() for part in parsed), num_rows)
+
+    def _checked_table(self, rows: CsvRows, line: int, columns: Sequence[str]) -> pa.Table:
+        self._check(rows, line)
+        return self._table(rows.data, columns, line)
+
     def _rows(self, data: bytes) -> CsvRows:
         return CsvRows(data, self._header.separator)
 
@@ -166,12 +193,17 @@ class TextFile:
     def _read(
         self, offset: int, num_bytes: int, line: int, num_rows: int, columns: Sequence[str]
     ) -> pa.Table:
-        table = self._parse(self._stream.at(offset, num_bytes), columns, line)
+        table = self._table(self._stream.at(offset, num_bytes), columns, line)
         if table.num_rows != num_rows:
             raise DataError(
                 f"{self._at(line)} or after: got {table.num_rows} rows where there were {num_rows}; the file has "
                 "changed"
             )
+        return table
+
+    def _table(self, block: bytes, columns: Sequence[str], line: int) -> pa.Table:
+        """Return some columns of a block, lists where the header says so."""
+        table = self._parse(block, columns, line)
         for number, name in enumerate(columns):
             kind = _SEQUENCES.get(self.kinds.get(name, ""))
             if kind is not None:
@@ -219,3 +251,7 @@ class TextFile:
                 null_values=_NULLS,
             ),
         )
+
+
+def _num_rows(parts: Sequence[Future[pa.Table]]) -> int:
+    return sum(part.result().num_rows for part in parts)

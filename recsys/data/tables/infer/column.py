@@ -154,6 +154,8 @@ class Column:
     @cached_property
     def ids(self) -> str:
         """What the values are as IDs, see ``kind_of_ids``."""
+        if self.numbers is not None and not self.is_whole:
+            return "fractions"
         return kind_of_ids(self.items)
 
     def is_time(self) -> bool:

@@ -48,7 +48,7 @@ def has_codes(texts: pa.Array) -> bool:
 
 def has_digits(texts: pa.Array) -> bool:
     """Return whether a text has a digit in it."""
-    return _any(texts, r"\d")
+    return any(_any(part, r"\d") for part in (texts[:HEAD], texts))
 
 
 def are_prose(texts: pa.Array) -> bool:

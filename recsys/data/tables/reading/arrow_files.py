@@ -11,11 +11,13 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from recsys.data.lines import DataError, shown_error
-from recsys.data.tables.reading.pieces import Piece, types_of
+from recsys.data.tables.reading.pieces import Piece, spread, types_of
 from recsys.data.tables.values.arrow_types import is_text
 
 # How the formats begin.
 _MAGIC = {b"PAR1": "Parquet", b"ORC": "ORC", b"ARROW1": "Arrow"}
+# Parts that share a sample; more are read if these have too few rows.
+_NUM_SAMPLED = 4
 
 
 def format_of(head: bytes) -> str:
@@ -66,12 +68,26 @@ class ArrowFile:
                 )
             first += num_rows
 
+    def sample(self, num_rows: int) -> list[pa.Table]:
+        """Return the first rows of several parts, those from the first to the last."""
+        full = [number for number, rows in enumerate(self._num_rows) if rows]
+        share = -(-num_rows // min(len(full), _NUM_SAMPLED)) if full else 0
+        columns, left = list(self.types), num_rows
+        parts: list[pa.Table] = []
+        for place in spread(len(full)):
+            if not left:
+                break
+            number = full[place]
+            parts.append(self._read(number, columns, min(share, left, self._num_rows[number])))
+            left -= parts[-1].num_rows
+        return parts
+
     def _place(self, first: int, row: int) -> str:
         return f"{self.name}, row {first + row}"
 
-    def _read(self, number: int, columns: Sequence[str]) -> pa.Table:
+    def _read(self, number: int, columns: Sequence[str], num_rows: int | None = None) -> pa.Table:
         try:
-            table = self._open(self.path).read(number, list(columns))
+            table = self._open(self.path).read(number, list(columns), num_rows)
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{self.name}, {self._part} {number}: cannot be read ({shown_error(error)})"
@@ -88,8 +104,8 @@ class _Open:
         """Return the rows of each part."""
         raise NotImplementedError
 
-    def read(self, number: int, columns: list[str]) -> pa.Table:
-        """Return some columns of a part, in any order."""
+    def read(self, number: int, columns: list[str], num_rows: int | None = None) -> pa.Table:
+        """Return some columns of a part's first rows, or of all, in any order."""
         raise NotImplementedError
 
 
@@ -106,7 +122,19 @@ class _Parquet(_Open):
         metadata = self._file.metadata
         return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
 
-    def read(self, number: int, columns: list[str]) -> pa.Table:
+    def read(self, number: int, columns: list[str], num_rows: int | None = None) -> pa.Table:
+        if num_rows is None:
+            return self._all(number, columns)
+        # The other rows are not decoded, and not held in memory behind a slice.
+        batches, left = [], num_rows
+        for batch in self._file.iter_batches(num_rows, row_groups=[number], columns=columns):
+            batches.append(batch.slice(0, left))
+            left -= len(batches[-1])
+            if not left:
+                break
+        return pa.Table.from_batches(batches)
+
+    def _all(self, number: int, columns: list[str]) -> pa.Table:
         encoded = self._encoded(number, columns)
         file = self._file
         if encoded:
@@ -138,8 +166,8 @@ class _Orc(_Open):
         first = self.schema.names[:1]
         return [self._file.read_stripe(i, first).num_rows for i in range(self._file.nstripes)]
 
-    def read(self, number: int, columns: list[str]) -> pa.Table:
-        return pa.Table.from_batches([self._file.read_stripe(number, columns)])
+    def read(self, number: int, columns: list[str], num_rows: int | None = None) -> pa.Table:
+        return pa.Table.from_batches([self._file.read_stripe(number, columns)]).slice(0, num_rows)
 
 
 class _Arrow(_Open):
@@ -150,5 +178,5 @@ class _Arrow(_Open):
     def num_rows(self) -> list[int]:
         return [self._file.get_batch(i).num_rows for i in range(self._file.num_record_batches)]
 
-    def read(self, number: int, columns: list[str]) -> pa.Table:
-        return pa.Table.from_batches([self._file.get_batch(number)]).select(columns)
+    def read(self, number: int, columns: list[str], num_rows: int | None = None) -> pa.Table:
+        return pa.Table.from_batches([self._file.get_batch(number)]).select(columns).slice(0, num_rows)

@@ -49,21 +49,23 @@ class WithConstants:
         for piece in self.file.pieces():
             yield replace(piece, read=partial(self._read, piece))
 
+    def sample(self, num_rows: int) -> list[pa.Table]:
+        """Return some rows."""
+        columns = list(self.types)
+        return [self._with_values(part, part.num_rows, columns) for part in self.file.sample(num_rows)]
+
     def _read(self, piece: Piece, columns: Sequence[str]) -> pa.Table:
         own = [name for name in columns if name not in self._values]
-        table = piece.read(own) if own else None
+        return self._with_values(piece.read(own) if own else None, piece.num_rows, columns)
+
+    def _with_values(self, table: pa.Table | None, num_rows: int, columns: Sequence[str]) -> pa.Table:
         arrays = [
-            pa.repeat(self._values[name], piece.num_rows)
+            pa.repeat(self._values[name], num_rows)
             if table is None or name in self._values
             else table.column(name)
             for name in columns
         ]
         return pa.table(arrays, names=list(columns))
-
-
-def within(file: TableFile) -> TableFile:
-    """Return the file itself."""
-    return within(file.file) if isinstance(file, WithConstants) else file
 
 
 def as_one_table(files: Sequence[TableFile]) -> list[TableFile]:

@@ -13,7 +13,7 @@ from pyarrow import json as arrow_json
 
 from recsys.data.lines import DataError, shown_error
 from recsys.data.tables.reading.byte_stream import ByteStream, first_not_utf8
-from recsys.data.tables.reading.pieces import Piece, types_of
+from recsys.data.tables.reading.pieces import Piece, first_rows, types_of
 
 _BLOCK_BYTES = 16 << 20
 _MAX_LINE_BYTES = 16 << 20
@@ -66,6 +66,10 @@ class JsonFile:
                 )
             offset += len(block)
             line += block.count(b"\n")
+
+    def sample(self, num_rows: int) -> list[pa.Table]:
+        """Return the first rows."""
+        return first_rows((piece.read(list(self.types)) for piece in self.pieces()), num_rows)
 
     def _blocks(self) -> Iterator[bytes]:
         """Yield whole lines."""

@@ -6,7 +6,7 @@ Shape letters: N number of rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -77,6 +77,34 @@ class TableFile(Protocol):
     def pieces(self) -> Iterator[Piece]:
         """Yield the pieces in order."""
 
+    def sample(self, num_rows: int) -> list[pa.Table]:
+        """Return up to ``num_rows`` rows, tables of consecutive ones."""
+
+
+def first_rows(tables: Iterable[pa.Table], num_rows: int) -> list[pa.Table]:
+    """Return the first rows of tables, those without rows left out."""
+    parts: list[pa.Table] = []
+    left = num_rows
+    for table in tables:
+        if table.num_rows:
+            parts.append(table.slice(0, left))
+            left -= parts[-1].num_rows
+        if not left:
+            break
+    return parts
+
+
+def spread(number: int) -> Iterator[int]:
+    """Yield the numbers below ``number``: the first, the last, those half way between, and so on."""
+    step = max(number - 1, 1)
+    seen: set[int] = set()
+    while len(seen) < number:
+        for place in [*range(0, number, step), number - 1]:
+            if place not in seen:
+                seen.add(place)
+                yield place
+        step = max(step // 2, 1)
+
 
 def types_of(schema: pa.Schema, name: str) -> dict[str, pa.DataType]:
     """Return the columns' types by name.
@@ -123,6 +151,10 @@ class Frame:
         for first in range(0, self._table.num_rows, self._PIECE_ROWS):
             part = self._table.slice(first, self._PIECE_ROWS)
             yield Piece(num_rows=part.num_rows, read=partial(_selected, part), place=partial(_row, first))
+
+    def sample(self, num_rows: int) -> list[pa.Table]:
+        """Return the first rows."""
+        return [self._table.slice(0, num_rows)] if self._table.num_rows else []
 
 
 def _selected(table: pa.Table, columns: Sequence[str]) -> pa.Table:

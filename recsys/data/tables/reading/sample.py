@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 
 from recsys.data.lines import DataError, shown_error
 from recsys.data.progress import shown
-from recsys.data.tables.reading.arrow_files import ArrowFile
-from recsys.data.tables.reading.constants import within
-from recsys.data.tables.reading.pieces import Piece, TableFile
+from recsys.data.tables.reading.pieces import TableFile, spread
 from recsys.data.tables.values.arrow_types import is_list, is_number, is_text, plain_table
 
 # Files share the sample as if there were no more of them; more are read if these have too few rows.
 _NUM_SHARES = 16
-_NUM_PARTS = 4
 
 
 def sample_rows(files: Sequence[TableFile], num_rows: int) -> pa.Table:
@@ -31,11 +28,11 @@ def sample_rows(files: Sequence[TableFile], num_rows: int) -> pa.Table:
     parts: dict[int, pa.Table] = {}
     left = num_rows
     with shown("sampling") as update:
-        for number in _spread(len(files)):
-            table = _first_rows(files[number], min(share, left))
-            if table is not None:
-                parts[number] = table
-                left -= table.num_rows
+        for number in spread(len(files)):
+            found = files[number].sample(min(share, left))
+            if found:
+                parts[number] = _joined([plain_table(part) for part in found])
+                left -= parts[number].num_rows
             update(1 - left / num_rows, f"{num_rows - left:,} rows")
             if not left:
                 break
@@ -87,33 +84,3 @@ def common_type(kinds: Collection[pa.DataType]) -> pa.DataType | None:
 def _with_type(table: pa.Table, name: str, kind: pa.DataType) -> pa.Table:
     place = table.column_names.index(name)
     return table.set_column(place, name, table.column(place).cast(kind, safe=kind != pa.float64()))
-
-
-def _spread(number: int) -> Iterator[int]:
-    """Yield the numbers below ``number``: the first, the last, those half way between, and so on."""
-    step = max(number - 1, 1)
-    seen: set[int] = set()
-    while len(seen) < number:
-        for place in [*range(0, number, step), number - 1]:
-            if place not in seen:
-                seen.add(place)
-                yield place
-        step = max(step // 2, 1)
-
-
-def _first_rows(file: TableFile, num_rows: int) -> pa.Table | None:
-    pieces: Iterator[Piece] = file.pieces()
-    if isinstance(within(file), ArrowFile):
-        listed = list(pieces)
-        share = -(-num_rows // min(len(listed), _NUM_PARTS)) if listed else 0
-        pieces = (listed[place] for place in _spread(len(listed)))
-    else:
-        share = num_rows
-    parts, left = [], num_rows
-    for piece in pieces:
-        if not left:
-            break
-        part = plain_table(piece.read(list(file.types)).slice(0, min(share, left)))
-        parts.append(part)
-        left -= part.num_rows
-    return _joined(parts) if parts else None
