@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from pyarrow import csv, parquet
 from rich.table import Table
 
 from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.memory import PeakSampler, resident
 from recsys.cli import counts
 from recsys.data.batches import EpochOrder, batches
 from recsys.train.sources import DEFAULTS, DataConfig, open_dataset
@@ -52,6 +52,8 @@ class FirstBatch:
         seconds: from the path to the first batch, imports left out.
         cpu_s: time of all threads on cores.
         peak_bytes: of the resident memory.
+        peak_own_bytes: of the memory that was allocated, without the pages of libraries and other files.
+        start_own_bytes: the same before the table is read, by what is imported.
     """
 
     name: str
@@ -59,6 +61,8 @@ class FirstBatch:
     seconds: float
     cpu_s: float
     peak_bytes: int
+    peak_own_bytes: int
+    start_own_bytes: int
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = wide_console()
     console.print(prepare().text(), soft_wrap=True)
     table = Table(title=f"to the first batch: {NUM_NUMBERS} numbers, {NUM_TEXTS} texts", title_justify="left")
-    for name in ("table", "rows", "seconds", "processor seconds", "peak memory"):
+    for name in ("table", "rows", "seconds", "processor seconds", "peak memory", "without files", "at start"):
         table.add_column(name, justify="left" if name == "table" else "right")
     for result in results:
         table.add_row(
@@ -86,7 +90,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{result.num_rows:,}",
             f"{result.seconds:.1f}",
             f"{result.cpu_s:.1f}",
-            f"{result.peak_bytes / 2**30:.2f} GiB",
+            *(
+                f"{num_bytes / 2**30:.2f} GiB"
+                for num_bytes in (result.peak_bytes, result.peak_own_bytes, result.start_own_bytes)
+            ),
         )
     console.print(table)
     return 0
@@ -127,18 +134,22 @@ def _rows(generator: np.random.Generator, num_rows: int) -> pa.Table:
 
 def read(path: Path) -> FirstBatch:
     """Read a table up to the first batch, in this process."""
-    began, began_cpu = time.perf_counter(), time.process_time()
-    dataset = open_dataset(DataConfig(name="table", path=path))
-    source = batches(dataset.train(), _BATCH_SIZE, EpochOrder(seed=0, epoch=0))
-    batch = next(source)
-    seconds, cpu_s = time.perf_counter() - began, time.process_time() - began_cpu
+    at_start = resident().anonymous_bytes
+    with PeakSampler() as peak:
+        began, began_cpu = time.perf_counter(), time.process_time()
+        dataset = open_dataset(DataConfig(name="table", path=path))
+        source = batches(dataset.train(), _BATCH_SIZE, EpochOrder(seed=0, epoch=0))
+        batch = next(source)
+        seconds, cpu_s = time.perf_counter() - began, time.process_time() - began_cpu
     assert len(batch.labels) == min(_BATCH_SIZE, dataset.num_train_rows)
     return FirstBatch(
         name=path.name,
         num_rows=dataset.num_train_rows + dataset.num_held_out_rows,
         seconds=seconds,
         cpu_s=cpu_s,
-        peak_bytes=_peak_bytes(),
+        peak_bytes=peak.peak_rss_bytes,
+        peak_own_bytes=peak.peak_anonymous_bytes,
+        start_own_bytes=at_start,
     )
 
 
@@ -146,11 +157,6 @@ def _apart(path: Path) -> FirstBatch:
     command = [sys.executable, "-m", "benchmarks.first_batch", "--table", str(path)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return FirstBatch(**json.loads(done.stdout))
-
-
-def _peak_bytes() -> int:
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(found[1]) * 1024 if found else 0
 
 
 def _parser() -> argparse.ArgumentParser:

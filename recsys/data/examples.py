@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -38,7 +38,7 @@ class Bags:
     @staticmethod
     def single(ids: Ints) -> Bags:
         """Return one ID per example."""
-        return Bags(ids, np.arange(len(ids) + 1))
+        return Bags(ids, _counted(len(ids) + 1))
 
     @staticmethod
     def optional(ids: Ints) -> Bags:
@@ -58,6 +58,8 @@ class Bags:
     @staticmethod
     def concatenate(parts: Sequence[Bags]) -> Bags:
         """Return the parts' bags one after the other; at least one part."""
+        if len(parts) == 1:
+            return parts[0]
         lengths = np.concatenate([np.diff(part.offsets) for part in parts])
         return Bags(
             np.concatenate([part.values for part in parts]), np.concatenate(([0], np.cumsum(lengths)))
@@ -84,6 +86,14 @@ class Bags:
         """Return the bags of consecutive examples: views."""
         offsets = self.offsets[first : end + 1]
         return Bags(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+
+@lru_cache(maxsize=2)
+def _counted(number: int) -> Ints:
+    """Return the numbers below ``number``, one array for all features of a block."""
+    numbers = np.arange(number)
+    numbers.setflags(write=False)
+    return numbers
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pyarrow as pa
+
 from recsys.data.criteo import criteo
 from recsys.data.examples import Dataset
 from recsys.data.movielens import movielens
@@ -100,8 +102,15 @@ def open_dataset(config: DataConfig) -> Dataset:
         elif config.inputs is not None:
             schema = config.inputs
         else:
-            inferred = infer(config.path, config.labels, config.hash_rows, config.ignore)
-            dataset = table_dataset(config.path, inferred.schema, config.limit_rows)
-            return replace(dataset, notices=(*inferred.notices, *dataset.notices))
+            schema, notices = _inferred(config)
+            pa.default_memory_pool().release_unused()  # the sample is larger than what is read at a time
+            dataset = table_dataset(config.path, schema, config.limit_rows)
+            return replace(dataset, notices=(*notices, *dataset.notices))
         return table_dataset(config.path, schema, config.limit_rows)
     return movielens(config.path, config.limit_rows)
+
+
+def _inferred(config: DataConfig) -> tuple[Schema, tuple[str, ...]]:
+    """Return the schema of a table and what a user should know of it, and let go of the sample."""
+    inferred = infer(config.path, config.labels, config.hash_rows, config.ignore)
+    return inferred.schema, inferred.notices

@@ -61,6 +61,11 @@ class Columns:
         self._table = table
         self._place = place
 
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return int(self._table.num_rows)
+
     def label(self, label: LabelColumn) -> NDArray[np.float32]:
         """Return a column of zeros and ones."""
         array = plain(self._table.column(label.name))

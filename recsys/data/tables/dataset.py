@@ -6,7 +6,7 @@ Shape letters: N number of examples.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from recsys.data.examples import Dataset, Examples, Ints
+from recsys.data.examples import Bags, Dataset, Examples, Ints
 from recsys.data.fingerprint import fingerprint
 from recsys.data.lines import DataError, shown_names
 from recsys.data.tables.as_sent import rows_as_sent
@@ -36,6 +36,8 @@ from recsys.data.tables.values.arrow_types import (
     plain_type,
 )
 from recsys.schema import LabelColumn, Schema, TableSpec
+
+Floats = NDArray[np.float32]
 
 # Smaller pieces are read together, so that shuffling within a block mixes well.
 _BLOCK_ROWS = 65_536
@@ -112,7 +114,8 @@ def unlabeled(
     # Listed first: going back and forth in a compressed file would start it anew each time.
     for piece in list(listed([file])):
         held = piece.reading(columns)
-        yield _read(held, schema, np.arange(held.num_rows), labels=False), _as_in_file(held.read(keep), file)
+        read = _kept(held, schema.input_columns(), np.arange(held.num_rows))
+        yield _examples([read], schema, labels=False), _as_in_file(held.read(keep), file)
 
 
 def _as_in_file(table: pa.Table, file: TableFile) -> pa.Table:
@@ -288,16 +291,17 @@ class _Rows:
         order = np.argsort(rows, kind="stable")
         in_order = rows[order]
         bounds = np.searchsorted(in_order, self._starts)
+        columns = _columns(self._schema, labels=True)
         parts = [
-            _read(piece, self._schema, in_order[a:b] - start)
+            _kept(piece, columns, in_order[a:b] - start)
             for piece, start, a, b in zip(
                 self._pieces, self._starts[:-1], bounds[:-1], bounds[1:], strict=True
             )
             if a < b or len(self._pieces) == 1
-        ] or [_read(self._pieces[0], self._schema, in_order)]
+        ] or [_kept(self._pieces[0], columns, in_order)]
         where = np.empty_like(order)
         where[order] = np.arange(len(order))
-        return Examples.concatenate(parts).take(where)
+        return _examples(parts, self._schema, where)
 
 
 def _kept(piece: Piece, names: Sequence[str], rows: Ints) -> Columns:
@@ -312,14 +316,34 @@ def _kept(piece: Piece, names: Sequence[str], rows: Ints) -> Columns:
     return Columns(part, lambda row: piece.place(int(places[row])))
 
 
-def _read(piece: Piece, schema: Schema, rows: Ints, *, labels: bool = True) -> Examples:
-    """Return some of a piece's kept rows."""
-    columns = _kept(piece, _columns(schema, labels=labels), rows)
-    no_labels = np.zeros((len(rows), 0), dtype=np.float32)
-    dense = [columns.dense(column) for column in schema.dense]
+def _examples(
+    parts: Sequence[Columns], schema: Schema, rows: Ints | None = None, *, labels: bool = True
+) -> Examples:
+    """Return the given rows of all parts, in that order; None for all as they lie.
+
+    Column after column is brought in order, so that the examples are in memory once.
+    """
+    num_rows = sum(part.num_rows for part in parts) if rows is None else len(rows)
+
+    def column(read: Callable[[Columns], Floats]) -> Floats:
+        values = np.concatenate([read(part) for part in parts])
+        return values if rows is None else values[rows]
+
+    def floats(reads: Sequence[Callable[[Columns], Floats]]) -> Floats:
+        found = np.empty((num_rows, len(reads)), dtype=np.float32)
+        for i, read in enumerate(reads):
+            found[:, i] = column(read)
+        return found
+
+    def bags(name: str, table: TableSpec) -> Bags:
+        found = Bags.concatenate([part.bags(name, table) for part in parts])
+        return found if rows is None else found.take(rows)
+
     return Examples(
-        dense=np.stack(dense, axis=1) if dense else np.zeros((len(rows), 0), dtype=np.float32),
-        bags={name: columns.bags(name, table) for table in schema.tables for name in table.feature_names},
-        labels=np.stack([columns.label(label) for label in schema.labels], axis=1) if labels else no_labels,
-        weights=columns.weight(schema.weight) if labels and schema.weight is not None else None,
+        dense=floats([partial(Columns.dense, column=spec) for spec in schema.dense]),
+        bags={name: bags(name, table) for table in schema.tables for name in table.feature_names},
+        labels=floats([partial(Columns.label, label=spec) for spec in schema.labels] if labels else []),
+        weights=column(partial(Columns.weight, name=schema.weight))
+        if labels and schema.weight is not None
+        else None,
     )

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,8 +20,8 @@ from recsys.data.lines import DataError, shown_error
 from recsys.data.tables.reading.byte_stream import ByteStream, first_not_utf8
 from recsys.data.tables.reading.csv_rows import CsvRows
 from recsys.data.tables.reading.headers import Header, read_header, separator_of
+from recsys.data.tables.reading.in_order import in_order
 from recsys.data.tables.reading.pieces import Piece, first_rows
-from recsys.machine import num_processors
 
 _BLOCK_BYTES = 16 << 20
 #: Longer rows are errors: most are a quoted field without an end.
@@ -94,20 +93,15 @@ class TextFile:
         Raises:
             DataError: A row has another number of fields, is not UTF-8, or too long, or a quoted field has no end.
         """
-        offset, line = self._header.num_bytes, 1 + self._num_header_lines
-        for rows in self._blocks(offset):
-            self._check(rows, line)
-            num_rows = self._parse(rows.data, None, line).num_rows
-            num_bytes = len(rows.data)
-            if num_rows:
+        for block, table in in_order(self._blocks(), partial(self._checked, columns=None)):
+            num_bytes = len(block.rows.data)
+            if table.num_rows:
                 yield Piece(
-                    num_rows=num_rows,
-                    read=partial(self._read, offset, num_bytes, line, num_rows),
-                    place=partial(self._place, offset, num_bytes, line),
-                    share=self._stream.share(offset + num_bytes),
+                    num_rows=table.num_rows,
+                    read=partial(self._read, block.offset, num_bytes, block.line, table.num_rows),
+                    place=partial(self._place, block.offset, num_bytes, block.line),
+                    share=self._stream.share(block.offset + num_bytes),
                 )
-            line += rows.num_lines
-            offset += num_bytes
 
     def sample(self, num_rows: int) -> list[pa.Table]:
         """Return the first rows; each block is read and parsed once.
@@ -115,24 +109,20 @@ class TextFile:
         Raises:
             DataError: As ``pieces``.
         """
-        columns, line = list(self.types), 1 + self._num_header_lines
-        parsed: list[Future[pa.Table]] = []
-        num_lines: list[int] = []
-        num_threads = num_processors()
-        with ThreadPoolExecutor(num_threads) as threads:
-            for rows in self._blocks(self._header.num_bytes):
-                parsed.append(threads.submit(self._checked_table, rows, line, columns))
-                num_lines.append(rows.num_lines)
-                line += rows.num_lines
-                # The last blocks may not be parsed yet: they have at most a row per line.
-                at_most = _num_rows(parsed[:-num_threads]) + sum(num_lines[-num_threads:])
-                if at_most >= num_rows and _num_rows(parsed) >= num_rows:
-                    break
-            return first_rows((part.result() for part in parsed), num_rows)
+        parse = partial(self._checked, columns=list(self.types))
+        blocks, left = self._blocks(), num_rows
+        parts: list[pa.Table] = []
+        while left > 0 and (more := [table for _, table in in_order(_with_lines(blocks, left), parse)]):
+            parts += more
+            left -= sum(table.num_rows for table in more)
+        return first_rows(parts, num_rows)
 
-    def _checked_table(self, rows: CsvRows, line: int, columns: Sequence[str]) -> pa.Table:
-        self._check(rows, line)
-        return self._table(rows.data, columns, line)
+    def _checked(self, block: _Block, columns: Sequence[str] | None) -> pa.Table:
+        """Return some columns; None for any, if only the rows matter."""
+        self._check(block.rows, block.line)
+        if columns is None:
+            return self._parse(block.rows.data, None, block.line)
+        return self._table(block.rows.data, columns, block.line)
 
     def _rows(self, data: bytes) -> CsvRows:
         return CsvRows(data, self._header.separator)
@@ -144,16 +134,16 @@ class TextFile:
         """Return the place of a row of a piece."""
         return self._at(line + self._rows(self._stream.at(offset, num_bytes)).line_of(row))
 
-    def _blocks(self, start: int) -> Iterator[CsvRows]:
+    def _blocks(self) -> Iterator[_Block]:
         """Yield whole rows."""
-        rest, offset, line = b"", start, 1 + self._num_header_lines
-        while chunk := self._stream.at(offset, _BLOCK_BYTES):
-            offset += len(chunk)
+        rest, start, line = b"", self._header.num_bytes, 1 + self._num_header_lines
+        while chunk := self._stream.at(start + len(rest), _BLOCK_BYTES):
             rows = self._rows(rest + chunk)
             end = rows.end()
             if end:
-                block = rows.upto(end)
-                line += block.num_lines
+                block = _Block(offset=start, line=line, rows=rows.upto(end))
+                line += block.rows.num_lines
+                start += end
                 yield block
             rest = rows.data[end:]
             if len(rest) > max(_MAX_ROW_BYTES, _BLOCK_BYTES):
@@ -162,14 +152,14 @@ class TextFile:
                     f"{self._at(line)}: got a row of more than {_MAX_ROW_BYTES >> 20} MiB, expected a line end"
                 )
         if rest:
-            yield self._rows(rest)
+            yield _Block(offset=start, line=line, rows=self._rows(rest))
 
     def _check(self, rows: CsvRows, line: int) -> None:
         """Check that the rows are texts, and that their quotes are those of fields."""
         wrong = first_not_utf8(rows.data)
         if wrong is not None:
             raise DataError(f"{self._at(line + rows.line_at(wrong[0]))}: not UTF-8 text ({wrong[1]})")
-        if b'"' not in rows.data:
+        if rows.are_plain:
             return
         opened = rows.open_quote()
         if opened is not None:
@@ -253,5 +243,25 @@ class TextFile:
         )
 
 
-def _num_rows(parts: Sequence[Future[pa.Table]]) -> int:
-    return sum(part.result().num_rows for part in parts)
+@dataclass(frozen=True, kw_only=True)
+class _Block:
+    """Whole rows.
+
+    Attributes:
+        offset: Their first byte in the file.
+        line: The number of their first line.
+        rows: Their text.
+    """
+
+    offset: int
+    line: int
+    rows: CsvRows
+
+
+def _with_lines(blocks: Iterator[_Block], num_lines: int) -> Iterator[_Block]:
+    """Yield the next blocks, up to so many lines; a row has at least one."""
+    for block in blocks:
+        yield block
+        num_lines -= block.rows.num_lines
+        if num_lines <= 0:
+            break

@@ -64,7 +64,9 @@ class Column:
         values = array.flatten() if self.is_list else array
         self.is_text = is_text(values.type)
         if self.is_text or is_bytes(values.type):
-            values = values.filter(pc.fill_null(pc.greater(pc.binary_length(values), 0), fill_value=False))
+            values = values.drop_null()
+            if len(values) and not pc.min(pc.binary_length(values)).as_py():
+                values = values.filter(pc.greater(pc.binary_length(values), 0))
         self.values = pa.nulls(0) if self.unread else values.drop_null()
         self.different = self.values.unique()
         self.num_values = len(self.different)

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from recsys.data.examples import Ints
 
 _QUOTE, _LF, _CR, _BACKSLASH = b'"'[0], b"\n"[0], b"\r"[0], b"\\"[0]
+# Bytes that are looked at together: few enough for the processor's caches.
+_WINDOW = 1 << 18
 
 
 class CsvRows:
@@ -34,6 +36,32 @@ class CsvRows:
     @cached_property
     def _bytes(self) -> NDArray[np.uint8]:
         return np.frombuffer(self.data, dtype=np.uint8)
+
+    @cached_property
+    def _num_plain_quotes(self) -> int | None:
+        """The number of quotes if they are as programs write them; None otherwise.
+
+        They open and close fields in turn, at the fields' ends, and doubled ones within; the last field may be open.
+        """
+        if b'"' not in self.data:
+            return 0
+        edges = np.zeros(256, dtype=bool)
+        edges[[self._separator, _LF, _CR, _QUOTE]] = True
+        num_quotes, last = 0, len(self.data) - 1
+        for first in range(0, len(self.data), _WINDOW):
+            quotes = first + np.flatnonzero(self._bytes[first : first + _WINDOW] == _QUOTE)
+            turn = num_quotes % 2
+            opening, closing = quotes[turn::2], quotes[1 - turn :: 2]
+            before, behind = np.maximum(opening - 1, 0), np.minimum(closing + 1, last)
+            if not (edges[self._bytes[before]].all() and edges[self._bytes[behind]].all()):
+                return None
+            num_quotes += len(quotes)
+        return num_quotes
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether there is no quote that readers of CSV may take for another thing."""
+        return self._num_plain_quotes is not None and self._num_plain_quotes % 2 == 0
 
     @cached_property
     def _quotes(self) -> Ints:
@@ -55,6 +83,11 @@ class CsvRows:
 
     def end(self) -> int:
         """Return where the last row ends that is whole, whatever follows the text; 0 if none is."""
+        feed = self.data.rfind(b"\n") + 1
+        num_quotes = self._num_plain_quotes
+        # Most often no field goes on behind the last line end.
+        if feed and num_quotes is not None and (num_quotes - self.data.count(b'"', feed)) % 2 == 0:
+            return feed
         if not len(self._quotes):
             end = self.data.rfind(b"\n") + 1
             # A CR at the very end may be half of a line end.
@@ -73,6 +106,9 @@ class CsvRows:
         if end == len(self.data):
             return self
         rows = CsvRows(self.data[:end], chr(self._separator))
+        if self._num_plain_quotes is not None:
+            rows._num_plain_quotes = self._num_plain_quotes - self.data.count(b'"', end)
+            return rows
         rows._quotes = self._quotes[: np.searchsorted(self._quotes, end)]
         if len(self._quotes):  # they are known
             rows._line_ends = self._line_ends[: np.searchsorted(self._line_ends, end)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,8 +26,11 @@ _TEXT = "id,name,note\n" + "".join(",".join(map(_quoted, row)) + "\n" for row in
 
 
 def _read(file: TextFile, columns: list[str]) -> list[list[str]]:
-    table = pa.concat_tables(piece.read(columns) for piece in file.pieces())
-    return [[row[name] or "" for name in columns] for row in table.to_pylist()]
+    return _texts([piece.read(columns) for piece in file.pieces()], columns)
+
+
+def _texts(parts: Sequence[pa.Table], columns: list[str]) -> list[list[str]]:
+    return [[row[name] or "" for name in columns] for row in pa.concat_tables(parts).to_pylist()]
 
 
 @pytest.mark.parametrize("block_bytes", [64, 300, 1 << 20])
@@ -45,6 +49,19 @@ def test_blocks_and_compression_do_not_matter(
     assert (len(pieces) > 1) == (block_bytes < len(_TEXT))
     assert pieces[-1].read(["id"]).to_pydict()["id"][-1] == "39"
     assert pieces[0].read(["note", "id"]).column_names == ["note", "id"]
+    for num_rows in (1, 13, 40, 100):  # some lines are no rows
+        assert _texts(file.sample(num_rows), ["id", "name", "note"]) == _ROWS[:num_rows]
+
+
+def test_the_first_malformed_row_is_named_however_many_are_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 8)
+    file = _file(tmp_path, "x,y\n" + "1,2\n" * 20 + "1\n" + "1,2\n" * 3 + "1,2,3\n" + '1,"2\n')
+    for read in (lambda: list(file.pieces()), lambda: file.sample(100)):
+        with pytest.raises(DataError, match="line 22: got 1 fields, expected 2"):
+            read()
+    assert len(_texts(file.sample(20), ["x"])) == 20
 
 
 @pytest.mark.parametrize(

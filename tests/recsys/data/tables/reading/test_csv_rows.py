@@ -13,6 +13,7 @@ from pyarrow import csv as arrow_csv
 
 from recsys.data.lines import DataError
 from recsys.data.tables import text_file as module
+from recsys.data.tables.reading import csv_rows
 from recsys.data.tables.reading.csv_rows import CsvRows
 from recsys.data.tables.text_file import TextFile
 
@@ -82,6 +83,7 @@ def test_the_rows_are_those_of_csv_and_arrow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
     monkeypatch.setattr(module, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(csv_rows, "_WINDOW", 5)
     draw = random.Random(block_bytes)
     num_read = 0
     for _ in range(400):
