@@ -83,6 +83,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   if (plan.scratch_width > kMostScratch || plan.buffers.size() > 16 || plan.steps.size() > 16) {
     return 0;
   }
+  // Steps that would take long.
+  for (const recsys::ops::Form& form : plan.forms) {
+    if (form.sizes[0] * form.sizes[1] * form.sizes[2] * form.sizes[3] > kMostScratch) return 0;
+  }
   BoundPlan bound;
   bound.plan = &plan;
   // Of the exact sizes: the address sanitizer sees what lies outside.
@@ -109,12 +113,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   for (const recsys::ops::LookupSource& source : plan.lookups) {
     recsys::ops::Lookup lookup;
     lookup.slots = slots.data();
-    lookup.num_slots = kNumSlots;
+    const bool is_sequence = source.pooling == 2;
+    lookup.num_slots = is_sequence ? 1 : kNumSlots;
     lookup.num_bags = kNumRows;
     lookup.ids = ids.data();
     lookup.offsets = offsets.data();
     lookup.pooling = static_cast<recsys::ops::Pooling>(source.pooling);
     bound.lookups.push_back(lookup);
+  }
+  for (const recsys::ops::FeatureSource& source : plan.features) {
+    bound.features.push_back({ids.data(), offsets.data() + source.feature % kNumSlots * kNumRows});
   }
   if (!recsys::ops::CheckBound(bound).empty()) return 0;
   recsys::ops::RunPlan(bound, recsys::ops::ChosenKernels(), 0, kNumRows);

@@ -3,15 +3,21 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ops/scratch.h"
-
 namespace recsys::ops {
 namespace {
 
-constexpr std::int64_t kPlanVersion = 3;
+/// Of plans with forms and features; plans without any have the version before it.
+constexpr std::int64_t kPlanVersion = 4, kWithoutForms = 3;
 constexpr std::int64_t kHeader = 4, kOfBuffer = 3, kOfLookup = 7, kOfPlace = 3, kOfStep = 15;
+constexpr std::int64_t kMoreHeader = 2, kOfFeature = 4, kOfForm = 1 + 4 * kLoops;
+/// Numbers of scratch memory that a tile takes, which stay in the cache.
+constexpr std::int64_t kTileNumbers = 1 << 17;
+/// Wider rows pass in smaller tiles.
+constexpr std::int64_t kWideRow = 1 << 13;
 /// Bounds against sums that overflow.
 constexpr std::int64_t kMostItems = 1 << 12, kMostWidth = 1 << 24;
+/// Times that a form may compute.
+constexpr std::int64_t kMostLoops = std::int64_t{1} << 32;
 
 void Put(const Place& place, std::vector<std::int64_t>* numbers) {
   numbers->insert(numbers->end(), {place.buffer, place.column, place.width});
@@ -32,6 +38,12 @@ class Checking {
     }
     for (std::size_t i = 0; i < plan_.lookups.size(); ++i) {
       if (!IsRight(plan_.lookups[i])) return Wrong("lookup", i);
+    }
+    for (std::size_t i = 0; i < plan_.features.size(); ++i) {
+      if (!IsRight(plan_.features[i])) return Wrong("feature", i);
+    }
+    for (std::size_t i = 0; i < plan_.forms.size(); ++i) {
+      if (!IsRight(plan_.forms[i])) return Wrong("form", i);
     }
     for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
       if (!IsRight(plan_.steps[i])) return Wrong("step", i);
@@ -63,8 +75,27 @@ class Checking {
     return IsBelow(lookup.rows, num_constants_) && IsBelow(lookup.slots, num_constants_) &&
            IsBelow(lookup.lengths, num_inputs_) && IsBelow(lookup.values, num_inputs_) &&
            (lookup.weights == -1 || IsBelow(lookup.weights, num_inputs_)) &&
-           IsBelow(lookup.pooling, static_cast<std::int64_t>(Pooling::kNone)) &&
+           IsBelow(lookup.pooling, static_cast<std::int64_t>(Pooling::kNone) + 1) &&
            lookup.num_features >= 1 && lookup.num_features <= kMostItems;
+  }
+
+  bool IsRight(const FeatureSource& feature) const {
+    return IsBelow(feature.lengths, num_inputs_) && IsBelow(feature.values, num_inputs_) &&
+           feature.num_features >= 1 && feature.num_features <= kMostItems &&
+           IsBelow(feature.feature, feature.num_features);
+  }
+
+  static bool IsRight(const Form& form) {
+    std::int64_t count = 1;
+    for (int i = 0; i < kLoops; ++i) {
+      if (form.sizes[i] < 1 || form.sizes[i] > kMostWidth) return false;
+      count *= form.sizes[i];
+      if (count > kMostLoops) return false;
+      for (const auto& strides : {form.strides.out, form.strides.a, form.strides.b}) {
+        if (!IsBelow(strides[i], kMostWidth)) return false;
+      }
+    }
+    return true;
   }
 
   bool IsRight(const Step& step) const {
@@ -76,12 +107,28 @@ class Checking {
     if (to != BufferKind::kScratch && to != BufferKind::kOutput) return false;
     switch (step.kind) {
       case StepKind::kLookup:
-        return IsBelow(step.index, static_cast<std::int64_t>(plan_.lookups.size()));
+        return IsBelow(step.index, Count(plan_.lookups)) && !IsSequence(step);
+      case StepKind::kSequence:
+        return IsBelow(step.index, Count(plan_.lookups)) && IsSequence(step) &&
+               IsBelow(step.extra, 2);
+      case StepKind::kLength:
+        return IsBelow(step.index, Count(plan_.features)) && step.out.width == 1;
+      case StepKind::kDifferences:
+        return IsBelow(step.index, Count(plan_.features)) && step.extra >= 1 &&
+               step.extra <= kMostItems && step.extra * step.extra == step.out.width;
+      case StepKind::kTake:
+        return CanRead(step.a) && CanRead(step.b) && !Overlap(step.out, step.a) &&
+               !Overlap(step.out, step.b) && step.extra >= 1 && step.extra <= kMostWidth &&
+               step.b.width % step.extra == 0 && step.a.width * step.extra == step.out.width;
+      case StepKind::kContract:
+      case StepKind::kBroadcast:
+        return IsFormed(step);
       case StepKind::kLinear:
-        return CanRead(step.a) && IsBelow(step.index, num_constants_) && IsBelow(step.extra, 3);
+        return CanRead(step.a) && !Overlap(step.out, step.a) &&
+               IsBelow(step.index, num_constants_) && IsBelow(step.extra, kNumActivation);
       case StepKind::kDot:
-        return CanRead(step.a) && IsBelow(step.index, 2) && step.extra >= 1 &&
-               step.a.width % step.extra == 0 &&
+        return CanRead(step.a) && !Overlap(step.out, step.a) && IsBelow(step.index, 2) &&
+               step.extra >= 1 && step.a.width % step.extra == 0 &&
                IsTriangle(step.a.width / step.extra, step.out.width);
       case StepKind::kElementwise:
         return IsElementwise(step);
@@ -89,8 +136,75 @@ class Checking {
     return false;
   }
 
+  template <typename Item>
+  static std::int64_t Count(const std::vector<Item>& items) {
+    return static_cast<std::int64_t>(items.size());
+  }
+
+  bool IsSequence(const Step& step) const {
+    return plan_.lookups[static_cast<std::size_t>(step.index)].pooling ==
+           static_cast<std::int64_t>(Pooling::kNone);
+  }
+
+  /// Whether two places share memory.
+  bool Overlap(const Place& one, const Place& other) const {
+    const Buffer& buffer = plan_.buffers[static_cast<std::size_t>(one.buffer)];
+    const Buffer& second = plan_.buffers[static_cast<std::size_t>(other.buffer)];
+    if (one.buffer == other.buffer) {
+      return one.column < other.column + other.width && other.column < one.column + one.width;
+    }
+    if (buffer.kind != second.kind) return false;
+    if (buffer.kind == BufferKind::kOutput) return buffer.index == second.index;
+    return buffer.kind == BufferKind::kScratch &&
+           buffer.index < second.index + ScratchWidth(second.width) &&
+           second.index < buffer.index + ScratchWidth(buffer.width);
+  }
+
+  /// Returns the numbers behind the first one that loops reach.
+  static std::int64_t Extent(const Form& form, const std::int64_t* strides) {
+    std::int64_t extent = 1;
+    for (int i = 0; i < kLoops; ++i) extent += (form.sizes[i] - 1) * strides[i];
+    return extent;
+  }
+
+  bool IsFormed(const Step& step) const {
+    if (!IsBelow(step.index, Count(plan_.forms)) || !CanRead(step.a)) return false;
+    const Form& form = plan_.forms[static_cast<std::size_t>(step.index)];
+    const Strides& by = form.strides;
+    const bool is_sum = step.kind == StepKind::kContract;
+    const bool takes_two =
+        is_sum || step.extra != static_cast<std::int64_t>(ElementwiseKind::kCopy);
+    if (Extent(form, by.out) > step.out.width || Extent(form, by.a) > step.a.width ||
+        Overlap(step.out, step.a)) {
+      return false;
+    }
+    if (takes_two &&
+        (!CanRead(step.b) || Extent(form, by.b) > step.b.width || Overlap(step.out, step.b))) {
+      return false;
+    }
+    if (is_sum) {
+      return by.out[3] == 0 && by.a[2] == 0 && by.b[1] == 0 &&
+             form.sizes[2] * form.sizes[3] <= kMostWidth;
+    }
+    // Without a second operand the first one is read in its place.
+    if (!takes_two && Extent(form, by.b) > step.a.width) return false;
+    switch (static_cast<ElementwiseKind>(step.extra)) {
+      case ElementwiseKind::kCopy:
+      case ElementwiseKind::kAdd:
+      case ElementwiseKind::kSubtract:
+      case ElementwiseKind::kMultiply:
+      case ElementwiseKind::kDivide:
+      case ElementwiseKind::kLess:
+      case ElementwiseKind::kLargest:
+      case ElementwiseKind::kSelect:
+        return true;
+      default:
+        return false;
+    }
+  }
+
   bool IsElementwise(const Step& step) const {
-    if (!IsBelow(step.index, kNumElementwise) || !CanRead(step.a)) return false;
+    if (!IsBelow(step.index, kNumElementwiseKind) || !CanRead(step.a)) return false;
     const std::int64_t width = step.out.width;
     switch (static_cast<ElementwiseKind>(step.index)) {
       case ElementwiseKind::kAdd:
@@ -105,7 +219,18 @@ class Checking {
       case ElementwiseKind::kSum:
         return IsProduct(width, step.extra, step.a.width);
       case ElementwiseKind::kNorm:
-        return width == 1 && step.extra == step.a.width;
+      case ElementwiseKind::kTotal:
+        return IsProduct(width, step.extra, step.a.width);
+      case ElementwiseKind::kSoftmax:
+        return step.a.width == width && step.extra >= 0 && step.extra <= width &&
+               width % std::max<std::int64_t>(step.extra, 1) == 0;
+      case ElementwiseKind::kLayerNorm:
+        return step.a.width == width && CanRead(step.b) && CanRead(step.c) &&
+               step.b.width == step.c.width && width % step.b.width == 0;
+      case ElementwiseKind::kLess:
+      case ElementwiseKind::kLargest:
+      case ElementwiseKind::kSelect:
+        return false;
       default:
         return step.a.width == width;
     }
@@ -130,182 +255,20 @@ class Checking {
   const std::int64_t num_inputs_, num_constants_;
 };
 
-/// Rows that are fetched ahead for a tile; more would leave the cache before they are read.
-constexpr std::int64_t kMostAhead = 4096;
-/// Of those at a time: more would wait for each other.
-constexpr std::int64_t kMostAtOnce = 8;
-
-/// Where the rows of a tile's IDs lie.
-struct FoundRows {
-  std::vector<const std::uint8_t*> rows;
-  /// Where those of each lookup begin.
-  std::vector<std::int64_t> starts;
-
-  std::int64_t count() const { return static_cast<std::int64_t>(rows.size()) - kRowsAhead; }
-};
-
-/// Runs a plan, one tile of rows after the other. The rows that a tile looks up are fetched while
-/// linear layers of the tile before it, and its own ahead of the lookup, are computed.
-class Tiles {
- public:
-  Tiles(const BoundPlan& bound, const Kernels& kernels, FoundRows* found, FoundRows* next)
-      : bound_(bound), kernels_(kernels), found_(found), next_(next) {
-    const std::vector<Step>& steps = bound.plan->steps;
-    for (std::size_t i = 0; i < steps.size(); ++i) {
-      if (steps[i].kind == StepKind::kLookup) last_lookup_ = static_cast<std::int64_t>(i);
-    }
-  }
-
-  WrongId Run(std::int64_t first, std::int64_t end) {
-    const std::int64_t num_rows = std::min(kPlanRows, end - first);
-    const WrongId wrong = Find(first, num_rows, next_);
-    if (wrong.lookup >= 0) return wrong;
-    FetchNext(num_rows, false);
-    for (; first < end; first += kPlanRows) {
-      const WrongId found = RunTile(first, end);
-      if (found.lookup >= 0) return found;
-    }
-    return {};
-  }
-
- private:
-  WrongId RunTile(std::int64_t first, std::int64_t end) {
-    first_ = first;
-    num_rows_ = std::min(kPlanRows, end - first);
-    std::swap(found_, next_);
-    scratch_ = reinterpret_cast<float*>(ScratchOf(
-        Scratch::kBuffers, bound_.plan->scratch_width * num_rows_ * std::int64_t{sizeof(float)}));
-    const std::vector<Step>& steps = bound_.plan->steps;
-    for (std::size_t i = 0; i < steps.size(); ++i) {
-      Run(steps[i]);
-      if (static_cast<std::int64_t>(i) != last_lookup_ || first + num_rows_ >= end) continue;
-      const std::int64_t num_next = std::min(kPlanRows, end - first - num_rows_);
-      const WrongId wrong = Find(first + num_rows_, num_next, next_);
-      if (wrong.lookup >= 0) return wrong;
-      FetchNext(num_rows_, true);
-    }
-    return {};
-  }
-
-  /// Finds the rows of a tile.
-  WrongId Find(std::int64_t first, std::int64_t num_rows, FoundRows* found) const {
-    found->starts.clear();
-    std::int64_t count = 0;
-    for (const Lookup& lookup : bound_.lookups) {
-      found->starts.push_back(count);
-      count += NumIds(PartOf(lookup, first, num_rows));
-    }
-    found->rows.resize(static_cast<std::size_t>(count + kRowsAhead));
-    std::fill(found->rows.begin() + count, found->rows.end(),
-              bound_.lookups.empty() ? nullptr : bound_.lookups[0].slots[0].rows);
-    for (std::size_t i = 0; i < bound_.lookups.size(); ++i) {
-      const std::int64_t wrong = kernels_.find(PartOf(bound_.lookups[i], first, num_rows),
-                                               found->rows.data() + found->starts[i]);
-      if (wrong >= 0) return {static_cast<std::int64_t>(i), wrong};
-    }
-    return {};
-  }
-
-  /// Lets linear layers fetch the rows of next_: those ahead of the lookups, and of a tile of
-  /// num_rows rows also those behind them.
-  void FetchNext(std::int64_t num_rows, bool is_behind) {
-    ahead_ = {};
-    if (last_lookup_ < 0) return;
-    std::int64_t num_fetches = 0;
-    const std::vector<Step>& steps = bound_.plan->steps;
-    for (std::size_t i = 0; i < steps.size(); ++i) {
-      if (steps[i].kind != StepKind::kLinear) continue;
-      if (static_cast<std::int64_t>(i) > last_lookup_ && !is_behind) continue;
-      const Packed& weights = bound_.weights[static_cast<std::size_t>(steps[i].index)];
-      num_fetches += NumFetches(weights.num_groups(), weights.num_outputs, num_rows);
-    }
-    if (num_fetches == 0) return;
-    const Slot& slot = bound_.lookups[0].slots[0];
-    ahead_.rows = next_->rows.data();
-    ahead_.num_rows = std::min(next_->count(), kMostAhead);
-    ahead_.row_bytes = RowBytes(slot.type, slot.dim);
-    ahead_.at_once = std::min(ahead_.num_rows / num_fetches + 1, kMostAtOnce);
-  }
-
-  static Lookup PartOf(const Lookup& lookup, std::int64_t first, std::int64_t num_rows) {
-    Lookup part = lookup;
-    part.first_bag = first;
-    part.end_bag = first + num_rows;
-    return part;
-  }
-
-  void Run(const Step& step) {
-    const OutRows out = Write(step.out);
-    switch (step.kind) {
-      case StepKind::kLookup: {
-        const auto at = static_cast<std::size_t>(step.index);
-        return kernels_.pool(PartOf(bound_.lookups[at], first_, num_rows_),
-                             found_->rows.data() + found_->starts[at], out);
-      }
-      case StepKind::kLinear:
-        return kernels_.linear(bound_.weights[static_cast<std::size_t>(step.index)], Read(step.a),
-                               num_rows_, static_cast<Activation>(step.extra), out, &ahead_);
-      case StepKind::kDot:
-        return kernels_.dot(static_cast<WeightType>(step.index), Read(step.a), num_rows_,
-                            {step.a.width / step.extra, step.extra}, out);
-      case StepKind::kElementwise:
-        return kernels_.elementwise(ElementwiseOf(step), out);
-    }
-  }
-
-  Elementwise ElementwiseOf(const Step& step) const {
-    Elementwise made;
-    made.kind = static_cast<ElementwiseKind>(step.index);
-    made.a = Read(step.a);
-    made.b = step.b.width > 0 ? Read(step.b) : made.a;
-    made.c = step.c.width > 0 ? Read(step.c) : made.a;
-    made.num_rows = num_rows_;
-    made.width = step.out.width;
-    if (TakesFactor(made.kind)) {
-      std::memcpy(&made.factor, &step.extra, sizeof(made.factor));
-    } else {
-      made.count = step.extra;
-    }
-    return made;
-  }
-
-  OutRows Write(const Place& place) const {
-    const Buffer& buffer = bound_.plan->buffers[static_cast<std::size_t>(place.buffer)];
-    if (buffer.kind == BufferKind::kScratch) {
-      return {scratch_ + buffer.index * num_rows_ + place.column, ScratchWidth(buffer.width)};
-    }
-    const OutRows rows = bound_.writes[static_cast<std::size_t>(place.buffer)];
-    return {rows.data + first_ * rows.stride + place.column, rows.stride};
-  }
-
-  Rows Read(const Place& place) const {
-    const Buffer& buffer = bound_.plan->buffers[static_cast<std::size_t>(place.buffer)];
-    if (buffer.kind == BufferKind::kScratch || buffer.kind == BufferKind::kOutput) {
-      const OutRows rows = Write(place);
-      return {rows.data, rows.stride};
-    }
-    const Rows rows = bound_.reads[static_cast<std::size_t>(place.buffer)];
-    return {rows.data + first_ * rows.stride + place.column, rows.stride};
-  }
-
-  const BoundPlan& bound_;
-  const Kernels& kernels_;
-  FoundRows *found_, *next_;
-  std::int64_t last_lookup_ = -1;
-  Ahead ahead_;
-  std::int64_t first_ = 0, num_rows_ = 0;
-  float* scratch_ = nullptr;
-};
-
 }  // namespace
 
 // Rows begin on cache lines, and lie no power of two apart.
 std::int64_t ScratchWidth(std::int64_t width) { return (width + 15) / 16 * 16 + 16; }
 
 std::vector<std::int64_t> WritePlan(const Plan& plan) {
-  std::vector<std::int64_t> numbers = {kPlanVersion, static_cast<std::int64_t>(plan.buffers.size()),
-                                       static_cast<std::int64_t>(plan.lookups.size()),
-                                       static_cast<std::int64_t>(plan.steps.size())};
+  const bool has_more = !plan.forms.empty() || !plan.features.empty();
+  std::vector<std::int64_t> numbers = {
+      has_more ? kPlanVersion : kWithoutForms, static_cast<std::int64_t>(plan.buffers.size()),
+      static_cast<std::int64_t>(plan.lookups.size()), static_cast<std::int64_t>(plan.steps.size())};
+  if (has_more) {
+    numbers.push_back(static_cast<std::int64_t>(plan.forms.size()));
+    numbers.push_back(static_cast<std::int64_t>(plan.features.size()));
+  }
   for (const Buffer& buffer : plan.buffers) {
     numbers.insert(numbers.end(),
                    {static_cast<std::int64_t>(buffer.kind), buffer.index, buffer.width});
@@ -319,21 +282,40 @@ std::vector<std::int64_t> WritePlan(const Plan& plan) {
     for (const Place& place : {step.out, step.a, step.b, step.c}) Put(place, &numbers);
     numbers.insert(numbers.end(), {step.index, step.extra});
   }
+  for (const FeatureSource& feature : plan.features) {
+    numbers.insert(numbers.end(),
+                   {feature.lengths, feature.values, feature.num_features, feature.feature});
+  }
+  for (const Form& form : plan.forms) {
+    numbers.push_back(0);
+    std::memcpy(&numbers.back(), &form.factor, sizeof(form.factor));
+    for (const auto& some : {form.sizes, form.strides.out, form.strides.a, form.strides.b}) {
+      numbers.insert(numbers.end(), some, some + kLoops);
+    }
+  }
   return numbers;
 }
 
 std::string ReadPlan(const std::int64_t* numbers, std::int64_t count, std::int64_t num_inputs,
                      std::int64_t num_constants, Plan* plan) {
-  if (count < kHeader || numbers[0] != kPlanVersion) {
+  if (count < kHeader || (numbers[0] != kPlanVersion && numbers[0] != kWithoutForms) ||
+      (numbers[0] == kPlanVersion && count < kHeader + kMoreHeader)) {
     return "got numbers that are no plan of version " + std::to_string(kPlanVersion);
   }
   const std::int64_t num_buffers = numbers[1], num_lookups = numbers[2], num_steps = numbers[3];
-  if (num_buffers < 0 || num_buffers > kMostItems || num_lookups < 0 || num_lookups > kMostItems ||
-      num_steps < 0 || num_steps > kMostItems ||
-      count != kHeader + num_buffers * kOfBuffer + num_lookups * kOfLookup + num_steps * kOfStep) {
+  const bool has_more = numbers[0] == kPlanVersion;
+  const std::int64_t num_forms = has_more ? numbers[kHeader] : 0;
+  const std::int64_t num_features = has_more ? numbers[kHeader + 1] : 0;
+  const std::int64_t header = kHeader + (has_more ? kMoreHeader : 0);
+  for (const std::int64_t some : {num_buffers, num_lookups, num_steps, num_forms, num_features}) {
+    if (!IsBelow(some, kMostItems + 1)) return "got a count of " + std::to_string(some);
+  }
+  if ((has_more && num_forms + num_features == 0) ||
+      count != header + num_buffers * kOfBuffer + num_lookups * kOfLookup + num_steps * kOfStep +
+                   num_features * kOfFeature + num_forms * kOfForm) {
     return "got " + std::to_string(count) + " numbers, which are not those of a plan";
   }
-  const std::int64_t* at = numbers + kHeader;
+  const std::int64_t* at = numbers + header;
   plan->buffers.clear();
   plan->scratch_width = plan->num_outputs = 0;
   for (std::int64_t i = 0; i < num_buffers; ++i, at += kOfBuffer) {
@@ -357,6 +339,23 @@ std::string ReadPlan(const std::int64_t* numbers, std::int64_t count, std::int64
                            PlaceAt(at + 1 + kOfPlace), PlaceAt(at + 1 + 2 * kOfPlace),
                            PlaceAt(at + 1 + 3 * kOfPlace), at[13], at[14]});
   }
+  plan->features.clear();
+  for (std::int64_t i = 0; i < num_features; ++i, at += kOfFeature) {
+    plan->features.push_back({at[0], at[1], at[2], at[3]});
+  }
+  plan->forms.clear();
+  for (std::int64_t i = 0; i < num_forms; ++i) {
+    Form& form = plan->forms.emplace_back();
+    std::memcpy(&form.factor, at, sizeof(form.factor));
+    if (*at++ >> 32 != 0) return "got a wrong factor of form " + std::to_string(i);
+    for (auto* some : {form.sizes, form.strides.out, form.strides.a, form.strides.b}) {
+      std::copy_n(at, kLoops, some);
+      at += kLoops;
+    }
+  }
+  plan->tile_rows = plan->scratch_width <= kWideRow
+                        ? kPlanRows
+                        : std::max<std::int64_t>(kTileNumbers / plan->scratch_width, 1);
   return Checking(*plan, num_inputs, num_constants).Text();
 }
 
@@ -364,14 +363,22 @@ std::string CheckBound(const BoundPlan& bound) {
   for (const Step& step : bound.plan->steps) {
     if (step.kind == StepKind::kLinear) {
       const Packed& weights = bound.weights[static_cast<std::size_t>(step.index)];
-      if (weights.num_inputs != step.a.width || weights.num_outputs != step.out.width) {
+      const std::int64_t num_vectors = step.a.width / weights.num_inputs;
+      if (num_vectors < 1 || weights.num_inputs * num_vectors != step.a.width ||
+          weights.num_outputs * num_vectors != step.out.width) {
         return "got weights of " + std::to_string(weights.num_outputs) + " by " +
                std::to_string(weights.num_inputs) + ", expected " + std::to_string(step.out.width) +
                " by " + std::to_string(step.a.width);
       }
     }
-    if (step.kind != StepKind::kLookup) continue;
+    if (!IsLookup(step)) continue;
     const Lookup& lookup = bound.lookups[static_cast<std::size_t>(step.index)];
+    if (step.kind == StepKind::kSequence &&
+        (lookup.num_slots != 1 || lookup.slots[0].column != 0 || lookup.weights != nullptr ||
+         step.out.width % lookup.slots[0].dim != 0)) {
+      return "got a sequence of " + std::to_string(lookup.num_slots) +
+             " features, expected vectors of one";
+    }
     for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
       const Slot& slot = lookup.slots[i];
       if (slot.column > step.out.width - slot.dim) {
@@ -380,12 +387,6 @@ std::string CheckBound(const BoundPlan& bound) {
     }
   }
   return {};
-}
-
-WrongId RunPlan(const BoundPlan& bound, const Kernels& kernels, std::int64_t first,
-                std::int64_t end) {
-  thread_local FoundRows found, next;
-  return Tiles(bound, kernels, &found, &next).Run(first, end);
 }
 
 }  // namespace recsys::ops

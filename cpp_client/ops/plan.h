@@ -10,13 +10,12 @@
 #include <vector>
 
 #include "ops/kernels/kernels.h"
+#include "ops/kinds.h"
 
 namespace recsys::ops {
 
-/// Rows that pass all steps together.
+/// At most so many rows pass all steps together.
 constexpr std::int64_t kPlanRows = 48;
-
-enum class BufferKind : std::int64_t { kInput = 0, kConstant = 1, kScratch = 2, kOutput = 3 };
 
 /// Rows of numbers.
 struct Buffer {
@@ -33,20 +32,26 @@ struct Place {
   std::int64_t width = 0;
 };
 
-enum class StepKind : std::int64_t { kLookup = 0, kLinear = 1, kDot = 2, kElementwise = 3 };
-
 struct Step {
   StepKind kind = StepKind::kElementwise;
   Place out;
   /// Those that a step does not read are empty.
   Place a, b, c;
-  /// Of a lookup its position among the plan's; of a linear layer the constant with its weights; of
-  /// an interaction its WeightType; of others the ElementwiseKind.
+  /// Of a lookup or a sequence its position among the plan's lookups; of a linear layer the
+  /// constant with its weights; of an interaction its WeightType; of a length or differences the
+  /// position among the plan's features; of a contraction or a broadcast the position among its
+  /// forms; of others the ElementwiseKind.
   std::int64_t index = 0;
-  /// Of a linear layer its Activation; of an interaction its dim; of others `count`, or the bits of
-  /// `factor`.
+  /// Of a linear layer its Activation; of an interaction its dim; of a sequence 1 where it is read
+  /// from the last ID on; of a broadcast the ElementwiseKind; of taken vectors their width; of
+  /// others `count`, or the bits of `factor`.
   std::int64_t extra = 0;
 };
+
+/// Whether a step reads rows of tables.
+constexpr bool IsLookup(const Step& step) {
+  return step.kind == StepKind::kLookup || step.kind == StepKind::kSequence;
+}
 
 /// Where a lookup's tensors are.
 struct LookupSource {
@@ -59,10 +64,22 @@ struct LookupSource {
   std::int64_t num_features = 1;
 };
 
+/// A feature whose IDs are read as they came.
+struct FeatureSource {
+  /// Inputs.
+  std::int64_t lengths = 0, values = 0;
+  std::int64_t num_features = 1;
+  std::int64_t feature = 0;
+};
+
 struct Plan {
   std::vector<Buffer> buffers;
   std::vector<LookupSource> lookups;
   std::vector<Step> steps;
+  std::vector<Form> forms;
+  std::vector<FeatureSource> features;
+  /// Rows that pass all steps together.
+  std::int64_t tile_rows = kPlanRows;
   /// Numbers of a row in scratch memory.
   std::int64_t scratch_width = 0;
   std::int64_t num_outputs = 0;
@@ -78,6 +95,12 @@ std::vector<std::int64_t> WritePlan(const Plan& plan);
 std::string ReadPlan(const std::int64_t* numbers, std::int64_t count, std::int64_t num_inputs,
                      std::int64_t num_constants, Plan* plan);
 
+/// The bags of a feature, and all IDs of the batch.
+struct FeatureIds {
+  const std::int64_t* ids = nullptr;
+  const std::int64_t* offsets = nullptr;
+};
+
 /// A plan with its tensors.
 struct BoundPlan {
   const Plan* plan = nullptr;
@@ -87,6 +110,7 @@ struct BoundPlan {
   /// By constant; of those that are weights.
   std::vector<Packed> weights;
   std::vector<Lookup> lookups;
+  std::vector<FeatureIds> features;
 };
 
 /// Checks what `plan` does not know: the shapes of weights and lookups. Returns an error text,

@@ -1,6 +1,6 @@
-"""Numbers of rows computed one by one, and sums over them.
+"""Numbers of rows computed one by one.
 
-Shape letters: B rows, D embedding dim.
+Shape letters: B rows.
 """
 
 from __future__ import annotations
@@ -11,42 +11,52 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from export.lower.forms import both, broadcast, result_dtype
+from export.lower.kinds import ElementwiseKind
+from export.lower.strided import Axis, Strided, tidy
 from export.lower.values import (
     Elementwise,
-    ElementwiseKind,
     NotLoweredError,
+    NumRows,
     Space,
     Value,
     Weight,
     operator,
     path_of,
 )
-from export.lower.views import dim_of
+from export.lower.weights import MOST_WHOLE
+
+_Number = int | float
 
 
-def weight_value(weight: Tensor, space: Space) -> Weight:
-    """Return numbers that are the same for every row; ``Evaluation.lift`` names the path of a dense weight."""
-    if weight.dtype is not torch.float32 or weight.numel() == 0:
-        raise NotLoweredError(f"it computes with a constant of {weight.dtype}")
-    dims = tuple(weight.shape)
-    path = path_of(weight)
-    return Weight(dims=dims, space=space, path=path, numbers=None if path is not None else weight.detach())
-
-
-def only_float32(dtype: torch.dtype | None) -> None:
-    """Refuse to compute in another type."""
-    if dtype not in (None, torch.float32):
-        raise NotLoweredError(f"it computes in {dtype}")
-
-
-def _scaled(value: Value, factor: float) -> Value:
+def computed(kind: ElementwiseKind, value: Any, factor: float | None = None, dtype: Any = None) -> Value:
+    """Return what becomes of each number of a value."""
+    value = value.settled()
     return Elementwise(
         dims=value.dims,
         space=value.space,
-        kind=ElementwiseKind.SCALE,
+        dtype=dtype or value.dtype,
+        kind=kind,
         operands=[value],
         factor=factor,
     )
+
+
+def _as_float(value: Any) -> Any:
+    return torch.float32 if value.dtype is not torch.float32 else None
+
+
+def _is_bool(value: Any) -> bool:
+    return bool(value.dtype is torch.bool)
+
+
+def _with_number(value: Any, number: float) -> torch.dtype:
+    """Return the type of what is computed of a value and a number of Python."""
+    if isinstance(number, int):
+        if not isinstance(number, bool) and abs(number) > MOST_WHOLE:
+            raise NotLoweredError("it computes with whole numbers that float32 does not hold")
+        return torch.int64 if _is_bool(value) and not isinstance(number, bool) else value.dtype
+    return torch.float32
 
 
 def _repeats(first: Value, second: Value) -> int:
@@ -59,140 +69,303 @@ def _repeats(first: Value, second: Value) -> int:
     return 0
 
 
-def _binary(
-    kind: ElementwiseKind, first: Value, second: Value, *, swaps: bool, is_second: bool = False
-) -> Value:
-    """Return what two values make together.
-
-    Args:
-        kind: How.
-        first: A value.
-        second: Another one.
-        swaps: Whether the two may be exchanged.
-        is_second: Whether the kernel takes the second first.
-    """
-    if first.space is not second.space:
-        raise NotLoweredError("it computes with rows and contexts")
-    orders = [(second, first)] if is_second else [(first, second)]
-    orders += [(second, first)] if swaps else []
-    for a, b in orders:
-        count = _repeats(a, b)
-        if count:
-            return Elementwise(dims=b.dims, space=b.space, kind=kind, operands=[a, b], count=count)
-    raise NotLoweredError("it broadcasts over rows")
-
-
-def _operands(first: Any, second: Any) -> tuple[Value, Value]:
-    """Return two values; numbers that are the same for every row take the other's dims."""
-    if isinstance(first, Value) and isinstance(second, Value):
-        return first, second
-    if isinstance(first, Value):
-        return first, _like(second, first)
-    return _like(first, second), second
-
-
-def _like(weight: Any, value: Value) -> Value:
-    if not isinstance(weight, Tensor):
-        raise NotLoweredError(f"it computes with {type(weight).__name__}")
-    found = weight_value(weight, value.space)
-    if found.width == value.width and len(value.dims) == 1:
-        found.dims = value.dims
-    elif found.width == 1 and len(value.dims) == 1:
-        found.dims = (1,)
-    else:
-        raise NotLoweredError("it broadcasts a constant")
-    return found
-
-
-@operator("mul", "multiply", "rmul")
-def mul(first: Any, second: Any) -> Value:
-    """Return products."""
-    if isinstance(second, int | float):
-        return _scaled(first, second)
-    if isinstance(first, int | float):
-        return _scaled(second, first)
-    return _binary(ElementwiseKind.MULTIPLY, *_operands(first, second), swaps=True)
-
-
-@operator("div", "true_divide", "truediv")
-def div(first: Any, second: Any) -> Value:
-    """Return quotients."""
-    if isinstance(second, int | float):
-        # As kernels compute it.
-        return _scaled(first, float(np.float32(1) / np.float32(second)))
-    if not isinstance(first, Value) or not isinstance(second, Value):
-        raise NotLoweredError("it divides by a constant tensor")
-    return _binary(ElementwiseKind.DIVIDE, first, second, swaps=False, is_second=True)
-
-
-@operator("add", "radd")
-def add(first: Any, second: Any, *, alpha: float = 1) -> Value:
-    """Return sums."""
-    if alpha != 1 or isinstance(second, int | float):
-        raise NotLoweredError("it adds a number")
-    return _binary(ElementwiseKind.ADD, *_operands(first, second), swaps=True)
-
-
-@operator("sub", "subtract")
-def sub(first: Any, second: Any, *, alpha: float = 1) -> Value:
-    """Return differences."""
-    if alpha != 1 or not isinstance(first, Value) or not isinstance(second, Value):
-        raise NotLoweredError("it subtracts a constant")
-    return _binary(ElementwiseKind.SUBTRACT, first, second, swaps=False)
-
-
-def _reduced(kind: ElementwiseKind, value: Value, dim: Any, keepdim: bool) -> Value:
-    """Return what a reduction over the first dim of each row leaves."""
-    over = [dim] if isinstance(dim, int) else list(dim or [])
-    if len(over) != 1 or dim_of(value, over[0]) != 1 or not value.dims:
-        raise NotLoweredError("it reduces another dimension than the first of a row")
-    return Elementwise(
-        dims=(*([1] if keepdim else []), *value.dims[1:]),
-        space=value.space,
-        kind=kind,
-        operands=[value],
-        count=value.dims[0],
+def binary(kind: ElementwiseKind, first: Any, second: Any, dtype: Any = None) -> Any:
+    """Return what two operands make: rows number by number if they fit, else by a form."""
+    views = both(first, second)
+    dtype = dtype or result_dtype(*(view.dtype for view in views))
+    swaps = kind in (ElementwiseKind.ADD, ElementwiseKind.MULTIPLY)
+    # Numbers that are the same for every row are read as a row of one.
+    a, b = (
+        view.value if not view.has_rows and view.ndim == 1 and view.offset == 0 else tidy(view)
+        for view in views
     )
+    if isinstance(a, Value) and isinstance(b, Value):
+        for one, other in ((a, b), (b, a)) if swaps else ((a, b),):
+            count = _repeats(one, other)
+            if count and other.space is one.space and (views[0].has_rows or views[1].has_rows):
+                return Elementwise(
+                    dims=other.dims, space=other.space, dtype=dtype, kind=kind, operands=[one, other], count=count
+                )  # fmt: skip
+    return broadcast(kind, *views, dtype)
 
 
-@operator("sum")
-def sum_of(
-    value: Value, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Value:
-    """Return the sum over the first dim of each row."""
-    only_float32(dtype)
-    return _reduced(ElementwiseKind.SUM, value, dim, keepdim)
+@operator("mul", "multiply", "rmul", views=True)
+def mul(first: Any, second: Any) -> Any:
+    """Return products."""
+    if isinstance(first, _Number):
+        first, second = second, first
+    if isinstance(second, _Number):
+        dtype = _with_number(first, second)
+        return computed(ElementwiseKind.SCALE, first, float(second), dtype)
+    return binary(ElementwiseKind.MULTIPLY, first, second)
 
 
-@operator("norm", "vector_norm")
-def norm(
-    value: Value, p: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Value:
-    """Return the Euclidean length of each row."""
-    only_float32(dtype)
-    if p not in (2, "fro", None) or len(value.dims) != 1:
-        raise NotLoweredError("a norm of another kind than the Euclidean of rows")
-    return _reduced(ElementwiseKind.NORM, value, dim, keepdim)
+@operator("neg", "negative", views=True)
+def neg(value: Any) -> Any:
+    """Return numbers with the other sign."""
+    return computed(ElementwiseKind.SCALE, value, -1.0)
+
+
+@operator("div", "true_divide", "truediv", views=True)
+def div(first: Any, second: Any, *, rounding_mode: str | None = None) -> Any:
+    """Return quotients."""
+    if rounding_mode is not None or isinstance(first, _Number):
+        raise NotLoweredError("it divides in another way than number by number")
+    if isinstance(second, _Number):
+        # As kernels compute it.
+        factor = float(np.float32(1) / np.float32(second))
+        return computed(ElementwiseKind.SCALE, first, factor, torch.float32)
+    # The kernel divides the second operand.
+    return binary(ElementwiseKind.DIVIDE, second, first, torch.float32)
+
+
+@operator("add", "radd", views=True)
+def add(first: Any, second: Any, *, alpha: float = 1) -> Any:
+    """Return sums."""
+    if isinstance(first, _Number):
+        first, second = second, first
+    if alpha != 1:
+        second = mul(second, alpha)
+    if isinstance(second, _Number):
+        return computed(ElementwiseKind.SHIFT, first, float(second), _with_number(first, second))
+    return binary(ElementwiseKind.ADD, first, second)
+
+
+@operator("sub", "subtract", views=True)
+def sub(first: Any, second: Any, *, alpha: float = 1) -> Any:
+    """Return differences."""
+    if alpha != 1:
+        second = mul(second, alpha)
+    if isinstance(second, _Number):
+        return add(first, -second)
+    if isinstance(first, _Number):
+        return add(neg(second), first)
+    return binary(ElementwiseKind.SUBTRACT, first, second)
+
+
+@operator("rsub", views=True)
+def rsub(first: Any, second: Any, *, alpha: float = 1) -> Any:
+    """Return differences, the second operand less the first."""
+    return sub(second, first, alpha=alpha)
+
+
+@operator("square", views=True)
+def square(value: Any) -> Any:
+    """Return squares."""
+    return mul(value, value)
+
+
+@operator("pow", views=True)
+def power(value: Any, exponent: Any) -> Any:
+    """Return squares."""
+    if exponent != 2:
+        raise NotLoweredError(f"it computes powers of {exponent}")
+    return mul(value, value)
 
 
 @operator("clamp", "clip")
 def clamp(value: Value, min: Any = None, max: Any = None) -> Value:  # noqa: A002
-    """Return numbers that are at least ``min``."""
-    if max is not None or not isinstance(min, int | float):
-        raise NotLoweredError("it bounds numbers from above")
-    return clamp_min(value, min)
+    """Return numbers within bounds."""
+    if any(not isinstance(bound, _Number | None) for bound in (min, max)):
+        raise NotLoweredError("it bounds numbers by others")
+    if min is not None:
+        value = clamp_min(value, min)
+    return value if max is None else computed(ElementwiseKind.AT_MOST, value, float(max))
 
 
 @operator("clamp_min")
 def clamp_min(value: Value, min: Any) -> Value:  # noqa: A002
     """Return numbers that are at least ``min``."""
-    return Elementwise(
-        dims=value.dims, space=value.space, kind=ElementwiseKind.AT_LEAST, operands=[value], factor=min
+    return computed(ElementwiseKind.AT_LEAST, value, float(min))
+
+
+@operator("clamp_max")
+def clamp_max(value: Value, max: Any) -> Value:  # noqa: A002
+    """Return numbers that are at most ``max``."""
+    return computed(ElementwiseKind.AT_MOST, value, float(max))
+
+
+@operator("exp")
+def exp(value: Value) -> Value:
+    """Return powers of e."""
+    return computed(ElementwiseKind.EXP, value, dtype=torch.float32)
+
+
+@operator("log2")
+def log2(value: Value) -> Value:
+    """Return logarithms."""
+    return computed(ElementwiseKind.LOG2, value, dtype=torch.float32)
+
+
+@operator("abs", "absolute")
+def absolute(value: Value) -> Value:
+    """Return magnitudes."""
+    return computed(ElementwiseKind.ABSOLUTE, value)
+
+
+@operator("float", views=True)
+def as_float(value: Any) -> Any:
+    """Return the same numbers: steps hold all in float32."""
+    return value if value.dtype is torch.float32 else with_dtype(value, torch.float32)
+
+
+@operator("long", "int", views=True)
+def as_whole(value: Any) -> Any:
+    """Return numbers without the part behind the point."""
+    if value.dtype is not torch.float32:
+        return with_dtype(value, torch.int64)
+    return computed(ElementwiseKind.TRUNCATE, value, dtype=torch.int64)
+
+
+def with_dtype(value: Any, dtype: torch.dtype) -> Any:
+    """Return the same numbers as those of another type."""
+    return computed(ElementwiseKind.COPY, value, dtype=dtype)
+
+
+@operator("to", views=True)
+def to(value: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the value itself, or its numbers as those of another type."""
+    found = value
+    for one in [*args, *(kwargs[key] for key in ("dtype", "device", "other") if key in kwargs)]:
+        if isinstance(one, torch.dtype):
+            if one not in (torch.float32, torch.int64) and one is not value.dtype:
+                raise NotLoweredError(f"it converts to {one}")
+            found = found if one is value.dtype else _converted(found, one)
+        elif not isinstance(one, bool) and one not in (torch.device("cpu"), "cpu"):
+            raise NotLoweredError(f"it converts to {one}")
+    return found
+
+
+def _converted(value: Any, dtype: torch.dtype) -> Any:
+    return as_float(value) if dtype is torch.float32 else as_whole(value)
+
+
+def only_float32(dtype: torch.dtype | None) -> None:
+    """Refuse to compute in another type."""
+    if dtype not in (None, torch.float32):
+        raise NotLoweredError(f"it computes in {dtype}")
+
+
+@operator("logical_not", "bitwise_not", "invert", views=True)
+def logical_not(value: Any) -> Any:
+    """Return the opposite of truth values."""
+    if not _is_bool(value):
+        raise NotLoweredError("it takes numbers for truth values")
+    return computed(ElementwiseKind.SHIFT, neg(value), 1.0)
+
+
+@operator("and", "logical_and", "bitwise_and", "rand", views=True)
+def logical_and(first: Any, second: Any) -> Any:
+    """Return where both are true."""
+    if not _is_bool(first) or not _is_bool(second):
+        raise NotLoweredError("it takes numbers for truth values")
+    return binary(ElementwiseKind.MULTIPLY, first, second, torch.bool)
+
+
+@operator("or", "or_", "logical_or", "bitwise_or", views=True)
+def logical_or(first: Any, second: Any) -> Any:
+    """Return where one is true."""
+    if not _is_bool(first) or not _is_bool(second):
+        raise NotLoweredError("it takes numbers for truth values")
+    return broadcast(ElementwiseKind.LARGEST, *both(first, second), torch.bool)
+
+
+@operator("lt", "less", views=True)
+def less(first: Any, second: Any) -> Any:
+    """Return where the first is less."""
+    return broadcast(ElementwiseKind.LESS, *both(first, second), torch.bool)
+
+
+@operator("gt", "greater", views=True)
+def greater(first: Any, second: Any) -> Any:
+    """Return where the first is larger."""
+    return less(second, first)
+
+
+@operator("maximum", views=True)
+def maximum(first: Any, second: Any) -> Any:
+    """Return the larger ones."""
+    return broadcast(ElementwiseKind.LARGEST, *both(first, second), result_dtype(first.dtype, second.dtype))
+
+
+@operator("where", views=True)
+def where(condition: Any, first: Any, second: Any) -> Any:
+    """Return the first where a condition holds, else the second: one of them is a number."""
+    if not _is_bool(condition):
+        raise NotLoweredError("it takes numbers for truth values")
+    number = _number_of(second)
+    if number is not None:
+        return broadcast(ElementwiseKind.SELECT, *both(condition, first), first.dtype, number)
+    number = _number_of(first)
+    if number is None:
+        raise NotLoweredError("it chooses between two values")
+    return where(logical_not(condition), second, number)
+
+
+def _number_of(one: Any) -> float | None:
+    """Return the number that all numbers of an operand are; None if they may differ."""
+    if isinstance(one, _Number):
+        return float(one)
+    if isinstance(one, Strided):
+        one = one.value.numbers if isinstance(one.value, Weight) else None
+    if not isinstance(one, Tensor) or path_of(one) is not None or one.numel() == 0:
+        return None
+    number = one.flatten()[0]
+    return float(number) if bool((one == number).all()) else None
+
+
+@operator("masked_fill", views=True)
+def masked_fill(value: Any, mask: Any, number: Any) -> Any:
+    """Return values with a number where a mask is true."""
+    found = _number_of(number)
+    if found is None:
+        raise NotLoweredError("it fills with what it computes")
+    return where(logical_not(mask), value, found)
+
+
+def _filled(shape: Any, number: float, dtype: torch.dtype | None) -> Strided:
+    """Return the same number everywhere."""
+    sizes = [shape] if not isinstance(shape, (list, tuple)) else list(shape)
+    spaces = [size.space for size in sizes if isinstance(size, NumRows)]
+    axes = [None if isinstance(size, NumRows) else Axis(size, 0) for size in sizes]
+    if axes.count(None) > 1 or any(
+        size != NumRows(size.space) for size in sizes if isinstance(size, NumRows)
+    ):
+        raise NotLoweredError("it makes a tensor of several times the rows")
+    value = Weight(
+        dims=(1,),
+        space=spaces[0] if spaces else Space.ROWS,
+        dtype=dtype or torch.float32,
+        numbers=torch.tensor([float(number)]),
     )
+    return Strided(value=value, axes=tuple(axes))
 
 
-@operator("normalize")
-def normalize(value: Value, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Value:
-    """Return rows of length 1."""
-    del out
-    return div(value, clamp_min(norm(value, p, dim, True), eps))
+@operator("zeros", views=True)
+def zeros(*sizes: Any, dtype: torch.dtype | None = None, **_: Any) -> Strided:
+    """Return zeros."""
+    return _filled(sizes[0] if len(sizes) == 1 else sizes, 0.0, dtype)
+
+
+@operator("ones", views=True)
+def ones(*sizes: Any, dtype: torch.dtype | None = None, **_: Any) -> Strided:
+    """Return ones."""
+    return _filled(sizes[0] if len(sizes) == 1 else sizes, 1.0, dtype)
+
+
+@operator("full", views=True)
+def full(size: Any, fill_value: float, *, dtype: torch.dtype | None = None, **_: Any) -> Strided:
+    """Return a number everywhere."""
+    return _filled(size, fill_value, dtype)
+
+
+@operator("zeros_like", views=True)
+def zeros_like(value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Strided:
+    """Return zeros of the shape of a value."""
+    return _filled(value.shape, 0.0, dtype or value.dtype)
+
+
+@operator("ones_like", views=True)
+def ones_like(value: Any, *, dtype: torch.dtype | None = None, **_: Any) -> Strided:
+    """Return ones of the shape of a value."""
+    return _filled(value.shape, 1.0, dtype or value.dtype)

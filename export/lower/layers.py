@@ -5,51 +5,61 @@ Shape letters: B rows, V vectors, D embedding dim.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from export.lower.arithmetic import add, mul, only_float32
+from export.lower.arithmetic import computed
+from export.lower.forms import matmul
+from export.lower.kinds import ElementwiseKind
+from export.lower.strided import Strided, strided
 from export.lower.values import (
     Called,
     Elementwise,
-    ElementwiseKind,
     Join,
     Linear,
     NotLoweredError,
     NumRows,
     Products,
     Value,
-    View,
+    apply,
     operator,
     path_of,
 )
-from export.lower.views import dim_of, joined, reshaped
+from export.lower.views import permute, reshaped
 
 # Of plans: cpp_client/ops/packed.h, and the most weights that are held twice, plain and packed.
 _MOST_INPUTS, _MOST_OUTPUTS, _MOST_WEIGHTS = 1 << 16, 1 << 20, 1 << 24
-# Each vector that is normalized takes two steps.
-_MOST_NORMALIZED = 64
 
 
-@dataclass(frozen=True, kw_only=True)
-class Transposed(Called):
-    """The vectors of each row with the last two dimensions exchanged."""
-
-    of: Value
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class AllProducts(Called):
     """The products of all pairs of a row's vectors, ``[B, V, V]``, or flat ``[B, V * V]``."""
 
     of: Value
     is_flat: bool = False
 
-    def __getitem__(self, index: Any) -> Value:
+    @property
+    def shape(self) -> tuple[NumRows | int, ...]:
+        """The sizes."""
+        num = self.of.dims[0]
+        return (NumRows(self.of.space), *((num * num,) if self.is_flat else (num, num)))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the numbers."""
+        return torch.float32
+
+    def settled(self) -> Value:
+        """Return all products, those of each pair twice."""
+        num = self.of.dims[0]
+        found = matmul(self.of, permute(self.of, 0, 2, 1))
+        whole: Value = (reshaped(found, (num * num,)) if self.is_flat else found).settled()
+        return whole
+
+    def __getitem__(self, index: Any) -> Any:
         return _some_products(self, index)
 
     def __getattr__(self, name: str) -> Any:
@@ -57,35 +67,26 @@ class AllProducts(Called):
             return lambda *sizes: _flat_products(self, name, sizes)
         if name == "index_select":
             return lambda dim, index: _products_at(self, dim, index)
-        raise AttributeError(name)
+        return super().__getattr__(name)
 
 
-@operator("transpose", "swapaxes")
-def transpose(value: Value, dim0: int, dim1: int) -> Transposed:
-    """Return vectors with the last two dimensions exchanged."""
-    if len(value.dims) != 2 or {dim_of(value, dim0), dim_of(value, dim1)} != {1, 2}:
-        raise NotLoweredError("it exchanges dimensions")
-    return Transposed(of=value)
+@operator("bmm", "matmul", views=True)
+def products(first: Any, second: Any) -> Any:
+    """Return the products of matrices; those of a row's vectors with each other are known as such."""
+    if isinstance(first, Value) and len(first.dims) == 2 and isinstance(second, Strided):
+        turned = strided(permute(first, 0, 2, 1))
+        if (turned.value, turned.offset, turned.axes) == (second.value, second.offset, second.axes):
+            return AllProducts(of=first)
+    return matmul(first, second)
 
 
-@operator("permute")
-def permute(value: Value, *dims: Any) -> Transposed:
-    """Return vectors with the last two dimensions exchanged."""
-    order = dims[0] if len(dims) == 1 else dims
-    if tuple(order) != (0, 2, 1):
-        raise NotLoweredError("it exchanges dimensions")
-    return transpose(value, 1, 2)
+@operator("rmatmul", views=True)
+def reversed_products(second: Any, first: Any) -> Any:
+    """Return the products of matrices, the second one first."""
+    return matmul(first, second)
 
 
-@operator("bmm", "matmul")
-def bmm(value: Value, other: Any) -> AllProducts:
-    """Return the products of all pairs of vectors."""
-    if not isinstance(other, Transposed) or other.of is not value:
-        raise NotLoweredError("it multiplies matrices")
-    return AllProducts(of=value)
-
-
-def _flat_products(products: AllProducts, name: str, sizes: tuple[Any, ...]) -> AllProducts:
+def _flat_products(products: AllProducts, name: str, sizes: tuple[Any, ...]) -> Any:
     num = products.of.dims[0] ** 2
     given = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
     rows = NumRows(products.of.space)
@@ -93,28 +94,27 @@ def _flat_products(products: AllProducts, name: str, sizes: tuple[Any, ...]) -> 
         [(1,), (1, 2), (1, -1)] if name == "flatten" else [(-1, num), (rows, num), (rows, -1)]
     )
     if not is_flat:
-        raise NotLoweredError("it reshapes products of vectors")
+        return apply(name, products.settled(), *sizes)
     return AllProducts(of=products.of, is_flat=True)
 
 
-def _products_at(products: AllProducts, dim: int, index: Any) -> Value:
+def _products_at(products: AllProducts, dim: int, index: Any) -> Any:
     num = products.of.dims[0]
     above = torch.triu_indices(num, num, 1)
     is_above = isinstance(index, Tensor) and torch.equal(index, above[0] * num + above[1])
     if not products.is_flat or dim not in (1, -1) or not is_above or num < 2:
-        raise NotLoweredError("it takes other products of vectors than those of all pairs")
+        return apply("index_select", products.settled(), dim, index)
     return Products(dims=(num * (num - 1) // 2,), space=products.of.space, source=products.of)
 
 
-def _some_products(products: AllProducts, index: Any) -> Value:
-    if not isinstance(index, tuple) or index[0] != slice(None) or not isinstance(index[1], Tensor):
-        raise NotLoweredError("it takes other products of vectors than those of all pairs")
-    if len(index) == 3 and isinstance(index[2], Tensor) and not products.is_flat:
+def _some_products(products: AllProducts, index: Any) -> Any:
+    is_chosen = isinstance(index, tuple) and index[0] == slice(None) and isinstance(index[1], Tensor)
+    if is_chosen and len(index) == 3 and isinstance(index[2], Tensor) and not products.is_flat:
         flat = AllProducts(of=products.of, is_flat=True)
         return _products_at(flat, 1, index[1] * products.of.dims[0] + index[2])
-    if len(index) == 2:
+    if is_chosen and len(index) == 2:
         return _products_at(products, 1, index[1])
-    raise NotLoweredError("it takes other products of vectors than those of all pairs")
+    return apply("getitem", products.settled(), index)
 
 
 @operator("linear")
@@ -123,8 +123,8 @@ def linear(value: Value, weight: Any, bias: Any = None) -> Value:
     path, bias_path = path_of(weight), path_of(bias)
     if not isinstance(value, Value) or path is None or (bias is not None and bias_path is None):
         raise NotLoweredError("a linear layer's weights are computed")
-    if len(value.dims) != 1 or weight.dim() != 2 or value.dims[0] != weight.shape[1]:
-        raise NotLoweredError("a linear layer over several vectors of a row")
+    if not value.dims or weight.dim() != 2 or value.dims[-1] != weight.shape[1]:
+        raise NotLoweredError("a linear layer over other numbers than its weights")
     num_outputs, num_inputs = weight.shape
     fits = 1 <= num_inputs <= _MOST_INPUTS and 1 <= num_outputs <= _MOST_OUTPUTS
     if not fits or weight.numel() > _MOST_WEIGHTS:
@@ -136,55 +136,58 @@ def linear(value: Value, weight: Any, bias: Any = None) -> Value:
     if isinstance(value, Join) and any(_is_sum_of_parts(part.value, value) for part in value.parts):
         # Loaders of TorchScript fold the sum into the layer's weights, which is faster.
         raise NotLoweredError("a linear layer over vectors and their sums")
-    return Linear(dims=(num_outputs,), space=value.space, source=value, weight=path, bias=bias_path)
+    return Linear(
+        dims=(*value.dims[:-1], num_outputs), space=value.space, source=value, weight=path, bias=bias_path
+    )
 
 
 def _is_sum_of_parts(value: Value, join: Join) -> bool:
     is_sum = isinstance(value, Elementwise) and value.kind in (ElementwiseKind.ADD, ElementwiseKind.SUBTRACT)
-    parts = {id(part.value) for part in join.parts}
-    return is_sum and all(id(source) in parts for source in value.sources)
+    parts = {_numbers_of(part.value) for part in join.parts}
+    return is_sum and all(_numbers_of(source) in parts for source in value.sources)
 
 
-@operator("layer_norm")
-def layer_norm(
-    value: Value, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Value:
-    """Return normalized vectors."""
-    dim = value.dims[-1] if value.dims else 0
-    if tuple(normalized_shape) != (dim,) or not dim or value.width // dim > _MOST_NORMALIZED:
-        raise NotLoweredError("a layer norm over several dimensions")
-    normalized = []
-    for i in range(value.width // dim):
-        vector: Value = View(dims=(dim,), space=value.space, source=value, offset=i * dim)
-        if value.width == dim:
-            vector = value
-        found: Value = Elementwise(
-            dims=(dim,), space=value.space, kind=ElementwiseKind.STANDARDIZE, operands=[vector], factor=eps
-        )
-        if weight is not None:
-            found = mul(found, weight)
-        normalized.append(found if bias is None else add(found, bias))
-    whole = normalized[0] if len(normalized) == 1 else joined(normalized, (value.width,))
-    return reshaped(whole, value.dims)
+def _numbers_of(value: Value) -> tuple[int, int, int]:
+    """Return which numbers a value holds."""
+    view = strided(value)
+    return id(view.value), view.offset, value.width
 
 
 @operator("relu")
 def relu(value: Value, inplace: bool = False) -> Value:
     """Return the numbers above 0, and 0."""
     del inplace
-    return Elementwise(dims=value.dims, space=value.space, kind=ElementwiseKind.RELU, operands=[value])
+    return computed(ElementwiseKind.RELU, value)
+
+
+@operator("leaky_relu")
+def leaky_relu(value: Value, negative_slope: float = 0.01, inplace: bool = False) -> Value:
+    """Return the numbers, negative ones times a factor."""
+    del inplace
+    return computed(ElementwiseKind.LEAKY_RELU, value, negative_slope)
+
+
+@operator("gelu")
+def gelu(value: Value, approximate: str = "none") -> Value:
+    """Return numbers times the normal distribution up to them."""
+    kind = ElementwiseKind.GELU if approximate == "none" else ElementwiseKind.GELU_TANH
+    return computed(kind, value)
+
+
+@operator("silu", "swish")
+def silu(value: Value, inplace: bool = False) -> Value:
+    """Return numbers times the logistic function of them."""
+    del inplace
+    return computed(ElementwiseKind.SILU, value)
+
+
+@operator("tanh")
+def tanh(value: Value) -> Value:
+    """Return the hyperbolic tangent of numbers."""
+    return computed(ElementwiseKind.TANH, value)
 
 
 @operator("sigmoid")
 def sigmoid(value: Value) -> Value:
     """Return the logistic function of numbers."""
-    return Elementwise(dims=value.dims, space=value.space, kind=ElementwiseKind.SIGMOID, operands=[value])
-
-
-@operator("softmax")
-def softmax(value: Value, dim: Any = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Value:
-    """Return the shares of a row's numbers."""
-    only_float32(dtype)
-    if len(value.dims) != 1 or dim is None or dim_of(value, dim) != 1:
-        raise NotLoweredError("a softmax over some of a row's numbers")
-    return Elementwise(dims=value.dims, space=value.space, kind=ElementwiseKind.SOFTMAX, operands=[value])
+    return computed(ElementwiseKind.SIGMOID, value)

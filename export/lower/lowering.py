@@ -16,20 +16,25 @@ from export.graph.graph import make_graph
 from export.graph.passes import is_pure
 from export.graph.prepared import PreparedModel
 from export.graph.tree import exchanged
-from export.lower.layers import AllProducts, Transposed
+
+# The modules that say what becomes of the functions of torch.
+from export.lower import arithmetic, layers, reductions, views  # noqa: F401
 from export.lower.leaves import Leaves, leaves_of, looked_up
 from export.lower.planning import LookupInputs, Plan, plan_of
 from export.lower.values import (
+    Called,
     Expand,
     Input,
     NotLoweredError,
     NumRows,
     Space,
     Value,
+    apply,
     path_of,
     set_path,
 )
 from export.lower.views import RowContext
+from export.lower.weights import lifted
 from recsys.errors import ExportError
 
 _ROOT = "model."
@@ -236,11 +241,16 @@ class _Evaluation:
                 self._results[node] = self._checked(node)
             elif not is_pure(self._module, node) and node.op != "placeholder":
                 raise NotLoweredError(f"it calls {node.target} for its effect")
-        outputs = self._taken(output.args[0])
+        outputs = {
+            name: value.settled() if isinstance(value, Called) else value
+            for name, value in self._taken(output.args[0]).items()
+        }
         for name, value in outputs.items():
+            if isinstance(value, Value) and value.dtype is not torch.float32:
+                raise NotLoweredError(f"output {name!r} holds whole numbers")
             if not isinstance(value, Value) or len(value.dims) > 1 or value.space is not Space.ROWS:
                 raise NotLoweredError(f"output {name!r} is no row of numbers")
-        return dict(outputs)
+        return outputs
 
     def _needed(self, output: fx.Node) -> set[fx.Node]:
         """Return the nodes that an output is made of, up to the collections."""
@@ -274,48 +284,61 @@ class _Evaluation:
         args, kwargs = self._taken(node.args), self._taken(dict(node.kwargs))
         is_of_weights = not any(map(_is_value, [*_flat(args), *_flat(kwargs)]))
         if node.op == "call_module":
+            layer = self._module.get_submodule(str(node.target))
+            if isinstance(layer, nn.Embedding):
+                return apply("embedding", args[0], lifted(layer.weight, Space.ROWS))
             if is_of_weights:
                 raise NotLoweredError("it computes with its dense weights before a batch is there")
-            return self._module.get_submodule(str(node.target))(*args, **kwargs)
+            return layer(*args, **kwargs)
         if node.op == "call_method":
             found = getattr(args[0], str(node.target))(*args[1:], **kwargs)
         else:
-            # Functions of torch ask their arguments: Value.__torch_function__.
-            target: Any = node.target
-            found = target(*args, **kwargs)
-        return self._named(found, args, kwargs) if is_of_weights else found
+            found = self._called(node.target, args, kwargs)
+        if not is_of_weights or not isinstance(found, Tensor):
+            return found
+        weights = [one for one in [*_flat(args), *_flat(kwargs)] if path_of(one) is not None]
+        if not weights or self._is_whole(found, weights):
+            return found
+        # Each row computes it of the weights: deltas may change them.
+        args, kwargs = (
+            fx.node.map_aggregate(given, lambda one: lifted(one, Space.ROWS) if path_of(one) else one)
+            for given in (args, kwargs)
+        )
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        return apply(name, *args, **kwargs)
+
+    def _called(self, target: Any, args: Any, kwargs: Any) -> Any:
+        # Functions of torch ask their arguments, Value.__torch_function__; those that make tensors have none to ask.
+        makes = getattr(target, "__name__", "") in ("zeros", "ones", "full")
+        if makes and any(isinstance(one, NumRows) for one in _flat(args)):
+            return apply(target.__name__, *args, **kwargs)
+        return target(*args, **kwargs)
 
     def _attribute(self, path: str) -> Any:
         found: Any = self._module
         for name in path.split("."):
             found = getattr(found, name)
         is_whole = isinstance(found, Tensor) and not found.is_floating_point()
-        if is_whole and path in self._stored:
+        # Deltas hold no truth values.
+        if is_whole and path in self._stored and found.dtype is not torch.bool:
             raise NotLoweredError(f"checkpoints hold whole numbers that it computes with: {path}")
         if isinstance(found, Tensor) and found.is_floating_point() and path_of(found) is None:
             raise NotLoweredError(f"several modules share a weight: {path}")
         return found
 
-    def _named(self, found: Any, args: Any, kwargs: Any) -> Any:
-        """Return what is made of constants alone; a view of a whole dense weight keeps its path."""
-        weights = [one for one in [*_flat(args), *_flat(kwargs)] if path_of(one) is not None]
-        if not weights:
-            return found
+    @staticmethod
+    def _is_whole(found: Tensor, weights: Sequence[Any]) -> bool:
+        """Return whether a tensor is a view of a whole dense weight, whose path it then has too."""
         (weight, *others) = weights
         is_view = (
-            isinstance(found, Tensor)
-            and not others
+            not others
             and found.data_ptr() == weight.data_ptr()
             and found.numel() == weight.numel()
             and found.is_contiguous()
         )
-        if not is_view:
-            if isinstance(found, Tensor):
-                raise NotLoweredError("it computes with its dense weights before a batch is there")
-            return found
-        if found is not weight:
+        if is_view and found is not weight:
             set_path(found, path_of(weight))
-        return found
+        return is_view
 
     def _space_of(self, node: fx.Node) -> Space:
         """Return the space whose lengths a collection is called with."""
@@ -333,7 +356,7 @@ class _Evaluation:
 
 
 def _is_value(one: Any) -> bool:
-    return isinstance(one, (Value, AllProducts, Transposed, NumRows, RowContext, _Lengths))
+    return isinstance(one, (Called, NumRows, RowContext, _Lengths))
 
 
 def _flat(argument: Any) -> list[Any]:

@@ -19,7 +19,7 @@ from export.lower.lowering import Gather, Lowered
 from export.lower.planning import Constant, Layer, Plan
 from export.lower.values import Slot
 
-_FORMAT, _FORMAT_VERSION = "recsys-plan", 1
+_FORMAT = "recsys-plan"
 _DTYPE_CODES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
@@ -43,7 +43,10 @@ class _Writing:
         program = self._program
         about = {
             "format": _FORMAT,
-            "format_version": _FORMAT_VERSION,
+            # Of files whose plans all are such as the first version has: 1.
+            "format_version": 2
+            if any(isinstance(step, Plan) and step.has_forms for step in program.steps)
+            else 1,
             "num_inputs": program.num_inputs,
             "checks": [vars(check) for check in program.checks],
             "steps": [self._step(i, step) for i, step in enumerate(program.steps)],

@@ -8,14 +8,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 import torch
 from torch import Tensor
 
+from export.lower.kinds import Activation, BufferKind, ElementwiseKind, StepKind
 from export.lower.values import (
+    Broadcast,
+    Contract,
     Elementwise,
-    ElementwiseKind,
+    Formed,
     Join,
     Linear,
     Lookup,
@@ -27,24 +29,11 @@ from export.lower.values import (
     Weight,
 )
 
-_VERSION = 3
-_ACTIVATIONS = ("none", "relu", "sigmoid")
+# Of plans with forms or features, and of those without, which earlier releases read too.
+_VERSION, _WITHOUT_FORMS = 4, 3
+_ACTIVATIONS = {activation.name.lower(): activation for activation in Activation}
 # Rows of scratch memory begin on cache lines, and lie no power of two apart.
 _LINE = 16
-
-
-class _Kind(IntEnum):
-    INPUT = 0
-    CONSTANT = 1
-    SCRATCH = 2
-    OUTPUT = 3
-
-
-class _Step(IntEnum):
-    LOOKUP = 0
-    LINEAR = 1
-    PRODUCTS = 2
-    ELEMENTWISE = 3
 
 
 @dataclass(frozen=True)
@@ -105,6 +94,11 @@ class Plan:
     rows_of: int
     per_row: int
 
+    @property
+    def has_forms(self) -> bool:
+        """Whether it has what earlier releases do not read."""
+        return int(self.numbers[0]) != _WITHOUT_FORMS
+
 
 def plan_of(
     values: Sequence[Value], outputs: Sequence[Value], places: Mapping[Value, int], ids: LookupInputs | None
@@ -122,11 +116,11 @@ def plan_of(
 
 @dataclass
 class _Buffers:
-    kinds: list[_Kind] = field(default_factory=list)
+    kinds: list[BufferKind] = field(default_factory=list)
     indices: list[int] = field(default_factory=list)
     widths: list[int] = field(default_factory=list)
 
-    def add(self, kind: _Kind, index: int, width: int) -> _Place:
+    def add(self, kind: BufferKind, index: int, width: int) -> _Place:
         self.kinds.append(kind)
         self.indices.append(index)
         self.widths.append(width)
@@ -157,7 +151,9 @@ class _Planning:
         self._inputs: list[int] = []
         self._constants: list[Constant] = []
         self._lookups: list[list[int]] = []
-        self._steps: list[tuple[_Step, list[_Place], int, int]] = []
+        self._features: list[list[int]] = []
+        self._forms: list[list[int]] = []
+        self._steps: list[tuple[StepKind, list[_Place], int, int]] = []
 
     def run(self) -> Plan:
         self._fuse()
@@ -218,7 +214,7 @@ class _Planning:
     def _place_outputs(self) -> None:
         """Let outputs be written where they are computed, unless that is a part of something."""
         for index, value in enumerate(self._outputs):
-            place = self._buffers.add(_Kind.OUTPUT, index, value.width)
+            place = self._buffers.add(BufferKind.OUTPUT, index, value.width)
             root = self._root_of(value)
             if root is None or root in self._places:
                 self._copied_outputs.append((value, place))
@@ -256,11 +252,11 @@ class _Planning:
         if value in self._places:
             return self._places[value]
         if value in self._given:
-            place = self._buffers.add(_Kind.INPUT, self._input(self._given[value]), value.width)
+            place = self._buffers.add(BufferKind.INPUT, self._input(self._given[value]), value.width)
         elif isinstance(value, View):
             return self._place_of(value.source).part(value.offset, value.width)
         elif isinstance(value, Weight):
-            place = self._buffers.add(_Kind.CONSTANT, self._constant(value), value.width)
+            place = self._buffers.add(BufferKind.CONSTANT, self._constant(value), value.width)
         else:
             place = self._scratch(value.width)
         self._places[value] = place
@@ -273,13 +269,15 @@ class _Planning:
             return
         out = self._place_of(value)
         if isinstance(value, Lookup):
-            self._step(_Step.LOOKUP, [out], self._lookup(value), 0)
+            self._step(StepKind.LOOKUP, [out], self._lookup(value), 0)
         elif isinstance(value, Linear):
             self._layer(value, "none", out)
         elif isinstance(value, Products):
-            self._step(_Step.PRODUCTS, [out, self._place_of(value.source)], 0, value.source.dims[-1])
+            self._step(StepKind.DOT, [out, self._place_of(value.source)], 0, value.source.dims[-1])
         elif isinstance(value, Elementwise):
             self._elementwise(value, out)
+        elif isinstance(value, Formed):
+            self._formed(value, out)
         else:
             raise AssertionError(value)
 
@@ -291,20 +289,37 @@ class _Planning:
             product, other = self._within[value]
             kind, operands, extra = ElementwiseKind.MULTIPLY_ADD, [*product.operands, other], 1
         if value.factor is not None:
-            # The bits of a float, in the lower half.
-            (extra,) = struct.unpack("<I", struct.pack("<f", value.factor))
-        return self._step(_Step.ELEMENTWISE, [out, *map(self._place_of, operands)], int(kind), extra)
+            extra = _bits(value.factor)
+        return self._step(StepKind.ELEMENTWISE, [out, *map(self._place_of, operands)], int(kind), extra)
+
+    def _formed(self, value: Formed, out: _Place) -> None:
+        operands = [
+            self._place_of(one.value).part(one.offset, 1 + _reach(value.sizes, one.strides))
+            for one in value.operands
+        ]
+        strides = [one.strides for one in value.operands]
+        factor = value.factor if isinstance(value, Broadcast) else 0.0
+        # Of a copy the second operand is the first.
+        numbers = [_bits(factor), *value.sizes, *value.strides, *strides[0], *strides[-1]]
+        if numbers not in self._forms:
+            self._forms.append(numbers)
+        kind, extra = StepKind.CONTRACT, 0
+        if isinstance(value, Broadcast):
+            kind, extra = StepKind.BROADCAST, int(value.kind)
+        else:
+            assert isinstance(value, Contract)
+        self._step(kind, [out, *operands], self._forms.index(numbers), extra)
 
     def _layer(self, layer: Linear, activation: str, out: _Place) -> None:
         constant = self._constant(Layer(layer.weight, layer.bias))
         self._step(
-            _Step.LINEAR, [out, self._place_of(layer.source)], constant, _ACTIVATIONS.index(activation)
+            StepKind.LINEAR, [out, self._place_of(layer.source)], constant, int(_ACTIVATIONS[activation])
         )
 
     def _copy(self, to: _Place, source: _Place) -> None:
-        self._step(_Step.ELEMENTWISE, [to, source], int(ElementwiseKind.COPY), 1)
+        self._step(StepKind.ELEMENTWISE, [to, source], int(ElementwiseKind.COPY), 1)
 
-    def _step(self, kind: _Step, places: list[_Place], index: int, extra: int) -> None:
+    def _step(self, kind: StepKind, places: list[_Place], index: int, extra: int) -> None:
         self._steps.append((kind, [*places, *[_NOWHERE] * (4 - len(places))], index, extra))
 
     def _lookup(self, lookup: Lookup) -> int:
@@ -328,9 +343,13 @@ class _Planning:
         return len(self._lookups) - 1
 
     def _constant(self, constant: Constant) -> int:
-        if constant not in self._constants:
-            self._constants.append(constant)
-        return self._constants.index(constant)
+        for i, known in enumerate(self._constants):
+            if known == constant or (
+                isinstance(known, Weight) and isinstance(constant, Weight) and known.is_same(constant)
+            ):
+                return i
+        self._constants.append(constant)
+        return len(self._constants) - 1
 
     def _input(self, place: int) -> int:
         if place not in self._inputs:
@@ -338,7 +357,7 @@ class _Planning:
         return self._inputs.index(place)
 
     def _scratch(self, width: int) -> _Place:
-        return self._buffers.add(_Kind.SCRATCH, 0, width)
+        return self._buffers.add(BufferKind.SCRATCH, 0, width)
 
     def _place_scratch(self) -> None:
         """Give scratch buffers memory: two share it if no step needs both."""
@@ -350,7 +369,7 @@ class _Planning:
         buffers = self._buffers
         placed: list[int] = []
         for i, kind in enumerate(buffers.kinds):
-            if kind is not _Kind.SCRATCH or i not in used:
+            if kind is not BufferKind.SCRATCH or i not in used:
                 continue
             # Behind those that are used at the same time and would overlap, one after the other.
             taken = sorted(
@@ -370,11 +389,13 @@ class _Planning:
         if self._lookups:
             return self._lookups[0][2], self._lookups[0][6]
         buffers = zip(self._buffers.kinds, self._buffers.indices, self._buffers.widths, strict=True)
-        return next((index, width) for kind, index, width in buffers if kind is _Kind.INPUT)
+        return next((index, width) for kind, index, width in buffers if kind is BufferKind.INPUT)
 
     def _numbers(self) -> list[int]:
         buffers = self._buffers
-        numbers = [_VERSION, len(buffers.kinds), len(self._lookups), len(self._steps)]
+        numbers = [_WITHOUT_FORMS, len(buffers.kinds), len(self._lookups), len(self._steps)]
+        if self._forms or self._features:
+            numbers = [_VERSION, *numbers[1:], len(self._forms), len(self._features)]
         for kind, index, width in zip(buffers.kinds, buffers.indices, buffers.widths, strict=True):
             numbers += [int(kind), index, width]
         for lookup in self._lookups:
@@ -384,7 +405,20 @@ class _Planning:
             for place in places:
                 numbers += [place.buffer, place.column, place.width]
             numbers += [index, extra]
+        for more in (*self._features, *self._forms):
+            numbers += more
         return numbers
+
+
+def _bits(factor: float) -> int:
+    """Return the bits of a float, in the lower half."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", factor))
+    return int(bits)
+
+
+def _reach(sizes: Sequence[int], strides: Sequence[int]) -> int:
+    """Return how far behind the first number the last one is that loops reach."""
+    return sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
 
 
 def _scratch_width(width: int) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from enum import Enum
 from functools import partial
 from itertools import count
 from math import prod
@@ -16,17 +16,23 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from export.lower.kinds import ElementwiseKind
+
 F = TypeVar("F", bound=Callable[..., Any])
 _PATH = "path_of_weight"
 #: By name, what becomes of a function or a method of torch that is called with values.
 OPERATORS: dict[str, Callable[..., Any]] = {}
+#: Those of them that take views of any strides.
+_OF_VIEWS: set[Callable[..., Any]] = set()
 
 
-def operator(*names: str) -> Callable[[F], F]:
-    """Say which functions of torch a function stands for."""
+def operator(*names: str, views: bool = False) -> Callable[[F], F]:
+    """Say which functions of torch a function stands for, and whether it takes views of any strides."""
 
     def add(function: F) -> F:
         OPERATORS.update(dict.fromkeys(names, function))
+        if views:
+            _OF_VIEWS.add(function)
         return function
 
     return add
@@ -52,25 +58,6 @@ class Space(Enum):
 
     ROWS = "rows"
     CONTEXTS = "contexts"
-
-
-class ElementwiseKind(IntEnum):
-    """What becomes of the numbers of a row: the codes of ``cpp_client/ops/kernels/kernels.h``."""
-
-    COPY = 0
-    RELU = 1
-    SIGMOID = 2
-    SCALE = 3
-    ADD = 4
-    SUBTRACT = 5
-    MULTIPLY = 6
-    MULTIPLY_ADD = 7
-    SOFTMAX = 8
-    SUM = 9
-    DIVIDE = 10
-    NORM = 11
-    AT_LEAST = 12
-    STANDARDIZE = 13
 
 
 @dataclass(frozen=True)
@@ -105,42 +92,16 @@ class Called:
         del types
         return apply(func.__name__, *args, **(kwargs or {}))
 
-
-@dataclass(eq=False, kw_only=True)
-class Value(Called):
-    """A float32 tensor ``[B, *dims]``.
-
-    Attributes:
-        dims: Those of a row.
-        space: Which rows it has.
-        number: Larger than that of every value that it is computed of.
-    """
-
-    dims: tuple[int, ...]
-    space: Space = Space.ROWS
-    number: int = field(default_factory=count().__next__, init=False)
-
-    @property
-    def width(self) -> int:
-        """Numbers of a row."""
-        return prod(self.dims)
-
-    @property
-    def sources(self) -> list[Value]:
-        """The values that it is computed of."""
-        return []
+    def settled(self) -> Any:
+        """Return what steps read that take no views."""
+        return self
 
     # What torch's layers ask a tensor for.
 
     @property
     def shape(self) -> tuple[NumRows | int, ...]:
-        """B and the dims."""
-        return (NumRows(self.space), *self.dims)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the numbers."""
-        return torch.float32
+        """The sizes."""
+        raise NotImplementedError
 
     @property
     def device(self) -> torch.device:
@@ -150,7 +111,7 @@ class Value(Called):
     @property
     def ndim(self) -> int:
         """The number of dimensions, B included."""
-        return len(self.dims) + 1
+        return len(self.shape)
 
     def dim(self) -> int:
         """Return the number of dimensions, B included."""
@@ -161,7 +122,7 @@ class Value(Called):
         return self.shape if dim is None else self.shape[dim]
 
     def __getattr__(self, name: str) -> Any:
-        if name not in OPERATORS:
+        if name.rstrip("_") not in OPERATORS:
             raise AttributeError(name)
         return partial(apply, name, self)
 
@@ -189,8 +150,83 @@ class Value(Called):
     def __matmul__(self, other: Any) -> Any:
         return apply("matmul", self, other)
 
-    def __getitem__(self, index: Any) -> Any:
-        return apply("getitem", self, index)
+    def __rmatmul__(self, other: Any) -> Any:
+        return apply("rmatmul", self, other)
+
+    def __and__(self, other: Any) -> Any:
+        return apply("and", self, other)
+
+    def __rand__(self, other: Any) -> Any:
+        return apply("and", self, other)
+
+    def __or__(self, other: Any) -> Any:
+        return apply("or", self, other)
+
+    def __ror__(self, other: Any) -> Any:
+        return apply("or", self, other)
+
+    def __lt__(self, other: Any) -> Any:
+        return apply("lt", self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return apply("le", self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return apply("gt", self, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return apply("ge", self, other)
+
+    def __getitem__(self, other: Any) -> Any:
+        return apply("getitem", self, other)
+
+    @property
+    def mT(self) -> Any:
+        """The matrices with their dimensions exchanged."""
+        return apply("t", self)
+
+    T = mT
+
+    def __pow__(self, other: Any) -> Any:
+        return apply("pow", self, other)
+
+    def __invert__(self) -> Any:
+        return apply("logical_not", self)
+
+    def __neg__(self) -> Any:
+        return apply("neg", self)
+
+
+@dataclass(eq=False, kw_only=True)
+class Value(Called):
+    """A tensor ``[B, *dims]``, which steps hold in float32.
+
+    Attributes:
+        dims: Those of a row.
+        space: Which rows it has.
+        dtype: float32; of whole numbers and truth values, which are computed of the request, theirs.
+        number: Larger than that of every value that it is computed of.
+    """
+
+    dims: tuple[int, ...]
+    space: Space = Space.ROWS
+    dtype: torch.dtype = torch.float32
+    number: int = field(default_factory=count().__next__, init=False)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row."""
+        return prod(self.dims)
+
+    @property
+    def sources(self) -> list[Value]:
+        """The values that it is computed of."""
+        return []
+
+    @property
+    def shape(self) -> tuple[NumRows | int, ...]:
+        """B and the dims."""
+        return (NumRows(self.space), *self.dims)
 
 
 def apply(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -202,7 +238,16 @@ def apply(name: str, *args: Any, **kwargs: Any) -> Any:
     found = OPERATORS.get(name.strip("_"))
     if found is None:
         raise NotLoweredError(f"no step computes {name}")
+    if found not in _OF_VIEWS:
+        args = tuple(map(_settled, args))
+        kwargs = {key: _settled(value) for key, value in kwargs.items()}
     return found(*args, **kwargs)
+
+
+def _settled(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_settled, value))
+    return value.settled() if isinstance(value, Called) else value
 
 
 @dataclass(eq=False, kw_only=True)
@@ -258,6 +303,14 @@ class Weight(Value):
 
     path: str | None = None
     numbers: Tensor | None = None
+
+    def is_same(self, other: Weight) -> bool:
+        """Return whether another one holds the same numbers."""
+        if self.path is not None or other.path is not None:
+            return self.path == other.path
+        assert self.numbers is not None
+        assert other.numbers is not None
+        return torch.equal(self.numbers, other.numbers)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -341,6 +394,48 @@ class Elementwise(Value):
     def sources(self) -> list[Value]:
         """The values that it is computed of."""
         return self.operands
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Operand:
+    """What a form reads of a value: from ``offset`` on, by the strides of its loops."""
+
+    value: Value
+    offset: int
+    strides: tuple[int, ...]
+
+
+@dataclass(eq=False, kw_only=True)
+class Formed(Value):
+    """Numbers computed by a form: loops within each other over the operands and the result.
+
+    Attributes:
+        sizes: Of the loops.
+        strides: Of the result.
+        operands: One or two.
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    operands: list[Operand]
+
+    @property
+    def sources(self) -> list[Value]:
+        """The values that it is computed of."""
+        return [operand.value for operand in self.operands]
+
+
+@dataclass(eq=False, kw_only=True)
+class Contract(Formed):
+    """Sums of products: the loops are matrices, rows, columns, and what is summed."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Broadcast(Formed):
+    """Two operands number by number, or a copy of one; ``factor`` as the kind takes it."""
+
+    kind: ElementwiseKind
+    factor: float = 0.0
 
 
 @dataclass(eq=False, kw_only=True)

@@ -6,7 +6,7 @@ Shape letters: B rows, V vectors, D embedding dim.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -14,7 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from export.lower.values import Expand, Join, NotLoweredError, NumRows, Part, Space, Value, View, operator
+from export.lower.strided import Axis, Strided, contiguous, reshaped_axes, strided, tidy
+from export.lower.values import (
+    Expand,
+    Join,
+    NotLoweredError,
+    NumRows,
+    Part,
+    Space,
+    Value,
+    Weight,
+    operator,
+)
+from export.lower.weights import lifted
+
+Viewed = Value | Strided
 
 
 @dataclass(frozen=True)
@@ -28,28 +42,24 @@ class RowContext:
         return NumRows(Space.ROWS)
 
 
-def dim_of(value: Value, dim: int) -> int:
+def dim_of(value: Viewed, dim: int) -> int:
     """Return a dimension counted from the front, B included."""
     return dim + value.ndim if dim < 0 else dim
 
 
-@operator("contiguous", "clone", "detach", "float", "type_as", "alias")
-def same(value: Value, *_: Any, **__: Any) -> Value:
+def with_axes(view: Strided, axes: Sequence[Axis | None], offset: int = 0) -> Any:
+    """Return a view with other dimensions, which begins ``offset`` further behind."""
+    return tidy(replace(view, axes=tuple(axes), offset=view.offset + offset))
+
+
+@operator("contiguous", "clone", "detach", "type_as", "alias", views=True)
+def same(value: Viewed, *_: Any, **__: Any) -> Viewed:
     """Return the value itself."""
     return value
 
 
-@operator("to")
-def to(value: Value, dtype: Any, *rest: Any, **kwargs: Any) -> Value:
-    """Return the value itself, if it keeps its type and device."""
-    kept = {torch.float32, torch.device("cpu"), "cpu"}
-    if dtype not in kept or any(one not in (*kept, False, True) for one in (*rest, *kwargs.values())):
-        raise NotLoweredError(f"it converts to {dtype}")
-    return value
-
-
-@operator("dropout", "feature_dropout", "alpha_dropout")
-def dropout(value: Value, p: float = 0.5, training: bool = False, inplace: bool = False) -> Value:
+@operator("dropout", "feature_dropout", "alpha_dropout", views=True)
+def dropout(value: Viewed, p: float = 0.5, training: bool = False, inplace: bool = False) -> Viewed:
     """Return the value itself, as in eval mode."""
     del p, inplace
     if training:
@@ -57,137 +67,227 @@ def dropout(value: Value, p: float = 0.5, training: bool = False, inplace: bool 
     return value
 
 
-def reshaped(value: Value, dims: Sequence[int]) -> Value:
+def reshaped(value: Viewed, dims: Sequence[int]) -> Any:
     """Return the same numbers of each row with other dims."""
-    dims = tuple(dims)
-    if dims == value.dims:
-        return value
-    if prod(dims) != value.width:
+    view = strided(value)
+    if prod(dims) != prod(axis.size for axis in view.of_row):
         raise NotLoweredError("it reshapes rows into others")
-    return View(dims=dims, space=value.space, source=value)
+    if view.has_rows and view.axes[0] is not None:
+        raise NotLoweredError("it reshapes rows into others")
+    axes = reshaped_axes(view.of_row, dims)
+    if axes is None:
+        view = strided(view.settled())
+        axes = contiguous(dims)
+    return with_axes(view, [*([None] if view.has_rows else []), *axes])
 
 
-@operator("reshape", "view")
-def reshape(value: Value, *sizes: Any) -> Value:
+@operator("reshape", "view", views=True)
+def reshape(value: Viewed, *sizes: Any) -> Any:
     """Return the same numbers with other dims."""
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         sizes = tuple(sizes[0])
-    first, *dims = sizes
+    view = strided(value)
+    if view.has_rows:
+        first, *dims = sizes
+        if not (first == -1 and -1 not in dims) and first != NumRows(view.value.space):
+            raise NotLoweredError("it reshapes rows into others")
+    else:
+        dims = list(sizes)
     if any(not isinstance(dim, int) for dim in dims):
         raise NotLoweredError("it reshapes rows into others")
-    if isinstance(first, NumRows):
-        if first != NumRows(value.space):
-            raise NotLoweredError("it reshapes rows into others")
-        if -1 in dims:
-            at, rest = dims.index(-1), prod(dim for dim in dims if dim != -1)
-            dims[at] = value.width // max(rest, 1)
-    elif first != -1:
-        raise NotLoweredError("it reshapes rows into others")
-    return reshaped(value, dims)
+    if -1 in dims:
+        at, rest = dims.index(-1), prod(dim for dim in dims if dim != -1)
+        dims[at] = prod(axis.size for axis in view.of_row) // max(rest, 1)
+    return reshaped(view, dims)
 
 
-@operator("flatten")
-def flatten(value: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
+@operator("flatten", views=True)
+def flatten(value: Viewed, start_dim: int = 0, end_dim: int = -1) -> Any:
     """Return rows with fewer dims."""
     first, last = dim_of(value, start_dim), dim_of(value, end_dim)
-    if first == 0 and value.width == 1 and last == len(value.dims):
+    dims = [size for size in value.shape if isinstance(size, int)]
+    if first == 0 and prod(dims) == 1 and last == len(dims):
         return reshaped(value, ())
     if first < 1:
         raise NotLoweredError("it flattens rows into one")
-    dims = value.dims
     return reshaped(value, (*dims[: first - 1], prod(dims[first - 1 : last]), *dims[last:]))
 
 
-@operator("unsqueeze")
-def unsqueeze(value: Value, dim: int) -> Value:
+@operator("unsqueeze", views=True)
+def unsqueeze(value: Viewed, dim: int) -> Any:
     """Return rows with one more dim."""
-    at = dim + value.ndim + 1 if dim < 0 else dim
-    if at < 1:
-        raise NotLoweredError("it adds a dimension before the batch")
-    return reshaped(value, (*value.dims[: at - 1], 1, *value.dims[at - 1 :]))
+    view = strided(value)
+    at = dim + view.ndim + 1 if dim < 0 else dim
+    return with_axes(view, [*view.axes[:at], Axis(1, 0), *view.axes[at:]])
 
 
-@operator("squeeze")
-def squeeze(value: Value, dim: Any = None) -> Value:
+@operator("squeeze", views=True)
+def squeeze(value: Viewed, dim: Any = None) -> Any:
     """Return rows without a dim of 1."""
     if dim is None:
         raise NotLoweredError("squeeze() without dim")
-    dims = sorted(dim_of(value, d) for d in (dim if isinstance(dim, (tuple, list)) else [dim]))
-    if 0 in dims:
+    view = strided(value)
+    dims = {dim_of(view, d) for d in (dim if isinstance(dim, (tuple, list)) else [dim])}
+    if any(view.axes[d] is None for d in dims):
         raise NotLoweredError("it squeezes the batch")
-    return reshaped(value, [d for i, d in enumerate(value.dims, 1) if i not in dims or d != 1])
+    return with_axes(view, [a for i, a in enumerate(view.axes) if i not in dims or a is None or a.size != 1])
 
 
-@operator("narrow")
-def narrow(value: Value, dim: int, start: int, length: int) -> Value:
-    """Return some of the first dim of each row."""
-    if dim_of(value, dim) != 1 or not isinstance(start, int) or not isinstance(length, int):
-        raise NotLoweredError("it takes parts along another dimension than the first of a row")
-    start = start + value.dims[0] if start < 0 else start
-    if not 0 <= start <= value.dims[0] - length or length < 1:
-        raise NotLoweredError("it takes columns that are not there")
-    if (start, length) == (0, value.dims[0]):
+@operator("transpose", "swapaxes", views=True)
+def transpose(value: Viewed, dim0: int, dim1: int) -> Any:
+    """Return rows with two dimensions exchanged."""
+    order = list(range(value.ndim))
+    first, second = dim_of(value, dim0), dim_of(value, dim1)
+    order[first], order[second] = second, first
+    return permute(value, order)
+
+
+@operator("permute", views=True)
+def permute(value: Viewed, *dims: Any) -> Any:
+    """Return rows with their dimensions in another order."""
+    view = strided(value)
+    order = [dim_of(view, d) for d in (dims[0] if isinstance(dims[0], (tuple, list)) else dims)]
+    return with_axes(view, [view.axes[d] for d in order])
+
+
+@operator("t", "adjoint", views=True)
+def transposed(value: Viewed) -> Any:
+    """Return a matrix with its dimensions exchanged."""
+    return transpose(value, -1, -2)
+
+
+@operator("expand", views=True)
+def expand(value: Viewed, *sizes: Any) -> Any:
+    """Return rows whose dims of 1 are repeated."""
+    sizes = tuple(sizes[0]) if isinstance(sizes[0], (tuple, list)) else sizes
+    view = strided(value)
+    axes: list[Axis | None] = [*[Axis(1, 0)] * (len(sizes) - view.ndim), *view.axes]
+    found: list[Axis | None] = []
+    for axis, size in zip(axes, sizes, strict=True):
+        if isinstance(size, NumRows) and axis is not None and axis.size == 1 and not view.has_rows:
+            if size != NumRows(size.space):
+                raise NotLoweredError("it repeats rows")
+            view = replace(view, value=lifted_to(view.value, size.space))
+            found.append(None)
+        elif axis is None or size in (-1, axis.size):
+            found.append(axis)
+        elif axis.size == 1 and isinstance(size, int):
+            found.append(Axis(size, 0))
+        else:
+            raise NotLoweredError("it repeats rows")
+    return with_axes(view, found)
+
+
+def lifted_to(value: Value, space: Space) -> Value:
+    """Return numbers that are the same for every row in a space."""
+    if value.space is space:
         return value
-    each = prod(value.dims[1:])
-    return View(dims=(length, *value.dims[1:]), space=value.space, source=value, offset=start * each)
+    if not isinstance(value, Weight):
+        raise NotLoweredError("it computes with rows and contexts")
+    return replace(value, space=space)
 
 
-@operator("select")
-def select(value: Value, dim: int, index: int) -> Value:
-    """Return one of the first dim of each row."""
-    part = narrow(value, dim, index, 1)
-    return reshaped(part, part.dims[1:])
+@operator("repeat", views=True)
+def repeat(value: Viewed, *times: Any) -> Any:
+    """Return rows whose dims of 1 are repeated."""
+    times = tuple(times[0]) if isinstance(times[0], (tuple, list)) else times
+    view = strided(value)
+    sizes = (*[1] * (len(times) - view.ndim), *view.shape)
+    if any(
+        count != 1 and (size != 1 or (isinstance(count, NumRows) and view.has_rows))
+        for count, size in zip(times, sizes, strict=True)
+    ):
+        raise NotLoweredError("it repeats dimensions of several numbers")
+    return expand(view, *[-1 if count == 1 else count for count in times])
 
 
-@operator("split", "split_with_sizes")
-def split(value: Value, split_size_or_sections: Any, dim: int = 0) -> tuple[Value, ...]:
-    """Return parts of the first dim of each row."""
-    total = value.dims[0] if value.dims else 0
+@operator("narrow", views=True)
+def narrow(value: Viewed, dim: int, start: int, length: int) -> Any:
+    """Return a part of a dimension."""
+    view = strided(value)
+    at = dim_of(view, dim)
+    axis = view.axes[at]
+    if axis is None or not isinstance(start, int) or not isinstance(length, int):
+        raise NotLoweredError("it takes some rows of the batch")
+    start = start + axis.size if start < 0 else start
+    if not 0 <= start <= axis.size - length or length < 1:
+        raise NotLoweredError("it takes columns that are not there")
+    axes = [*view.axes[:at], Axis(length, axis.stride), *view.axes[at + 1 :]]
+    return with_axes(view, axes, start * axis.stride)
+
+
+@operator("select", views=True)
+def select(value: Viewed, dim: int, index: int) -> Any:
+    """Return one of a dimension."""
+    view = strided(narrow(value, dim, index, 1))
+    at = dim_of(view, dim)
+    return with_axes(view, [*view.axes[:at], *view.axes[at + 1 :]])
+
+
+@operator("split", "split_with_sizes", views=True)
+def split(value: Viewed, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
+    """Return parts of a dimension."""
+    total = value.shape[dim]
     sizes = split_size_or_sections
+    if not isinstance(total, int):
+        raise NotLoweredError("it takes some rows of the batch")
     if isinstance(sizes, int):
         sizes = [min(sizes, total - at) for at in range(0, total, sizes)]
     starts = accumulate(sizes, initial=0)
     return tuple(narrow(value, dim, start, size) for start, size in zip(starts, sizes, strict=False))
 
 
-@operator("chunk")
-def chunk(value: Value, chunks: int, dim: int = 0) -> tuple[Value, ...]:
-    """Return parts of the first dim of each row."""
-    return split(value, -(-value.dims[0] // chunks), dim)
+@operator("chunk", views=True)
+def chunk(value: Viewed, chunks: int, dim: int = 0) -> tuple[Any, ...]:
+    """Return parts of a dimension."""
+    total = value.shape[dim]
+    return split(value, -(-total // chunks) if isinstance(total, int) else 1, dim)
 
 
-@operator("unbind")
-def unbind(value: Value, dim: int = 0) -> tuple[Value, ...]:
-    """Return each of the first dim of each row."""
-    return tuple(select(value, dim, i) for i in range(value.dims[0] if value.dims else 0))
+@operator("unbind", views=True)
+def unbind(value: Viewed, dim: int = 0) -> tuple[Any, ...]:
+    """Return each of a dimension."""
+    total = value.shape[dim]
+    return tuple(select(value, dim, i) for i in range(total if isinstance(total, int) else 1))
 
 
-@operator("getitem")
-def getitem(value: Value, index: Any) -> Value:
-    """Return columns, ``x[:, index]``."""
+@operator("getitem", views=True)
+def getitem(value: Viewed, index: Any) -> Any:
+    """Return parts of dimensions, ``x[:, index]``."""
     index = index if isinstance(index, tuple) else (index,)
-    if index and index[0] is Ellipsis and len(value.dims) == 1:
-        index = (slice(None), *index[1:])
-    whole, *rest = index
-    if whole != slice(None):
-        raise NotLoweredError("it takes some rows of the batch")
-    if not rest:
+    if Ellipsis in [one for one in index if not isinstance(one, Tensor)]:
+        at = [one is Ellipsis for one in index].index(True)
+        given = sum(one is not None for one in index) - 1
+        index = (*index[:at], *[slice(None)] * (value.ndim - given), *index[at + 1 :])
+    found: Any = value
+    dim = 0
+    for one in index:
+        if one is None:
+            found = unsqueeze(found, dim)
+        elif isinstance(one, int):
+            found = select(found, dim, one)
+            continue
+        elif isinstance(one, Tensor):
+            found = index_select(found, dim, one)
+        elif isinstance(one, slice):
+            found = _sliced(found, dim, one)
+        else:
+            raise NotLoweredError("it takes columns by what it computes")
+        dim += 1
+    return found
+
+
+def _sliced(value: Viewed, dim: int, index: slice) -> Any:
+    if index == slice(None):
         return value
-    first, *others = rest
-    if any(other != slice(None) for other in others):
-        raise NotLoweredError("it takes parts along another dimension than the first of a row")
-    if first is None:
-        return unsqueeze(value, 1)
-    if isinstance(first, int):
-        return select(value, 1, first)
-    if isinstance(first, Tensor):
-        return columns_at(value, first)
-    if not isinstance(first, slice):
-        raise NotLoweredError("it takes columns by what it computes")
-    start, end, step = first.indices(value.dims[0])
+    size = value.shape[dim]
+    bounds = (index.start, index.stop, index.step)
+    if not isinstance(size, int) or any(not isinstance(one, int | None) for one in bounds):
+        raise NotLoweredError("it takes some rows of the batch")
+    start, end, step = index.indices(size)
     if step != 1:
         raise NotLoweredError("it takes columns that do not follow each other")
-    return narrow(value, 1, start, end - start)
+    return narrow(value, dim, start, end - start)
 
 
 def _whole(value: Value) -> Part:
@@ -199,31 +299,39 @@ def joined(values: Sequence[Value], dims: tuple[int, ...]) -> Value:
     spaces = {value.space for value in values}
     if len(spaces) != 1:
         raise NotLoweredError("it puts rows beside contexts")
-    return Join(dims=dims, space=spaces.pop(), parts=tuple(map(_whole, values)))
+    return Join(dims=dims, space=spaces.pop(), dtype=values[0].dtype, parts=tuple(map(_whole, values)))
 
 
-@operator("cat", "concat", "concatenate")
-def cat(tensors: Sequence[Any], dim: int = 0) -> Value:
+@operator("cat", "concat", "concatenate", views=True)
+def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
     """Return values side by side."""
-    values: list[Value] = list(tensors)
-    if not all(isinstance(value, Value) for value in values):
+    spaces = [
+        one.space if isinstance(one, Value) else one.value.space
+        for one in tensors
+        if not isinstance(one, Tensor)
+    ]
+    views = [strided(lifted(one, spaces[0])) for one in tensors]
+    at = dim_of(views[0], dim)
+    if at == 0 or any(not view.has_rows or view.ndim != views[0].ndim for view in views):
         raise NotLoweredError("it puts rows beside something else")
-    if any(dim_of(value, dim) != 1 or value.dims[1:] != values[0].dims[1:] for value in values):
-        raise NotLoweredError("it joins along another dimension than the first of a row")
+    # The dimension is the first of a row while they are joined.
+    order = [0, at, *[i for i in range(1, views[0].ndim) if i != at]]
+    values: list[Value] = [permute(view, order).settled() for view in views]
     if len(values) == 1:
-        return values[0]
-    return joined(values, (sum(value.dims[0] for value in values), *values[0].dims[1:]))
+        return tensors[0]
+    if any(value.dims[1:] != values[0].dims[1:] for value in values):
+        raise NotLoweredError("it joins rows of other sizes")
+    whole = joined(values, (sum(value.dims[0] for value in values), *values[0].dims[1:]))
+    return permute(whole, [order.index(i) for i in range(len(order))])
 
 
-@operator("stack")
-def stack(tensors: Sequence[Any], dim: int = 0) -> Value:
+@operator("stack", views=True)
+def stack(tensors: Sequence[Any], dim: int = 0) -> Any:
     """Return values one behind the other."""
-    values = list(tensors)
-    if not all(isinstance(value, Value) and value.dims == values[0].dims for value in values):
+    at = dim + len(tensors[0].shape) + 1 if dim < 0 else dim
+    if any(isinstance(one, Tensor) for one in tensors):
         raise NotLoweredError("it stacks rows and something else")
-    if (dim + values[0].ndim + 1 if dim < 0 else dim) != 1:
-        raise NotLoweredError("it joins along another dimension than the first of a row")
-    return joined(values, (len(values), *values[0].dims))
+    return cat([unsqueeze(one, at) for one in tensors], at)
 
 
 def columns_at(value: Value, index: Tensor) -> Value:
@@ -240,15 +348,18 @@ def columns_at(value: Value, index: Tensor) -> Value:
             runs[-1] = Part(value=value, offset=last.offset, width=last.width + each)
         else:
             runs.append(Part(value=value, offset=column * each, width=each))
-    return Join(dims=(index.numel(), *value.dims[1:]), space=value.space, parts=tuple(runs))
+    return Join(
+        dims=(index.numel(), *value.dims[1:]), space=value.space, dtype=value.dtype, parts=tuple(runs)
+    )
 
 
 @operator("index_select")
-def index_select(value: Value, dim: int, index: Any) -> Value:
+def index_select(value: Any, dim: int, index: Any) -> Value:
     """Return columns by their numbers, or the rows of contexts."""
+    value = value.settled()
     at = dim_of(value, dim)
     if at == 0 and isinstance(index, RowContext) and value.space is Space.CONTEXTS:
-        return Expand(dims=value.dims, source=value)
+        return Expand(dims=value.dims, dtype=value.dtype, source=value)
     if at == 1 and isinstance(index, Tensor):
         return columns_at(value, index)
     raise NotLoweredError("it takes rows by what it computes")

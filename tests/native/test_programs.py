@@ -22,12 +22,13 @@ from recsys.artifact.delta_file import DeltaWriter
 from recsys.artifact.delta_header import DeltaHeader
 from recsys.artifact.load import LoadedArtifact, load_artifact, load_compiled_artifact
 from recsys.artifact.programs import ProgramGraphs
+from recsys.artifact.samples import Batch
 from recsys.errors import ChecksumError, ExportError, ManifestError, TargetError
 from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.signature import IdPolicy
-from tests.export.lower.test_lowering import LOWERED
+from tests.export.lower.test_lowering import FORMED, LOWERED
 from tests.models.archetypes import ARCHETYPES
 from tests.native.test_model import batches, python_answer
 from tests.native.test_plans import MODELS, Mixed, is_direct, loaded, ranking_inputs
@@ -139,6 +140,34 @@ def test_archetypes_have_programs_of_the_same_bits(tmp_path: Path, name: str) ->
         for num_rows in (1, 2, 49, 300):
             inputs = batch_of(own.signature, num_rows, seed=num_rows).inputs()
             assert same(own.forward(*inputs), exchanged(*inputs))
+
+
+@pytest.mark.parametrize("name", FORMED)
+def test_archetypes_with_forms_have_programs_like_their_graphs(tmp_path: Path, name: str) -> None:
+    case = ARCHETYPES[name]
+    torch.manual_seed(0)
+    config = ExportConfig(targets=(("cpu",), ("cpu", "cpu")), **case.options)
+    export_model(case.served(case.make().eval()), tmp_path / "a", config)
+    for target in ("cpu", "cpu,cpu"):
+        own = load_artifact(tmp_path / "a", target=target)
+        plain = load_artifact(tmp_path / "a", target=target, own_operators=False)
+        assert isinstance(own.graphs, ProgramGraphs)
+        inputs = [batch_of(own.signature, num_rows, seed=num_rows).inputs() for num_rows in (1, 2, 49, 130)]
+        for batch in inputs:
+            torch.testing.assert_close(own.forward(*batch), plain.forward(*batch), rtol=1e-5, atol=1e-6)
+        # A row has the same bits in every batch.
+        one = batch_of(own.signature, 130, seed=130)
+        assert same(
+            {name: values[-1:] for name, values in own.forward(*one.inputs()).items()},
+            own.forward(*last_row(one)),
+        )
+
+
+def last_row(batch: Batch) -> list[Tensor]:
+    """Return the inputs of the last row of a batch."""
+    bags = torch.split(batch.values, batch.lengths.tolist())[batch.num_rows - 1 :: batch.num_rows]
+    lengths = torch.tensor([len(bag) for bag in bags])
+    return [*(dense[-1:] for dense in batch.dense), lengths, torch.cat(bags)]
 
 
 class Pooled(nn.Module):
@@ -275,7 +304,7 @@ WRONG = {
     "no metadata": (lambda header, _: header.pop("__metadata__"), "operators.__metadata__: missing"),
     "no plan": (lambda header, _: header.pop("plans.0"), r"steps\[0\].plan: got 'plans.0', expected a tensor of the"),
     "format": (_set("format", "x"), "operators.format: got 'x', expected recsys-plan"),
-    "version": (_set("format_version", 2), "got format version 2, expected at most 1; install a newer release"),
+    "version": (_set("format_version", 3), "got format version 3, expected at most 2; install a newer release"),
     "no inputs": (_set_plan("inputs", []), "rows_of: got"),
     "inputs": (_set_plan("inputs", [0, 1, 3]), "inputs: got '3', expected"),
     "a negative input": (_set_plan("inputs", [0, -1, 2]), "inputs: got '-1', expected"),

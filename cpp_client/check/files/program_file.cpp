@@ -11,7 +11,7 @@
 namespace recsys {
 namespace {
 
-constexpr std::int64_t kProgramFileVersion = 1;
+constexpr std::int64_t kProgramFileVersion = 2;
 /// No larger header is parsed.
 constexpr std::uint64_t kMostHeaderBytes = 1U << 26;
 constexpr std::size_t kLengthBytes = 8, kMostDims = 16;

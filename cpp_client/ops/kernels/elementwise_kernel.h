@@ -32,13 +32,6 @@ void Combined(const Elementwise& step, OutRows out, const Combine& combine) {
   });
 }
 
-inline void SoftmaxOf(const float* from, std::int64_t width, float* to) {
-  float largest = from[0], sum = 0;
-  for (std::int64_t i = 1; i < width; ++i) largest = std::max(largest, from[i]);
-  for (std::int64_t i = 0; i < width; ++i) sum += to[i] = std::exp(from[i] - largest);
-  for (std::int64_t i = 0; i < width; ++i) to[i] /= sum;
-}
-
 /// Returns the sum of `count` terms, in lanes that the compiler makes a vector of.
 template <typename Term>
 float Total(std::int64_t count, const Term& term) {
@@ -52,6 +45,34 @@ float Total(std::int64_t count, const Term& term) {
     for (std::int64_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
   }
   return lanes[0];
+}
+
+/// Returns the largest number; NaN where one is.
+inline float Largest(const float* from, std::int64_t count) {
+  float lanes[kLane];
+  std::fill_n(lanes, kLane, from[0]);
+  const auto larger = [](float a, float b) { return a >= b || a != a ? a : b; };
+  std::int64_t i = 0;
+  for (; i + kLane <= count; i += kLane) {
+    for (std::int64_t lane = 0; lane < kLane; ++lane) {
+      lanes[lane] = larger(lanes[lane], from[i + lane]);
+    }
+  }
+  for (std::int64_t lane = 0; i < count; ++i, ++lane) lanes[lane] = larger(lanes[lane], from[i]);
+  float largest = lanes[0];
+  for (const float lane : lanes) largest = larger(largest, lane);
+  return largest;
+}
+
+/// The shares of each of `count` runs of numbers.
+inline void SoftmaxOf(const float* from, std::int64_t width, std::int64_t count, float* to) {
+  const std::int64_t length = width / std::max<std::int64_t>(count, 1);
+  for (const float* const end = from + width; from < end; from += length, to += length) {
+    const float largest = Largest(from, length);
+    for (std::int64_t i = 0; i < length; ++i) to[i] = Exp(from[i] - largest);
+    const float sum = Total(length, [to](std::int64_t i) { return to[i]; });
+    for (std::int64_t i = 0; i < length; ++i) to[i] /= sum;
+  }
 }
 
 inline void SumOf(const float* from, std::int64_t count, std::int64_t width, float* to) {
@@ -77,6 +98,24 @@ inline void Standardize(const float* from, std::int64_t width, float least, floa
                          count;
   const float scale = 1 / std::sqrt(variance + least);
   for (std::int64_t i = 0; i < width; ++i) to[i] = (from[i] - mean) * scale;
+}
+
+/// Standardizes each vector, and lets weights and biases follow.
+inline void LayerNorm(const Elementwise& step, std::int64_t dim, OutRows out) {
+  EachRow(step, out, [&](float* to, const float* a, const float* b, const float* c) {
+    for (std::int64_t at = 0; at < step.width; at += dim) {
+      Standardize(a + at, dim, step.factor, to + at);
+      for (std::int64_t i = 0; i < dim; ++i) to[at + i] = to[at + i] * b[i] + c[i];
+    }
+  });
+}
+
+/// Calls `reduce(from, count)` for each run of `count` numbers.
+template <typename Reduce>
+void EachRun(const Elementwise& step, OutRows out, const Reduce& reduce) {
+  EachRow(step, out, [&](float* to, const float* a, const float*, const float*) {
+    for (std::int64_t i = 0; i < step.width; ++i) to[i] = reduce(a + i * step.count, step.count);
+  });
 }
 
 void Compute(const Elementwise& step, OutRows out) {
@@ -110,15 +149,19 @@ void Compute(const Elementwise& step, OutRows out) {
       });
     case ElementwiseKind::kSoftmax:
       return EachRow(step, out, [&](float* to, const float* a, const float*, const float*) {
-        SoftmaxOf(a, width, to);
+        SoftmaxOf(a, width, step.count, to);
       });
     case ElementwiseKind::kSum:
       return EachRow(step, out, [&](float* to, const float* a, const float*, const float*) {
         SumOf(a, step.count, width, to);
       });
     case ElementwiseKind::kNorm:
-      return EachRow(step, out, [&](float* to, const float* a, const float*, const float*) {
-        *to = std::sqrt(Total(step.count, [a](std::int64_t i) { return a[i] * a[i]; }));
+      return EachRun(step, out, [](const float* from, std::int64_t count) {
+        return std::sqrt(Total(count, [from](std::int64_t i) { return from[i] * from[i]; }));
+      });
+    case ElementwiseKind::kTotal:
+      return EachRun(step, out, [](const float* from, std::int64_t count) {
+        return Total(count, [from](std::int64_t i) { return from[i]; });
       });
     case ElementwiseKind::kAtLeast:
       // As torch: NaN stays.
@@ -127,6 +170,35 @@ void Compute(const Elementwise& step, OutRows out) {
       return EachRow(step, out, [&](float* to, const float* a, const float*, const float*) {
         Standardize(a, width, step.factor, to);
       });
+    case ElementwiseKind::kLayerNorm:
+      return LayerNorm(step, step.count, out);
+    case ElementwiseKind::kTanh:
+      return each([](float a) { return Tanh(a); });
+    case ElementwiseKind::kGelu:
+      return each([](float a) { return Gelu(a); });
+    case ElementwiseKind::kGeluTanh:
+      return each([](float a) { return GeluTanh(a); });
+    case ElementwiseKind::kSilu:
+      return each([](float a) { return a * Logistic(a); });
+    case ElementwiseKind::kLeakyRelu:
+      return each([&](float a) { return a < 0 ? a * step.factor : a; });
+    case ElementwiseKind::kShift:
+      return each([&](float a) { return a + step.factor; });
+    case ElementwiseKind::kAtMost:
+      return each([&](float a) { return a > step.factor ? step.factor : a; });
+    case ElementwiseKind::kExp:
+      return each([](float a) { return Exp(a); });
+    case ElementwiseKind::kLog2:
+      return each([](float a) { return std::log2(a); });
+    case ElementwiseKind::kTruncate:
+      return each([](float a) { return std::trunc(a); });
+    case ElementwiseKind::kAbsolute:
+      return each([](float a) { return WithSign(a, 1.0F); });
+    case ElementwiseKind::kLess:
+    case ElementwiseKind::kLargest:
+    case ElementwiseKind::kSelect:
+      // By a form alone.
+      return;
   }
 }
 

@@ -5,11 +5,10 @@
 #include <cstdint>
 
 #include "ops/isa.h"
+#include "ops/kinds.h"
 #include "ops/packed.h"
 
 namespace recsys::ops {
-
-enum class Activation : std::int32_t { kNone = 0, kRelu = 1, kSigmoid = 2 };
 
 /// Floats in rows: row r begins at data + r * stride.
 struct Rows {
@@ -115,37 +114,12 @@ struct VectorsShape {
   std::int64_t dim = 0;
 };
 
-/// What becomes of the numbers of a row.
-enum class ElementwiseKind : std::int32_t {
-  kCopy = 0,
-  kRelu = 1,
-  kSigmoid = 2,
-  /// a * factor
-  kScale = 3,
-  /// a[i / count] + b[i]; the next two alike
-  kAdd = 4,
-  kSubtract = 5,
-  kMultiply = 6,
-  /// a * b + c
-  kMultiplyAdd = 7,
-  kSoftmax = 8,
-  /// The sum of `count` vectors that follow each other in a.
-  kSum = 9,
-  /// b[i] / a[i / count]
-  kDivide = 10,
-  /// One number: the Euclidean length of a.
-  kNorm = 11,
-  /// The larger one of a and the factor.
-  kAtLeast = 12,
-  /// a without its mean, divided by the root of its variance plus the factor.
-  kStandardize = 13,
-};
-constexpr std::int64_t kNumElementwise = 14;
-
 /// Whether a step takes the factor, and not the count.
 constexpr bool TakesFactor(ElementwiseKind kind) {
   return kind == ElementwiseKind::kScale || kind == ElementwiseKind::kAtLeast ||
-         kind == ElementwiseKind::kStandardize;
+         kind == ElementwiseKind::kStandardize || kind == ElementwiseKind::kLayerNorm ||
+         kind == ElementwiseKind::kLeakyRelu || kind == ElementwiseKind::kShift ||
+         kind == ElementwiseKind::kAtMost;
 }
 
 struct Elementwise {
@@ -156,6 +130,28 @@ struct Elementwise {
   std::int64_t width = 0;
   std::int64_t count = 1;
   float factor = 1;
+};
+
+/// Where the numbers of a row lie: number i of a loop is `stride` behind number i - 1.
+constexpr int kLoops = 4;
+struct Strides {
+  std::int64_t out[kLoops] = {}, a[kLoops] = {}, b[kLoops] = {};
+};
+
+/// Loops over the numbers of a row, within each other. Those of sums of products are G, M, N and K:
+/// out[g, m, n] = the sum over k of a[g, m, k] * b[g, k, n].
+struct Form {
+  float factor = 0;
+  std::int64_t sizes[kLoops] = {1, 1, 1, 1};
+  Strides strides;
+};
+
+/// A step by a form.
+struct Formed {
+  const Form* form = nullptr;
+  ElementwiseKind kind = ElementwiseKind::kCopy;
+  Rows a, b;
+  std::int64_t num_rows = 0;
 };
 
 /// Rows to fetch into the cache while something else is computed.
@@ -202,6 +198,9 @@ struct Kernels {
   void (*pool)(const Lookup& lookup, const std::uint8_t* const* rows, OutRows out);
   /// `out` may be one of the inputs.
   void (*elementwise)(const Elementwise& step, OutRows out);
+  /// Sums of products, and two operands number by number. `out` is none of the inputs.
+  void (*contract)(const Formed& step, OutRows out);
+  void (*broadcast)(const Formed& step, OutRows out);
 };
 
 const Kernels& PlainKernels();

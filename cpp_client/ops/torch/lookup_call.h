@@ -49,6 +49,11 @@ class BatchIds {
   std::int64_t num_bags() const { return num_bags_; }
   /// Makes a lookup read these IDs, which must outlive it.
   void BindTo(Lookup* lookup) const;
+  /// Returns those of one of the features.
+  const std::int64_t* ids() const { return ids_.const_data_ptr<std::int64_t>(); }
+  const std::int64_t* OffsetsOfFeature(std::int64_t feature) const {
+    return offsets_.data() + feature * num_bags_;
+  }
   /// Throws for the ID at a position, which is out of range for a slot of the lookup.
   [[noreturn]] void ThrowWrongId(const Lookup& lookup, std::int64_t position) const;
 

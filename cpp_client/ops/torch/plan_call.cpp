@@ -56,7 +56,7 @@ void PreparedPlan::BindWeights() {
 void PreparedPlan::BindLookups() {
   std::vector<std::int64_t> widths(plan_.lookups.size(), 1);
   for (const Step& step : plan_.steps) {
-    if (step.kind == StepKind::kLookup) {
+    if (IsLookup(step)) {
       widths[static_cast<std::size_t>(step.index)] = step.out.width;
     }
   }
@@ -69,11 +69,23 @@ void PreparedPlan::BindLookups() {
     lookup.slots = slots.data();
     lookup.num_slots = static_cast<std::int64_t>(slots.size());
     lookup.pooling = static_cast<Pooling>(from.pooling);
-    const IdInputs ids{from.lengths, from.values, from.weights, from.num_features};
-    const auto found = std::find(ids_.begin(), ids_.end(), ids);
-    ids_of_lookups_.push_back(static_cast<std::size_t>(found - ids_.begin()));
-    if (found == ids_.end()) ids_.push_back(ids);
+    // Weights of a sequence would be ignored.
+    TORCH_CHECK_VALUE(lookup.pooling != Pooling::kNone || from.weights == -1,
+                      "plan: got weights of a sequence");
+    ids_of_lookups_.push_back(
+        PositionOf({from.lengths, from.values, from.weights, from.num_features}));
   }
+  for (const FeatureSource& from : plan_.features) {
+    ids_of_features_.push_back(PositionOf({from.lengths, from.values, -1, from.num_features}));
+  }
+  bound_.features.resize(plan_.features.size());
+}
+
+std::size_t PreparedPlan::PositionOf(const IdInputs& ids) {
+  const auto found = std::find(ids_.begin(), ids_.end(), ids);
+  const auto position = static_cast<std::size_t>(found - ids_.begin());
+  if (found == ids_.end()) ids_.push_back(ids);
+  return position;
 }
 
 void PreparedPlan::BindBuffers() {
@@ -139,6 +151,10 @@ class PreparedPlan::Call {
     }
     for (std::size_t i = 0; i < bound_.lookups.size(); ++i) {
       ids_[prepared_.ids_of_lookups_[i]].BindTo(&bound_.lookups[i]);
+    }
+    for (std::size_t i = 0; i < bound_.features.size(); ++i) {
+      const BatchIds& ids = ids_[prepared_.ids_of_features_[i]];
+      bound_.features[i] = {ids.ids(), ids.OffsetsOfFeature(bound_.plan->features[i].feature)};
     }
   }
 

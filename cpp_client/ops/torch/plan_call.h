@@ -42,6 +42,9 @@ class PreparedPlan {
   void BindWeights();
   void BindLookups();
   void BindBuffers();
+  struct IdInputs;
+  /// Returns the position of the tensors that hold some IDs, which each are bound once.
+  std::size_t PositionOf(const IdInputs& ids);
   const at::Tensor& Constant(std::int64_t index) const {
     return constants_[static_cast<std::size_t>(index)];
   }
@@ -63,7 +66,7 @@ class PreparedPlan {
   std::deque<LookupTables> tables_;
   /// Each once, and which of them each lookup reads.
   std::vector<IdInputs> ids_;
-  std::vector<std::size_t> ids_of_lookups_;
+  std::vector<std::size_t> ids_of_lookups_, ids_of_features_;
   /// Without inputs and outputs.
   BoundPlan bound_;
 };

@@ -168,7 +168,7 @@ Floats Computed(const Kernels& kernels, ElementwiseKind kind, const Floats& a, c
 
 TEST_P(EachIsaHasBits, StepsOverNumbersAreThoseOfPlainLoops) {
   std::mt19937 random(4);
-  for (std::int64_t kind = 0; kind < kNumElementwise; ++kind) {
+  for (std::int64_t kind = 0; kind < kNumElementwiseKind; ++kind) {
     for (const std::size_t width : {1U, 7U, 16U, 67U}) {
       const Floats a = Random(width, &random), b = Random(width, &random);
       const auto of = static_cast<ElementwiseKind>(kind);

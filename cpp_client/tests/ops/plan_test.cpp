@@ -200,7 +200,7 @@ TEST(PlanTest, WrongNumbersAreRefused) {
     return ReadPlan(numbers.data(), static_cast<std::int64_t>(numbers.size()), 3, 2, &plan);
   };
   EXPECT_EQ(read(right), "");
-  EXPECT_EQ(read({}), "got numbers that are no plan of version 3");
+  EXPECT_EQ(read({}), "got numbers that are no plan of version 4");
   std::vector<std::int64_t> shorter = right;
   shorter.pop_back();
   EXPECT_EQ(read(shorter),
@@ -216,6 +216,7 @@ TEST(PlanTest, WrongNumbersAreRefused) {
   EXPECT_EQ(changed(6, 0), "got a wrong buffer at position 0");
   Plan with_norm = Dlrm(1).plan;
   with_norm.steps[2].index = static_cast<std::int64_t>(ElementwiseKind::kNorm);
+  with_norm.steps[2].extra = 2;
   EXPECT_EQ(read(WritePlan(with_norm)), "got a wrong step at position 2");
   with_norm.steps[2].out.width = 1;
   EXPECT_EQ(read(WritePlan(with_norm)), "got a wrong step at position 2");
@@ -223,7 +224,7 @@ TEST(PlanTest, WrongNumbersAreRefused) {
   EXPECT_EQ(read(WritePlan(with_norm)), "");
   // The lookup's rows, its pooling, and its number of features.
   EXPECT_EQ(changed(16, 2), "got a wrong lookup at position 0");
-  EXPECT_EQ(changed(21, 2), "got a wrong lookup at position 0");
+  EXPECT_EQ(changed(21, 3), "got a wrong lookup at position 0");
   EXPECT_EQ(changed(22, 0), "got a wrong lookup at position 0");
   // The first step: where it writes, and its constant.
   for (const std::int64_t number : {std::int64_t{0}, std::int64_t{4}, std::int64_t{-1}}) {

@@ -5,7 +5,9 @@ Shape letters: B batch, D embedding dim.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from export.config import ExportConfig
+from export.lower.kinds import StepKind, header
 from export.lower.lowering import Gather, Lowered, lower
 from export.lower.planning import Layer, Plan
 from export.lower.values import NotLoweredError
@@ -22,7 +25,6 @@ from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTenso
 from tests.models.archetypes import ARCHETYPES
 from tests.support.helpers import bag, sequence
 
-_KINDS = ("lookup", "linear", "products", "elementwise")
 _ONE_ROW_AN_ID = "returns a row for each ID"
 
 
@@ -34,29 +36,33 @@ def lowered(model: nn.Module, *, is_ranking: bool = False, **options: Any) -> Lo
 
 def steps_of(program: Lowered) -> dict[str, int]:
     """Return how many steps of each kind a program has."""
-    found = dict.fromkeys(_KINDS, 0)
+    found: Counter[str] = Counter()
     for plan in program.steps:
         if isinstance(plan, Plan):
-            _, num_buffers, num_lookups, num_steps = plan.numbers[:4].tolist()
-            steps = plan.numbers[4 + 3 * num_buffers + 7 * num_lookups :].view(num_steps, 15)
-            for kind in steps[:, 0].tolist():
-                found[_KINDS[kind]] += 1
-    return {kind: count for kind, count in found.items() if count}
+            version, num_buffers, num_lookups, num_steps, *_ = plan.numbers.tolist()
+            header = 6 if version == 4 else 4
+            begin = header + 3 * num_buffers + 7 * num_lookups
+            steps = plan.numbers[begin : begin + 15 * num_steps].view(num_steps, 15)
+            found.update(StepKind(kind).name.lower() for kind in steps[:, 0].tolist())
+    return dict(found)
 
 
 LOWERED = {
-    "dlrm": {"lookup": 1, "linear": 4, "products": 1, "elementwise": 1},
+    "dlrm": {"lookup": 1, "linear": 4, "dot": 1, "elementwise": 1},
     "dlrm_dcnv2": {"lookup": 1, "linear": 13, "elementwise": 3},
     "deepfm": {"lookup": 1, "linear": 4, "elementwise": 14},
     "wide_and_deep": {"lookup": 2, "linear": 4, "elementwise": 7},
-    "masknet": {"lookup": 1, "linear": 8, "elementwise": 15},
+    "masknet": {"lookup": 1, "linear": 8, "elementwise": 10},
     "mmoe": {"lookup": 1, "linear": 9, "elementwise": 10},
 }
+#: Those that have steps by forms, of which graphs without a program know nothing.
+FORMED: dict[str, dict[str, int]] = {
+    "wukong": {"lookup": 1, "linear": 7, "contract": 8, "elementwise": 11},
+    "ple": {"lookup": 1, "linear": 19, "contract": 5, "elementwise": 16},
+    "xdeepfm": {"lookup": 1, "linear": 4, "contract": 2, "broadcast": 4, "elementwise": 7},
+}
 OTHERS = {
-    "xdeepfm": "no step computes einsum",
-    "wukong": "a norm of another kind than the Euclidean of rows",
-    "ple": "no step computes einsum",
-    "two_tower": "it multiplies matrices",
+    "two_tower": "no step computes topk",
     "din": _ONE_ROW_AN_ID,
     "bst": _ONE_ROW_AN_ID,
     "sasrec": _ONE_ROW_AN_ID,
@@ -66,15 +72,15 @@ OTHERS = {
 
 
 def test_the_archetypes_are_known() -> None:
-    assert {*LOWERED, *OTHERS} == set(ARCHETYPES)
+    assert {*LOWERED, *FORMED, *OTHERS} == set(ARCHETYPES)
 
 
-@pytest.mark.parametrize("name", LOWERED)
+@pytest.mark.parametrize("name", [*LOWERED, *FORMED])
 def test_archetypes_that_are_lowered(name: str) -> None:
     case = ARCHETYPES[name]
     program = lowered(case.served(case.make().eval()), **case.options)
     assert len(program.steps) == 1
-    assert steps_of(program) == LOWERED[name]
+    assert steps_of(program) == {**LOWERED, **FORMED}[name]
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -169,16 +175,16 @@ REFUSED = {
     "sequences": (Sequences, _ONE_ROW_AN_ID),
     "computed IDs": (Shifted, "the model computes"),
     "an operator without a step": (
-        lambda: Scored(lambda m, x: m.over(torch.tanh(x))),
-        "no step computes tanh",
+        lambda: Scored(lambda m, x: m.over(torch.erfinv(x))),
+        "no step computes erfinv",
     ),
     "batch norm": (
         lambda: Scored(lambda m, x: m.over(m.norm(x)), norm=nn.BatchNorm1d(16)),
         "no step computes batch_norm",
     ),
     "computed weights": (
-        lambda: Scored(lambda m, x: m.over(x * torch.exp(m.w)), w=weight(16)),
-        "it computes with its dense weights before a batch is there",
+        lambda: Scored(lambda m, x: nn.functional.linear(x, torch.exp(m.w)), w=weight(1, 16)),
+        "a linear layer's weights are computed",
     ),
     "stored whole numbers": (
         lambda: Scored(lambda m, x: m.over(x.index_select(1, m.stored)), stored=torch.arange(16)),
@@ -216,6 +222,12 @@ def test_what_no_step_does_is_refused(name: str) -> None:
     make, text = REFUSED[name]
     with pytest.raises(NotLoweredError, match=text):
         lowered(make(), batch="rows")
+
+
+def test_kernels_know_the_kinds() -> None:
+    # python -m export.lower.kinds > cpp_client/ops/kinds.h
+    root = Path(__file__).resolve().parents[3]
+    assert (root / "cpp_client/ops/kinds.h").read_text() == header()
 
 
 def test_weights_are_known_by_path() -> None:

@@ -3,13 +3,17 @@
 #include "ops/kernels/linear_kernel.h"
 // Uses what stands in the one above.
 #include "ops/kernels/dot_kernel.h"
+#include "ops/kernels/form_kernel.h"
+#include "ops/kernels/math_kernel.h"
+// Uses what stands in the one above.
 #include "ops/kernels/elementwise_kernel.h"
 #include "ops/kernels/lookup_kernel.h"
 
 namespace recsys::ops {
 
 const Kernels& NeonKernels() {
-  static constexpr Kernels kKernels{&Linear, &Dot, &LookUp, &Find, &Pool, &Compute};
+  static constexpr Kernels kKernels{&Linear, &Dot,     &LookUp,   &Find,
+                                    &Pool,   &Compute, &Contract, &Broadcast};
   return kKernels;
 }
 

@@ -1,0 +1,108 @@
+#ifndef RECSYS_OPS_KINDS_H_
+#define RECSYS_OPS_KINDS_H_
+
+// Written by python -m export.lower.kinds: change the kinds there.
+
+#include <cstdint>
+
+namespace recsys::ops {
+
+/// Where the rows of a buffer are.
+enum class BufferKind : std::int64_t {
+  kInput = 0,
+  kConstant = 1,
+  kScratch = 2,
+  kOutput = 3,
+};
+constexpr std::int64_t kNumBufferKind = 4;
+
+/// What a step does.
+enum class StepKind : std::int64_t {
+  /// Pooled rows of tables.
+  kLookup = 0,
+  /// A linear layer over each of the vectors of a row, and its activation.
+  kLinear = 1,
+  /// The products of all pairs of vectors.
+  kDot = 2,
+  /// Numbers one by one.
+  kElementwise = 3,
+  /// Sums of products by a form.
+  kContract = 4,
+  /// Two operands number by number by a form.
+  kBroadcast = 5,
+  /// The rows of a bag's first IDs, or of its last ones from the last on, and zeros behind them.
+  kSequence = 6,
+  /// The number of a bag's IDs.
+  kLength = 7,
+  /// ID i less ID j of a bag's first IDs, for each pair; those that are missing are 0.
+  kDifferences = 8,
+  /// Vectors of b by the numbers in a, which are bounded to those that are there.
+  kTake = 9,
+};
+constexpr std::int64_t kNumStepKind = 10;
+
+/// What follows a linear layer in its step.
+enum class Activation : std::int32_t {
+  kNone = 0,
+  kRelu = 1,
+  kSigmoid = 2,
+};
+constexpr std::int64_t kNumActivation = 3;
+
+/// What becomes of the numbers of a row.
+enum class ElementwiseKind : std::int32_t {
+  kCopy = 0,
+  kRelu = 1,
+  kSigmoid = 2,
+  /// a * factor
+  kScale = 3,
+  /// a[i / count] + b[i]; the next two alike
+  kAdd = 4,
+  kSubtract = 5,
+  kMultiply = 6,
+  /// a * b + c
+  kMultiplyAdd = 7,
+  /// The shares of each of `count` runs of numbers.
+  kSoftmax = 8,
+  /// The sum of `count` vectors that follow each other in a.
+  kSum = 9,
+  /// b[i] / a[i / count]
+  kDivide = 10,
+  /// The Euclidean length of each `count` numbers of a.
+  kNorm = 11,
+  /// The larger one of a and the factor.
+  kAtLeast = 12,
+  /// a without its mean, divided by the root of its variance plus the factor.
+  kStandardize = 13,
+  /// The same of each vector of a, times b plus c, which have a vector's numbers.
+  kLayerNorm = 14,
+  /// The sum of each `count` numbers of a.
+  kTotal = 15,
+  kTanh = 16,
+  kGelu = 17,
+  /// Its approximation by the hyperbolic tangent.
+  kGeluTanh = 18,
+  kSilu = 19,
+  /// a, times the factor where it is negative.
+  kLeakyRelu = 20,
+  /// a + factor
+  kShift = 21,
+  /// The smaller one of a and the factor.
+  kAtMost = 22,
+  kExp = 23,
+  kLog2 = 24,
+  /// Without the part behind the point.
+  kTruncate = 25,
+  kAbsolute = 26,
+  /// 1 where a < b, else 0: by a form.
+  kLess = 27,
+  /// The larger one of a and b: by a form.
+  kLargest = 28,
+  /// b where a is not 0, else the factor: by a form.
+  kSelect = 29,
+};
+constexpr std::int64_t kNumElementwiseKind = 30;
+
+}  // namespace recsys::ops
+
+#endif  // RECSYS_OPS_KINDS_H_

@@ -1,0 +1,226 @@
+#include <algorithm>
+#include <cstring>
+
+#include "ops/plan.h"
+#include "ops/plan_steps.h"
+#include "ops/scratch.h"
+
+namespace recsys::ops {
+namespace {
+
+/// Rows that are fetched ahead for a tile; more would leave the cache before they are read.
+constexpr std::int64_t kMostAhead = 4096;
+/// Of those at a time: more would wait for each other.
+constexpr std::int64_t kMostAtOnce = 8;
+
+/// Where the rows of a tile's IDs lie.
+struct FoundRows {
+  std::vector<const std::uint8_t*> rows;
+  /// Where those of each lookup begin.
+  std::vector<std::int64_t> starts;
+
+  std::int64_t count() const { return static_cast<std::int64_t>(rows.size()) - kRowsAhead; }
+};
+
+/// Runs a plan, one tile of rows after the other. The rows that a tile looks up are fetched while
+/// linear layers of the tile before it, and its own ahead of the lookup, are computed.
+class Tiles {
+ public:
+  Tiles(const BoundPlan& bound, const Kernels& kernels, FoundRows* found, FoundRows* next)
+      : bound_(bound), kernels_(kernels), found_(found), next_(next) {
+    const std::vector<Step>& steps = bound.plan->steps;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      if (IsLookup(steps[i])) last_lookup_ = static_cast<std::int64_t>(i);
+    }
+  }
+
+  WrongId Run(std::int64_t first, std::int64_t end) {
+    const std::int64_t tile_rows = bound_.plan->tile_rows;
+    const std::int64_t num_rows = std::min(tile_rows, end - first);
+    const WrongId wrong = Find(first, num_rows, next_);
+    if (wrong.lookup >= 0) return wrong;
+    FetchNext(num_rows, false);
+    for (; first < end; first += tile_rows) {
+      const WrongId found = RunTile(first, end);
+      if (found.lookup >= 0) return found;
+    }
+    return {};
+  }
+
+ private:
+  WrongId RunTile(std::int64_t first, std::int64_t end) {
+    first_ = first;
+    num_rows_ = std::min(bound_.plan->tile_rows, end - first);
+    std::swap(found_, next_);
+    scratch_ = reinterpret_cast<float*>(ScratchOf(
+        Scratch::kBuffers, bound_.plan->scratch_width * num_rows_ * std::int64_t{sizeof(float)}));
+    const std::vector<Step>& steps = bound_.plan->steps;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      Run(steps[i]);
+      if (static_cast<std::int64_t>(i) != last_lookup_ || first + num_rows_ >= end) continue;
+      const std::int64_t num_next = std::min(bound_.plan->tile_rows, end - first - num_rows_);
+      const WrongId wrong = Find(first + num_rows_, num_next, next_);
+      if (wrong.lookup >= 0) return wrong;
+      FetchNext(num_rows_, true);
+    }
+    return {};
+  }
+
+  /// Finds the rows of a tile.
+  WrongId Find(std::int64_t first, std::int64_t num_rows, FoundRows* found) const {
+    found->starts.clear();
+    std::int64_t count = 0;
+    for (const Lookup& lookup : bound_.lookups) {
+      found->starts.push_back(count);
+      count += NumIds(PartOf(lookup, first, num_rows));
+    }
+    found->rows.resize(static_cast<std::size_t>(count + kRowsAhead));
+    std::fill(found->rows.begin() + count, found->rows.end(),
+              bound_.lookups.empty() ? nullptr : bound_.lookups[0].slots[0].rows);
+    for (std::size_t i = 0; i < bound_.lookups.size(); ++i) {
+      const std::int64_t wrong = kernels_.find(PartOf(bound_.lookups[i], first, num_rows),
+                                               found->rows.data() + found->starts[i]);
+      if (wrong >= 0) return {static_cast<std::int64_t>(i), wrong};
+    }
+    return {};
+  }
+
+  /// Lets linear layers fetch the rows of next_: those ahead of the lookups, and of a tile of
+  /// num_rows rows also those behind them.
+  void FetchNext(std::int64_t num_rows, bool is_behind) {
+    ahead_ = {};
+    if (last_lookup_ < 0) return;
+    std::int64_t num_fetches = 0;
+    const std::vector<Step>& steps = bound_.plan->steps;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      if (steps[i].kind != StepKind::kLinear) continue;
+      if (static_cast<std::int64_t>(i) > last_lookup_ && !is_behind) continue;
+      const Packed& weights = bound_.weights[static_cast<std::size_t>(steps[i].index)];
+      num_fetches += NumFetches(weights.num_groups(), weights.num_outputs, num_rows);
+    }
+    if (num_fetches == 0) return;
+    const Slot& slot = bound_.lookups[0].slots[0];
+    ahead_.rows = next_->rows.data();
+    ahead_.num_rows = std::min(next_->count(), kMostAhead);
+    ahead_.row_bytes = RowBytes(slot.type, slot.dim);
+    ahead_.at_once = std::min(ahead_.num_rows / num_fetches + 1, kMostAtOnce);
+  }
+
+  static Lookup PartOf(const Lookup& lookup, std::int64_t first, std::int64_t num_rows) {
+    Lookup part = lookup;
+    part.first_bag = first;
+    part.end_bag = first + num_rows;
+    return part;
+  }
+
+  void Run(const Step& step) {
+    const OutRows out = Write(step.out);
+    switch (step.kind) {
+      case StepKind::kLookup: {
+        const auto at = static_cast<std::size_t>(step.index);
+        return kernels_.pool(PartOf(bound_.lookups[at], first_, num_rows_),
+                             found_->rows.data() + found_->starts[at], out);
+      }
+      case StepKind::kLinear:
+        return RunLinear(step, out);
+      case StepKind::kDot:
+        return kernels_.dot(static_cast<WeightType>(step.index), Read(step.a), num_rows_,
+                            {step.a.width / step.extra, step.extra}, out);
+      case StepKind::kElementwise:
+        return kernels_.elementwise(ElementwiseOf(step), out);
+      case StepKind::kContract:
+        return kernels_.contract(FormedOf(step, ElementwiseKind::kCopy), out);
+      case StepKind::kBroadcast:
+        return kernels_.broadcast(FormedOf(step, static_cast<ElementwiseKind>(step.extra)), out);
+      case StepKind::kSequence: {
+        const auto at = static_cast<std::size_t>(step.index);
+        return ReadSequences(kernels_, PartOf(bound_.lookups[at], first_, num_rows_),
+                             found_->rows.data() + found_->starts[at], step, out);
+      }
+      case StepKind::kLength:
+        return ReadLengths(FeatureOf(step), first_, num_rows_, out);
+      case StepKind::kDifferences:
+        return ReadDifferences(FeatureOf(step), first_, num_rows_, step.extra, out);
+      case StepKind::kTake:
+        return TakeVectors(step, Read(step.a), Read(step.b), num_rows_, out);
+    }
+  }
+
+  const FeatureIds& FeatureOf(const Step& step) const {
+    return bound_.features[static_cast<std::size_t>(step.index)];
+  }
+
+  Formed FormedOf(const Step& step, ElementwiseKind kind) const {
+    const Form& form = bound_.plan->forms[static_cast<std::size_t>(step.index)];
+    return {&form, kind, Read(step.a), step.b.width > 0 ? Read(step.b) : Read(step.a), num_rows_};
+  }
+
+  /// A row may have several vectors, which a layer takes as rows.
+  void RunLinear(const Step& step, OutRows out) {
+    const Packed& weights = bound_.weights[static_cast<std::size_t>(step.index)];
+    const auto activation = static_cast<Activation>(step.extra);
+    const Rows in = Read(step.a);
+    const std::int64_t num_vectors = step.a.width / weights.num_inputs;
+    if (num_vectors == 1) {
+      return kernels_.linear(weights, in, num_rows_, activation, out, &ahead_);
+    }
+    for (std::int64_t row = 0; row < num_rows_; ++row) {
+      kernels_.linear(weights, {in.data + row * in.stride, weights.num_inputs}, num_vectors,
+                      activation, {out.data + row * out.stride, weights.num_outputs}, &ahead_);
+    }
+  }
+
+  Elementwise ElementwiseOf(const Step& step) const {
+    Elementwise made;
+    made.kind = static_cast<ElementwiseKind>(step.index);
+    made.a = Read(step.a);
+    made.b = step.b.width > 0 ? Read(step.b) : made.a;
+    made.c = step.c.width > 0 ? Read(step.c) : made.a;
+    made.num_rows = num_rows_;
+    made.width = step.out.width;
+    if (made.kind == ElementwiseKind::kLayerNorm) made.count = step.b.width;
+    if (TakesFactor(made.kind)) {
+      std::memcpy(&made.factor, &step.extra, sizeof(made.factor));
+    } else {
+      made.count = step.extra;
+    }
+    return made;
+  }
+
+  OutRows Write(const Place& place) const {
+    const Buffer& buffer = bound_.plan->buffers[static_cast<std::size_t>(place.buffer)];
+    if (buffer.kind == BufferKind::kScratch) {
+      return {scratch_ + buffer.index * num_rows_ + place.column, ScratchWidth(buffer.width)};
+    }
+    const OutRows rows = bound_.writes[static_cast<std::size_t>(place.buffer)];
+    return {rows.data + first_ * rows.stride + place.column, rows.stride};
+  }
+
+  Rows Read(const Place& place) const {
+    const Buffer& buffer = bound_.plan->buffers[static_cast<std::size_t>(place.buffer)];
+    if (buffer.kind == BufferKind::kScratch || buffer.kind == BufferKind::kOutput) {
+      const OutRows rows = Write(place);
+      return {rows.data, rows.stride};
+    }
+    const Rows rows = bound_.reads[static_cast<std::size_t>(place.buffer)];
+    return {rows.data + first_ * rows.stride + place.column, rows.stride};
+  }
+
+  const BoundPlan& bound_;
+  const Kernels& kernels_;
+  FoundRows *found_, *next_;
+  std::int64_t last_lookup_ = -1;
+  Ahead ahead_;
+  std::int64_t first_ = 0, num_rows_ = 0;
+  float* scratch_ = nullptr;
+};
+
+}  // namespace
+
+WrongId RunPlan(const BoundPlan& bound, const Kernels& kernels, std::int64_t first,
+                std::int64_t end) {
+  thread_local FoundRows found, next;
+  return Tiles(bound, kernels, &found, &next).Run(first, end);
+}
+
+}  // namespace recsys::ops

@@ -1,0 +1,83 @@
+#include "ops/plan_steps.h"
+
+#include <algorithm>
+
+#include "ops/scratch.h"
+
+namespace recsys::ops {
+
+void ReadSequences(const Kernels& kernels, const Lookup& lookup, const std::uint8_t* const* found,
+                   const Step& step, OutRows out) {
+  // One bag after the other, as the only one of a lookup.
+  Slot slot = lookup.slots[0];
+  const std::int64_t* const offsets = OffsetsOf(lookup, slot) + lookup.first_bag;
+  slot.feature = 0;
+  const std::int64_t most = step.out.width / slot.dim;
+  std::int64_t bounds[2] = {0, 0};
+  Lookup one = lookup;
+  one.slots = &slot;
+  one.num_bags = one.end_bag = 1;
+  one.first_bag = 0;
+  one.offsets = bounds;
+  for (std::int64_t bag = 0; bag < lookup.end_bag - lookup.first_bag; ++bag) {
+    const std::int64_t length = offsets[bag + 1] - offsets[bag];
+    const std::int64_t count = std::min(length, most);
+    const std::uint8_t* const* rows = found + (offsets[bag] - offsets[0]);
+    float* const to = out.data + bag * out.stride;
+    if (step.extra == 1 && count > 0) {
+      auto* const backwards = reinterpret_cast<const std::uint8_t**>(
+          ScratchOf(Scratch::kIds, (count + kRowsAhead) * std::int64_t{sizeof(char*)}));
+      for (std::int64_t i = 0; i < count; ++i) backwards[i] = rows[length - 1 - i];
+      std::fill_n(backwards + count, kRowsAhead, slot.rows);
+      rows = backwards;
+    }
+    bounds[1] = count;
+    if (count > 0) kernels.pool(one, rows, {to, slot.dim});
+    std::fill_n(to + count * slot.dim, (most - count) * slot.dim, 0.0F);
+  }
+}
+
+void ReadLengths(const FeatureIds& feature, std::int64_t first, std::int64_t num_rows,
+                 OutRows out) {
+  const std::int64_t* const offsets = feature.offsets + first;
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    out.data[row * out.stride] = static_cast<float>(offsets[row + 1] - offsets[row]);
+  }
+}
+
+void ReadDifferences(const FeatureIds& feature, std::int64_t first, std::int64_t num_rows,
+                     std::int64_t size, OutRows out) {
+  const std::int64_t* const offsets = feature.offsets + first;
+  auto* const ids = reinterpret_cast<std::uint64_t*>(
+      ScratchOf(Scratch::kIds, size * std::int64_t{sizeof(std::uint64_t)}));
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    const std::int64_t count = std::min(offsets[row + 1] - offsets[row], size);
+    std::copy_n(feature.ids + offsets[row], count, ids);
+    std::fill(ids + count, ids + size, std::uint64_t{0});
+    float* const to = out.data + row * out.stride;
+    for (std::int64_t i = 0; i < size; ++i) {
+      // Without a sign: as torch, differences wrap.
+      for (std::int64_t j = 0; j < size; ++j) {
+        to[i * size + j] = static_cast<float>(static_cast<std::int64_t>(ids[i] - ids[j]));
+      }
+    }
+  }
+}
+
+void TakeVectors(const Step& step, Rows numbers, Rows from, std::int64_t num_rows, OutRows out) {
+  const std::int64_t width = step.extra, count = step.a.width;
+  const std::int64_t last = step.b.width / width - 1;
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    const float* const at = numbers.data + row * numbers.stride;
+    const float* const vectors = from.data + row * from.stride;
+    float* to = out.data + row * out.stride;
+    for (std::int64_t i = 0; i < count; ++i, to += width) {
+      // NaN takes the first one.
+      const bool is_last = at[i] >= static_cast<float>(last);
+      const std::int64_t number = is_last ? last : at[i] > 0 ? static_cast<std::int64_t>(at[i]) : 0;
+      std::copy_n(vectors + number * width, width, to);
+    }
+  }
+}
+
+}  // namespace recsys::ops

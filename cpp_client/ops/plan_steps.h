@@ -1,0 +1,29 @@
+#ifndef RECSYS_OPS_PLAN_STEPS_H_
+#define RECSYS_OPS_PLAN_STEPS_H_
+
+// Steps of plans that move numbers and compute none: the same on every instruction set.
+
+#include <cstdint>
+
+#include "ops/plan.h"
+
+namespace recsys::ops {
+
+/// Writes the rows of each bag's IDs one behind the other, and zeros behind them. `found` holds
+/// where the rows of all IDs lie, with kRowsAhead more.
+void ReadSequences(const Kernels& kernels, const Lookup& lookup, const std::uint8_t* const* found,
+                   const Step& step, OutRows out);
+
+/// Writes the number of each bag's IDs.
+void ReadLengths(const FeatureIds& feature, std::int64_t first, std::int64_t num_rows, OutRows out);
+
+/// Writes the differences of all pairs of each bag's first `size` IDs.
+void ReadDifferences(const FeatureIds& feature, std::int64_t first, std::int64_t num_rows,
+                     std::int64_t size, OutRows out);
+
+/// Writes vectors of `from` by their numbers.
+void TakeVectors(const Step& step, Rows numbers, Rows from, std::int64_t num_rows, OutRows out);
+
+}  // namespace recsys::ops
+
+#endif  // RECSYS_OPS_PLAN_STEPS_H_

@@ -1,0 +1,121 @@
+"""The kinds of what plans are made of, and their codes: written once, here.
+
+``python -m export.lower.kinds > cpp_client/ops/kinds.h`` writes them for the kernels.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Self
+
+
+class Code(IntEnum):
+    """A kind by its code, and what it says."""
+
+    def __new__(cls, code: int, text: str = "") -> Self:
+        """Return a kind."""
+        made = int.__new__(cls, code)
+        made._value_ = code
+        made.__doc__ = text
+        return made
+
+    @property
+    def name_in_cpp(self) -> str:
+        """The enumerator: ``kMultiplyAdd`` of ``MULTIPLY_ADD``."""
+        return "k" + self.name.title().replace("_", "")
+
+
+class BufferKind(Code):
+    """Where the rows of a buffer are."""
+
+    INPUT = 0
+    CONSTANT = 1
+    SCRATCH = 2
+    OUTPUT = 3
+
+
+class StepKind(Code):
+    """What a step does."""
+
+    LOOKUP = 0, "Pooled rows of tables."
+    LINEAR = 1, "A linear layer over each of the vectors of a row, and its activation."
+    DOT = 2, "The products of all pairs of vectors."
+    ELEMENTWISE = 3, "Numbers one by one."
+    CONTRACT = 4, "Sums of products by a form."
+    BROADCAST = 5, "Two operands number by number by a form."
+    SEQUENCE = (
+        6,
+        "The rows of a bag's first IDs, or of its last ones from the last on, and zeros behind them.",
+    )
+    LENGTH = 7, "The number of a bag's IDs."
+    DIFFERENCES = 8, "ID i less ID j of a bag's first IDs, for each pair; those that are missing are 0."
+    TAKE = 9, "Vectors of b by the numbers in a, which are bounded to those that are there."
+
+
+class Activation(Code):
+    """What follows a linear layer in its step."""
+
+    NONE = 0
+    RELU = 1
+    SIGMOID = 2
+
+
+class ElementwiseKind(Code):
+    """What becomes of the numbers of a row."""
+
+    COPY = 0
+    RELU = 1
+    SIGMOID = 2
+    SCALE = 3, "a * factor"
+    ADD = 4, "a[i / count] + b[i]; the next two alike"
+    SUBTRACT = 5
+    MULTIPLY = 6
+    MULTIPLY_ADD = 7, "a * b + c"
+    SOFTMAX = 8, "The shares of each of `count` runs of numbers."
+    SUM = 9, "The sum of `count` vectors that follow each other in a."
+    DIVIDE = 10, "b[i] / a[i / count]"
+    NORM = 11, "The Euclidean length of each `count` numbers of a."
+    AT_LEAST = 12, "The larger one of a and the factor."
+    STANDARDIZE = 13, "a without its mean, divided by the root of its variance plus the factor."
+    LAYER_NORM = 14, "The same of each vector of a, times b plus c, which have a vector's numbers."
+    TOTAL = 15, "The sum of each `count` numbers of a."
+    TANH = 16
+    GELU = 17
+    GELU_TANH = 18, "Its approximation by the hyperbolic tangent."
+    SILU = 19
+    LEAKY_RELU = 20, "a, times the factor where it is negative."
+    SHIFT = 21, "a + factor"
+    AT_MOST = 22, "The smaller one of a and the factor."
+    EXP = 23
+    LOG2 = 24
+    TRUNCATE = 25, "Without the part behind the point."
+    ABSOLUTE = 26
+    LESS = 27, "1 where a < b, else 0: by a form."
+    LARGEST = 28, "The larger one of a and b: by a form."
+    SELECT = 29, "b where a is not 0, else the factor: by a form."
+
+
+#: By enumeration, the type that holds it in C++.
+_TYPES = {
+    BufferKind: "std::int64_t", StepKind: "std::int64_t", Activation: "std::int32_t", ElementwiseKind: "std::int32_t",
+}  # fmt: skip
+
+
+def header() -> str:
+    """Return ``cpp_client/ops/kinds.h``."""
+    lines = [
+        "#ifndef RECSYS_OPS_KINDS_H_", "#define RECSYS_OPS_KINDS_H_", "",
+        "// Written by python -m export.lower.kinds: change the kinds there.", "",
+        "#include <cstdint>", "", "namespace recsys::ops {", "",
+    ]  # fmt: skip
+    for kind, of_type in _TYPES.items():
+        lines += [f"/// {kind.__doc__}", f"enum class {kind.__name__} : {of_type} {{"]
+        for member in kind:
+            lines += [f"  /// {member.__doc__}"] if member.__doc__ else []
+            lines.append(f"  {member.name_in_cpp} = {member.value},")
+        lines += ["};", f"constexpr std::int64_t kNum{kind.__name__} = {len(kind)};", ""]
+    return "\n".join([*lines, "}  // namespace recsys::ops", "", "#endif  // RECSYS_OPS_KINDS_H_", ""])
+
+
+if __name__ == "__main__":
+    print(header(), end="")

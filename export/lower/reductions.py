@@ -1,0 +1,126 @@
+"""What is left of a dimension of rows: sums, means, lengths; and what norms and shares make of it.
+
+Shape letters: B rows, D numbers of a vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from export.lower.arithmetic import clamp_min, computed, div, mul, only_float32
+from export.lower.kinds import ElementwiseKind
+from export.lower.strided import strided
+from export.lower.values import Elementwise, NotLoweredError, Value, Weight, operator
+from export.lower.views import dim_of, permute, reshaped, unsqueeze
+from export.lower.weights import weight_of
+
+
+def _dims_of(value: Any, dim: Any) -> list[int]:
+    over = [dim] if isinstance(dim, int) else list(dim or [])
+    found = sorted(dim_of(value, one) for one in over)
+    if not found or found[0] == 0 or not strided(value).has_rows:
+        raise NotLoweredError("it reduces the rows of a batch to one")
+    return found
+
+
+def _at_end(value: Any, dims: Sequence[int]) -> Value:
+    """Return a value with some dimensions behind the others."""
+    order = [i for i in range(value.ndim) if i not in dims] + list(dims)
+    found: Value = permute(value, order).settled()
+    return found
+
+
+def _reduced(kind: ElementwiseKind, value: Any, dim: Any, keepdim: bool) -> Any:
+    dims = _dims_of(value, dim)
+    whole = value.settled()
+    first = kind is ElementwiseKind.TOTAL and dims == [1] and len(whole.dims) > 1
+    if first:
+        # One vector after the other: nothing need be moved.
+        found: Any = Elementwise(
+            dims=whole.dims[1:], space=whole.space, kind=ElementwiseKind.SUM, operands=[whole], count=whole.dims[0]
+        )  # fmt: skip
+    else:
+        moved = _at_end(whole, dims)
+        kept = moved.dims[: len(moved.dims) - len(dims)]
+        found = Elementwise(
+            dims=kept, space=moved.space, kind=kind, operands=[moved], count=moved.width // max(prod(kept), 1)
+        )  # fmt: skip
+    for at in dims if keepdim else []:
+        found = unsqueeze(found, at)
+    return found
+
+
+@operator("sum", views=True)
+def sum_of(value: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    """Return sums over dimensions of a row."""
+    only_float32(dtype)
+    found = _reduced(ElementwiseKind.TOTAL, value, dim, keepdim)
+    found.dtype = torch.float32 if value.dtype is torch.float32 else torch.int64
+    return found
+
+
+@operator("mean", views=True)
+def mean(value: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    """Return means over dimensions of a row."""
+    only_float32(dtype)
+    count = prod(value.shape[d] for d in _dims_of(value, dim))
+    return div(sum_of(value, dim, keepdim), count)
+
+
+@operator("norm", "vector_norm", views=True)
+def norm(
+    value: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    """Return the Euclidean lengths of vectors."""
+    only_float32(dtype)
+    if p not in (2, "fro", None):
+        raise NotLoweredError("a norm of another kind than the Euclidean")
+    return _reduced(ElementwiseKind.NORM, value, dim, keepdim)
+
+
+@operator("normalize", views=True)
+def normalize(value: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Any:
+    """Return vectors of length 1."""
+    del out
+    return div(value, clamp_min(norm(value, p, dim, True).settled(), eps))
+
+
+@operator("softmax", views=True)
+def softmax(value: Any, dim: Any = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Any:
+    """Return the shares of numbers of a dimension."""
+    only_float32(dtype)
+    (at,) = _dims_of(value, dim)
+    moved = _at_end(value, [at])
+    found = Elementwise(
+        dims=moved.dims, space=moved.space, kind=ElementwiseKind.SOFTMAX, operands=[moved],
+        count=prod(moved.dims[:-1]),
+    )  # fmt: skip
+    order = [i for i in range(value.ndim) if i != at]
+    return permute(found, [order.index(i) if i != at else value.ndim - 1 for i in range(value.ndim)])
+
+
+@operator("layer_norm")
+def layer_norm(
+    value: Value, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    """Return normalized vectors."""
+    dim = prod(normalized_shape)
+    if tuple(normalized_shape) != value.dims[len(value.dims) - len(normalized_shape) :]:
+        raise NotLoweredError("a layer norm over other dimensions than the last")
+    if value.width == dim:
+        found: Any = computed(ElementwiseKind.STANDARDIZE, reshaped(value, (dim,)), eps)
+        found = found if weight is None else mul(found, weight.reshape(-1))
+        return reshaped(found if bias is None else found + bias.reshape(-1), value.dims)
+    operands = [value, *(_each(one, dim, number, value) for one, number in ((weight, 1.0), (bias, 0.0)))]
+    return Elementwise(
+        dims=value.dims, space=value.space, kind=ElementwiseKind.LAYER_NORM, operands=operands, factor=eps
+    )
+
+
+def _each(weight: Any, dim: int, number: float, value: Value) -> Weight:
+    """Return a number for each of a vector's."""
+    return weight_of(torch.full((dim,), number) if weight is None else weight, value.space)

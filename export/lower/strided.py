@@ -1,0 +1,175 @@
+"""Views of values of any strides, which steps by a form read as they are.
+
+Shape letters: B rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+from export.lower.kinds import ElementwiseKind
+from export.lower.values import (
+    Broadcast,
+    Called,
+    NotLoweredError,
+    NumRows,
+    Operand,
+    Value,
+    View,
+)
+
+#: The loops of a form: ``kLoops`` of ``cpp_client/ops/kernels/kernels.h``.
+NUM_LOOPS = 4
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A dimension of a view within a row."""
+
+    size: int
+    stride: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Strided(Called):
+    """A view of a value.
+
+    Attributes:
+        value: The value; it is no view itself.
+        offset: The first number of a row that is seen.
+        axes: The dimensions; None for B. Without a None, each row has the same numbers.
+    """
+
+    value: Value
+    offset: int = 0
+    axes: tuple[Axis | None, ...]
+
+    @property
+    def shape(self) -> tuple[NumRows | int, ...]:
+        """The sizes."""
+        return tuple(NumRows(self.value.space) if axis is None else axis.size for axis in self.axes)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the numbers."""
+        return self.value.dtype
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether B is one of the dimensions."""
+        return None in self.axes
+
+    def settled(self) -> Value:
+        """Return a value, a copy if the numbers do not follow each other in the order of the dimensions."""
+        found = tidy(self)
+        if isinstance(found, Value):
+            return found
+        if self.has_rows and self.axes[0] is not None:
+            raise NotLoweredError("it exchanges the rows of a batch with another dimension")
+        axes = self.of_row
+        dims = tuple(axis.size for axis in axes)
+        sizes, (to, of) = loops_of(
+            dims, [axis.stride for axis in contiguous(dims)], [axis.stride for axis in axes]
+        )
+        return Broadcast(
+            dims=dims,
+            space=self.value.space,
+            dtype=self.dtype,
+            kind=ElementwiseKind.COPY,
+            sizes=tuple(sizes),
+            strides=tuple(to),
+            operands=[operand(self, of)],
+        )
+
+    @property
+    def of_row(self) -> list[Axis]:
+        """The dimensions within a row."""
+        return [axis for axis in self.axes if axis is not None]
+
+
+def contiguous(sizes: Sequence[int]) -> list[Axis]:
+    """Return dimensions whose numbers follow each other."""
+    axes: list[Axis] = []
+    stride = 1
+    for size in reversed(sizes):
+        axes.insert(0, Axis(size, stride))
+        stride *= size
+    return axes
+
+
+def strided(value: Any) -> Strided:
+    """Return a value as a view of what it is computed of."""
+    if isinstance(value, Strided):
+        return value
+    value = value.settled()
+    dims, offset = value.dims, 0
+    dtype = value.dtype
+    while isinstance(value, View) and value.source.dtype is dtype:
+        value, offset = value.source, offset + value.offset
+    return Strided(value=value, offset=offset, axes=(None, *contiguous(dims)))
+
+
+def tidy(view: Strided) -> Value | Strided:
+    """Return a view as a value, if its numbers follow each other."""
+    if not view.axes or view.axes[0] is not None or None in view.axes[1:]:
+        return view
+    axes = view.of_row
+    dims = tuple(axis.size for axis in axes)
+    expected = contiguous(dims)
+    if any(axis.size > 1 and axis != other for axis, other in zip(axes, expected, strict=True)):
+        return view
+    if view.offset == 0 and dims == view.value.dims:
+        return view.value
+    return View(dims=dims, space=view.value.space, dtype=view.dtype, source=view.value, offset=view.offset)
+
+
+def loops_of(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:
+    """Return the loops over some operands, as few as there can be, and NUM_LOOPS with those of one turn.
+
+    Args:
+        sizes: Of each dimension.
+        strides: Of each operand.
+    """
+    kept: list[tuple[int, list[int]]] = []
+    for size, *steps in zip(sizes, *strides, strict=True):
+        if size == 1:
+            continue
+        if kept and all(before == size * step for before, step in zip(kept[-1][1], steps, strict=True)):
+            kept[-1] = (kept[-1][0] * size, steps)
+        else:
+            kept.append((size, steps))
+    if len(kept) > NUM_LOOPS:
+        raise NotLoweredError("it computes over more dimensions than a form has loops")
+    kept = [(1, [0] * len(strides))] * (NUM_LOOPS - len(kept)) + kept
+    return [size for size, _ in kept], [[steps[i] for _, steps in kept] for i in range(len(strides))]
+
+
+def operand(view: Strided, strides: Sequence[int]) -> Operand:
+    """Return what a form reads of a view, by the strides of its loops."""
+    return Operand(value=view.value, offset=view.offset, strides=tuple(strides))
+
+
+def reshaped_axes(axes: Sequence[Axis], sizes: Sequence[int]) -> list[Axis] | None:
+    """Return the dimensions of a view with other sizes; None if its numbers must be copied for it."""
+    left = [axis for axis in axes if axis.size != 1]
+    found: list[Axis] = []
+    for size in reversed(sizes):
+        if size == 1:
+            found.insert(0, Axis(1, 0))
+            continue
+        if not left:
+            return None
+        last = left.pop()
+        while last.size < size and left and left[-1].stride == last.size * last.stride:
+            last = Axis(left.pop().size * last.size, last.stride)
+        if last.size % size:
+            return None
+        found.insert(0, Axis(size, last.stride))
+        if last.size != size:
+            left.append(Axis(last.size // size, last.stride * size))
+    return found if prod(sizes) == prod(axis.size for axis in axes) and not left else None

@@ -1,0 +1,102 @@
+"""What steps of programs compute, beside the same graph on torch's operators.
+
+Shape letters: B batch, S places, D width of a place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from export.config import ExportConfig
+from export.pipeline import export_model
+from recsys import EmbeddingBagCollection, KeyedJaggedTensor
+from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.artifact.programs import ProgramGraphs
+from recsys.kernels import operators
+from tests.support.export_models import batch_of
+from tests.support.helpers import bag
+
+pytestmark = pytest.mark.skipif(
+    bool(operators.why_missing()), reason="needs the library of operators; make native"
+)
+
+#: Of the module and its pooled rows as ``[B, 4, 6]``.
+STEPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "sums": lambda _, x: x.sum(2),
+    "sums_of_both": lambda _, x: x.sum((1, 2)).unsqueeze(1),
+    "means": lambda _, x: x.mean(1, keepdim=True).flatten(1),
+    "lengths": lambda _, x: functional.normalize(x, dim=2).flatten(1),
+    "shares": lambda _, x: torch.softmax(x, dim=2).flatten(1),
+    "shares_of_columns": lambda _, x: torch.softmax(x, dim=1).flatten(1),
+    "norm": lambda m, x: m.norm(x).flatten(1),
+    "norm_without_weights": lambda _, x: functional.layer_norm(x, (6,)).flatten(1),
+    "norm_over_both": lambda _, x: functional.layer_norm(x, (4, 6)).flatten(1),
+    "layer_of_places": lambda m, x: m.layer(x).relu().flatten(1),
+    "turned": lambda m, x: m.turned(x.transpose(1, 2)).flatten(1),
+    "products": lambda _, x: torch.bmm(x, x.transpose(1, 2)).flatten(1),
+    "products_with_weights": lambda m, x: (m.left @ x @ m.right).flatten(1),
+    "products_of_vectors": lambda _, x: torch.matmul(x[:, :1], x[:, 1:].mT).flatten(1),
+    "heads": lambda _, x: torch.einsum("bshd,bthd->bhst", x.view(-1, 4, 2, 3), x.view(-1, 4, 2, 3)).flatten(
+        1
+    ),
+    "outer": lambda _, x: torch.einsum("bsd,btd->bstd", x, x[:, :2]).flatten(1),
+    "outer_of_weights": lambda m, x: torch.einsum("bsd,td->bst", x, m.rows).flatten(1),
+    "convolution": lambda m, x: m.convolution(x).flatten(1),
+    "repeated": lambda _, x: (x.unsqueeze(2) * x.unsqueeze(1)).sum(3).flatten(1),
+    "added_weights": lambda m, x: (x + m.rows[:1] - m.rows[1:2]).flatten(1),
+    "joined": lambda _, x: torch.cat([x, 2 * x[:, :, 1:3]], dim=2).flatten(1),
+    "stacked": lambda _, x: torch.stack([x[:, 0], x[:, 2]], dim=2).flatten(1),
+    "moved": lambda _, x: x.permute(0, 2, 1)[:, 1:4].reshape(x.shape[0], -1),
+    "functions": lambda _, x: torch.cat(
+        [functional.gelu(x), functional.gelu(x, approximate="tanh"), functional.silu(x), torch.tanh(x)], dim=1
+    ).flatten(1),
+    "bounds": lambda _, x: functional.leaky_relu(x.clamp(-0.5, 0.4), 0.2).flatten(1) - 1,
+    "powers": lambda _, x: (x.exp() + x**2 + torch.square(x)).flatten(1),
+    "chosen": lambda _, x: torch.where(x < 0.1, x, torch.zeros_like(x)).flatten(1),
+    "filled": lambda _, x: x.masked_fill((x > 0.1) & ~(x > 0.5) | (x < -0.4), -2.0).flatten(1),
+    "compared": lambda m, x: ((x < x[:, :1]) | m.mask).float().flatten(1),
+}
+
+
+class Steps(nn.Module):
+    mask: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = EmbeddingBagCollection([bag("t", 20, 12, ["f", "g"])])
+        self.norm, self.layer, self.turned = nn.LayerNorm(6), nn.Linear(6, 5), nn.Linear(4, 7)
+        self.left, self.right = nn.Parameter(torch.rand(3, 4)), nn.Parameter(torch.rand(6, 18))
+        self.rows = nn.Parameter(torch.rand(5, 6))
+        self.convolution = nn.Conv1d(4, 3, 1)
+        self.register_buffer("mask", torch.eye(6, dtype=torch.bool)[:4])
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        rows = self.tables(features).values().view(-1, 4, 6)
+        return {name: step(self, rows) for name, step in STEPS.items()}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedArtifact, LoadedArtifact]:
+    """The program and the graph."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("steps") / "a"
+    export_model(Steps().eval(), path, ExportConfig())
+    own = load_artifact(path)
+    assert isinstance(own.graphs, ProgramGraphs)
+    return own, load_artifact(path, own_operators=False)
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 49, 130])
+def test_steps_compute_what_torch_does(loaded: tuple[LoadedArtifact, LoadedArtifact], num_rows: int) -> None:
+    inputs = batch_of(loaded[0].signature, num_rows, seed=num_rows).inputs()
+    found, expected = (model.forward(*inputs) for model in loaded)
+    for name in STEPS:
+        torch.testing.assert_close(
+            found[name], expected[name], rtol=1e-5, atol=2e-6, msg=lambda text, name=name: f"{name}: {text}"
+        )
