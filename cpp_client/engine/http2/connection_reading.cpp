@@ -17,6 +17,8 @@ namespace {
 // long, so that many connections with much input do not delay the next round.
 constexpr int kTurnCalls = 32;
 constexpr int kLateTurnCalls = 2;
+// What a turn reads at most, in a round that has taken long.
+constexpr std::size_t kLateReadBytes = 8 << 10;
 // How much of the input is read at a time while a backlog is left.
 constexpr std::size_t kBacklogReadBytes = 4 << 10;
 // Share of a connection's bound on memory that is left when it gets no new calls.
@@ -75,7 +77,8 @@ bool Connection::ReadInTurn() {
   if (!GoOnWithStreams() || !HandleUnread()) return true;
   if (state_ != State::kWaiting && state_ != State::kOpen) return false;
   std::vector<char>& buffer = loop_->buffer();
-  const std::size_t asked = std::min(read_bytes_, buffer.size());
+  const std::size_t most = loop_->IsRoundLong() ? kLateReadBytes : buffer.size();
+  const std::size_t asked = std::min(read_bytes_, most);
   std::size_t num_read = 0;
   switch (socket_.Read(buffer.data(), asked, &num_read)) {
     case IoResult::kDone:

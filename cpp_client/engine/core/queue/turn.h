@@ -28,8 +28,8 @@ class PollingTurn {
   /// Call it after each event: decides if the turn has lasted so long that waiting for its end
   /// would delay an executor.
   void Seen();
-  /// Decides about all held requests. Call it when nothing more can be read, and when WaitS has
-  /// passed.
+  /// Decides about all held requests. Call it when nothing more can be read, when WaitS has passed,
+  /// and while there is more to read than a round of events takes, after each round.
   void End();
   /// Returns how many seconds the thread may wait for further events; infinite if nothing is held.
   double WaitS() const;

@@ -150,7 +150,8 @@ void Loop::PauseAfter(int error) {
 void Loop::Run() {
   BlockBrokenPipes();
   outbox_->BeginPolling();
-  // Decides about requests once nothing more can be read: by then they form one batch.
+  // Decides about requests once nothing more can be read: by then they form one batch. While there
+  // is a backlog, after each round.
   PollingTurn turn;
   epoll_event events[kMaxEvents];
   while (!is_ending_) {
@@ -159,11 +160,11 @@ void Loop::Run() {
       Dispatch(events[i]);
       turn.Seen();
     }
-    const bool has_backlog = TakeTurns(&turn);
+    const bool has_backlog = TakeTurns();
     RunTasks();
     DeliverPosted(kAnswersPerRound);
     timers_.Fire(now_s_, kTimersPerRound);
-    if (num_events <= 0 && !has_backlog) turn.End();
+    if (num_events <= 0 || has_backlog) turn.End();
     FlushDirty();
     freed_memory_.Note(port_->counters.held_bytes.load(std::memory_order_relaxed), now_s_);
   }
@@ -178,7 +179,7 @@ void Loop::Dispatch(const epoll_event& event) {
   if (Connection* const connection = Find(id)) connection->OnReady(event.events);
 }
 
-bool Loop::TakeTurns(PollingTurn* turn) {
+bool Loop::TakeTurns() {
   const double end_s = MonotonicSeconds() + kBacklogS;
   // No connection gets two turns in a round.
   const std::size_t most = backlog_.size();
@@ -186,7 +187,6 @@ bool Loop::TakeTurns(PollingTurn* turn) {
     const std::int64_t id = backlog_.front();
     backlog_.pop_front();
     if (Connection* const connection = Find(id)) connection->OnTurn();
-    turn->Seen();
   }
   return most > 0;
 }

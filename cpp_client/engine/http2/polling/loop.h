@@ -80,7 +80,7 @@ class Loop {
   void PauseAfter(int error);
   void Dispatch(const epoll_event& event);
   /// Gives the first connections of the backlog a turn each; returns whether there were any.
-  bool TakeTurns(PollingTurn* turn);
+  bool TakeTurns();
   void RunTasks();
   void DeliverPosted(std::size_t at_most);
   void FlushDirty();
