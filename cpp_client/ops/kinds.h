@@ -100,8 +100,10 @@ enum class ElementwiseKind : std::int32_t {
   kLargest = 28,
   /// b where a is not 0, else the factor: by a form.
   kSelect = 29,
+  /// Shares as above; zeros where all numbers of a run are minus infinity.
+  kSoftmaxOrZeros = 30,
 };
-constexpr std::int64_t kNumElementwiseKind = 30;
+constexpr std::int64_t kNumElementwiseKind = 31;
 
 }  // namespace recsys::ops
 

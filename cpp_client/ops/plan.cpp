@@ -222,6 +222,7 @@ class Checking {
       case ElementwiseKind::kTotal:
         return IsProduct(width, step.extra, step.a.width);
       case ElementwiseKind::kSoftmax:
+      case ElementwiseKind::kSoftmaxOrZeros:
         return step.a.width == width && step.extra >= 0 && step.extra <= width &&
                width % std::max<std::int64_t>(step.extra, 1) == 0;
       case ElementwiseKind::kLayerNorm:

@@ -5,6 +5,7 @@ Shape letters: B rows.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ from torch import Tensor
 
 from export.lower.forms import both, broadcast, result_dtype
 from export.lower.kinds import ElementwiseKind
-from export.lower.strided import Axis, Strided, tidy
+from export.lower.strided import Axis, Strided, strided, tidy
 from export.lower.values import (
     Elementwise,
     NotLoweredError,
     NumRows,
     Space,
     Value,
+    View,
     Weight,
     operator,
     path_of,
@@ -213,13 +215,20 @@ def as_float(value: Any) -> Any:
 def as_whole(value: Any) -> Any:
     """Return numbers without the part behind the point."""
     if value.dtype is not torch.float32:
-        return with_dtype(value, torch.int64)
+        return value if value.dtype is torch.int64 else with_dtype(value, torch.int64)
     return computed(ElementwiseKind.TRUNCATE, value, dtype=torch.int64)
 
 
 def with_dtype(value: Any, dtype: torch.dtype) -> Any:
     """Return the same numbers as those of another type."""
-    return computed(ElementwiseKind.COPY, value, dtype=dtype)
+    view = strided(value)
+    of = view.value
+    root: Value = (
+        replace(of, dtype=dtype)
+        if isinstance(of, Weight)
+        else View(dims=of.dims, space=of.space, dtype=dtype, source=of)
+    )
+    return tidy(replace(view, value=root))
 
 
 @operator("to", views=True)

@@ -93,6 +93,7 @@ class ElementwiseKind(Code):
     LESS = 27, "1 where a < b, else 0: by a form."
     LARGEST = 28, "The larger one of a and b: by a form."
     SELECT = 29, "b where a is not 0, else the factor: by a form."
+    SOFTMAX_OR_ZEROS = 30, "Shares as above; zeros where all numbers of a run are minus infinity."
 
 
 #: By enumeration, the type that holds it in C++.

@@ -6,7 +6,7 @@ Shape letters: B rows or contexts, F features, N number of IDs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,12 +14,14 @@ from torch import Tensor, fx, nn
 
 from export.graph.inputs.computed import RequestFeatures
 from export.graph.prepared import PreparedModel
-from export.graph.ranking import RankingCollection
+from export.graph.ranking import RankingCollection, RankingFeatures
+from export.lower.sequences import Rows
 from export.lower.values import Join, Lookup, NotLoweredError, Part, Slot, Space, Value
 from recsys.configs import BaseEmbeddingConfig, EmbeddingBagConfig, PoolingType, tables_with
 from recsys.embedding import EmbeddingBagCollection, takes_weights
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+from recsys.jagged.tensor import JaggedTensor
 from recsys.rows.format import SPARSE_TYPE_CODES
 from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.plan.layout import make_layout
@@ -43,7 +45,50 @@ def looked_up(lengths: Tensor, num_features: int, width: int, collection: str) -
     return torch.zeros(lengths.size(0) // num_features, width)
 
 
+def rows_looked_up(values: Tensor, width: int, collection: str) -> Tensor:
+    """Stand for the rows of the IDs of a feature in a trace, ``[N, width]``.
+
+    Args:
+        values: ``[N]`` int64.
+        width: The columns of the output.
+        collection: The key of the call, in ``Leaves.calls``.
+    """
+    del collection
+    return torch.zeros(values.size(0), width)
+
+
+def rows_expanded(values: Any, row_context: Tensor) -> Any:
+    """Stand for the rows of contexts, for the rows that share them, in a trace.
+
+    Args:
+        values: ``[N, width]``.
+        row_context: ``[B]`` int64.
+    """
+    del row_context
+    return values.expanded() if isinstance(values, Rows) else values
+
+
+class LookedUpByContext(RankingCollection):
+    """The two parts of a collection in a ranking form as leaves of a trace."""
+
+    def _sequences(
+        self,
+        features: RankingFeatures,
+        from_context: Mapping[str, JaggedTensor],
+        from_rows: Mapping[str, JaggedTensor],
+    ) -> dict[str, JaggedTensor]:
+        picked = features.expansion.row_context
+        found = dict(from_rows)
+        for name, jagged in from_context.items():
+            lengths = jagged.lengths().index_select(0, picked)
+            found[name] = JaggedTensor(rows_expanded(jagged.values(), picked), lengths=lengths)
+        return found
+
+
 fx.wrap("looked_up")
+fx.wrap("rows_expanded")
+fx.wrap("rows_looked_up")
+LEAVES = (looked_up, rows_looked_up)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +103,11 @@ class Leaves:
 
     names: Mapping[Space, list[str]]
     modules: dict[str, nn.Module] = field(default_factory=dict)
-    calls: dict[str, Callable[[Space], Value]] = field(default_factory=dict)
+    calls: dict[str, Callable[[Space], Value | Rows]] = field(default_factory=dict)
 
 
 class LookedUp(ShardedCollection):
-    """A pooled collection as a leaf of a trace.
+    """A collection as a leaf of a trace.
 
     Args:
         path: Its path.
@@ -78,8 +123,6 @@ class LookedUp(ShardedCollection):
         self, path: str, tables: Sequence[BaseEmbeddingConfig], prepared: PreparedModel, leaves: Leaves
     ) -> None:
         collection = prepared.collections[path]
-        if not isinstance(collection, EmbeddingBagCollection):
-            raise NotLoweredError(f"collection {path!r} returns a row for each ID")
         if path in prepared.binding.computed:
             raise NotLoweredError(f"the model computes IDs or weights for collection {path!r}")
         layout = make_layout(tables, {table.name: table_wise(table, 0) for table in tables}, 1)
@@ -88,19 +131,42 @@ class LookedUp(ShardedCollection):
         self.path = path
         self._prepared = prepared
         self._leaves = leaves
+        self.sequence = not isinstance(collection, EmbeddingBagCollection)
         self._is_weighted = takes_weights(collection)
         self._names = [pair.name for pair in layout.pairs]
         self._dims = [layout.tables[pair.table].embedding_dim for pair in layout.pairs]
 
-    def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
-        """Return what stands for the pooled rows, in the order of the pairs."""
+    def forward(self, features: KeyedJaggedTensor) -> KeyedTensor | dict[str, JaggedTensor]:
+        """Return what stands for the pooled rows, in the order of the pairs, or for those of all IDs."""
         if not isinstance(features, RequestFeatures):
             raise NotLoweredError(f"the model computes what collection {self.path!r} looks up")
         argument = self._argument_of(features)
+        if self.sequence:
+            return {name: self._jagged(i, argument, features) for i, name in enumerate(self._names)}
         key = f"{self.path}:{argument}:{','.join(self._names)}"
         self._leaves.calls[key] = lambda space: self._value(argument, space)
         values: Tensor = looked_up(features.lengths(), len(features.keys()), sum(self._dims), key)
         return KeyedTensor(self._names, self._dims, values)
+
+    def _jagged(self, i: int, argument: str, features: KeyedJaggedTensor) -> JaggedTensor:
+        """Return what stands for the rows of the IDs of a pair."""
+        pair, dim = self.layout.pairs[i], self._dims[i]
+        of_feature = features[pair.feature]
+        key = f"{self.path}:{argument}:{self._names[i]}"
+        self._leaves.calls[key] = lambda space: self._rows_of(i, argument, space)
+        values: Tensor = rows_looked_up(of_feature.values(), dim, key)
+        return JaggedTensor(values, lengths=of_feature.lengths())
+
+    def _rows_of(self, i: int, argument: str, space: Space) -> Rows:
+        pair = self.layout.pairs[i]
+        found = self._slots_of(pair.feature, self.layout.tables[pair.table], argument, space, 0)
+        return Rows(
+            # Each block of columns is read by itself.
+            slots=tuple(replace(slot, column=0) for slot, _ in found),
+            dims=tuple(dim for _, dim in found),
+            space=space,
+            feature=found[0][0].feature,
+        )
 
     def _argument_of(self, features: KeyedJaggedTensor) -> str:
         """Return the argument of ``forward`` that holds the features."""
@@ -206,7 +272,7 @@ def leaves_of(prepared: PreparedModel, *, is_ranking: bool) -> Leaves:
         tables = prepared.stored.tables[path]
         whole = LookedUp(path, tables, prepared, leaves)
         leaves.modules[path] = (
-            RankingCollection(whole, _mixed(whole, prepared, leaves)) if is_ranking else whole
+            LookedUpByContext(whole, _mixed(whole, prepared, leaves)) if is_ranking else whole
         )
     return leaves
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -18,9 +19,10 @@ from export.graph.prepared import PreparedModel
 from export.graph.tree import exchanged
 
 # The modules that say what becomes of the functions of torch.
-from export.lower import arithmetic, layers, reductions, views  # noqa: F401
-from export.lower.leaves import Leaves, leaves_of, looked_up
+from export.lower import arithmetic, attention, layers, reductions, views  # noqa: F401
+from export.lower.leaves import LEAVES, Leaves, leaves_of
 from export.lower.planning import LookupInputs, Plan, plan_of
+from export.lower.sequences import Cuts, Ids, Lengths, NumIds
 from export.lower.values import (
     Called,
     Expand,
@@ -29,6 +31,7 @@ from export.lower.values import (
     NumRows,
     Space,
     Value,
+    Weight,
     apply,
     path_of,
     set_path,
@@ -139,7 +142,8 @@ class _Inputs:
             if f"{prefix}lengths" not in self.names:
                 continue
             num_features = len(leaves.names[space])
-            self.values[f"{prefix}lengths"] = _Lengths(space, num_features)
+            self.values[f"{prefix}lengths"] = Lengths(space, num_features)
+            self.values[f"{prefix}values"] = Ids(space, num_features)
             self.ids[space] = LookupInputs(
                 lengths=self.names.index(f"{prefix}lengths"),
                 values=self.names.index(f"{prefix}values"),
@@ -180,19 +184,6 @@ class _Inputs:
         return dense[0], 1
 
 
-@dataclass(frozen=True)
-class _Lengths:
-    """The lengths of a space's bags, ``[F * rows]``: what the model's code asks of them."""
-
-    space: Space
-    num_features: int
-
-    def size(self, dim: int) -> NumRows:
-        if dim != 0:
-            raise IndexError(dim)
-        return NumRows(self.space, self.num_features)
-
-
 class _Evaluation:
     """Runs a traced graph on values.
 
@@ -226,7 +217,10 @@ class _Evaluation:
         # What is known by two names has none: a delta may name either.
         self._of_tensors = {of: names[0] for of, names in paths.items() if len(names) == 1}
         for path, tensor in named:
-            if id(tensor) in self._of_tensors and tensor.is_floating_point():
+            # Deltas hold no truth values.
+            if id(tensor) in self._of_tensors and (
+                tensor.is_floating_point() or (path in self._stored and tensor.dtype is torch.int64)
+            ):
                 set_path(tensor, path)
 
     def run(self) -> dict[str, Value]:
@@ -260,7 +254,7 @@ class _Evaluation:
             node = open_nodes.pop()
             if node not in needed:
                 needed.add(node)
-                open_nodes += [] if node.target is looked_up else node.all_input_nodes
+                open_nodes += [] if node.target in LEAVES else node.all_input_nodes
         return needed
 
     def _checked(self, node: fx.Node) -> Any:
@@ -277,8 +271,8 @@ class _Evaluation:
             return self._inputs.values.get(str(node.target))
         if node.op == "get_attr":
             return self._attribute(str(node.target))
-        if node.target is looked_up:
-            return self._leaves.calls[str(node.args[3])](self._space_of(node))
+        if node.target in LEAVES:
+            return self._leaves.calls[str(node.args[-1])](self._space_of(node))
         if not is_pure(self._module, node) and not _is_fused_relu(self._module, node):
             raise NotLoweredError(f"it calls {node.target} for its effect")
         args, kwargs = self._taken(node.args), self._taken(dict(node.kwargs))
@@ -290,7 +284,10 @@ class _Evaluation:
             if is_of_weights:
                 raise NotLoweredError("it computes with its dense weights before a batch is there")
             return layer(*args, **kwargs)
-        if node.op == "call_method":
+        if node.op == "call_method" and isinstance(args[0], Tensor) and not is_of_weights:
+            # Tensors refuse what are no tensors.
+            found = apply(str(node.target), lifted(args[0], Space.ROWS), *args[1:], **kwargs)
+        elif node.op == "call_method":
             found = getattr(args[0], str(node.target))(*args[1:], **kwargs)
         else:
             found = self._called(node.target, args, kwargs)
@@ -312,16 +309,19 @@ class _Evaluation:
         makes = getattr(target, "__name__", "") in ("zeros", "ones", "full")
         if makes and any(isinstance(one, NumRows) for one in _flat(args)):
             return apply(target.__name__, *args, **kwargs)
+        is_of_torch = isinstance(target, BuiltinFunctionType) and target.__module__ not in (
+            "_operator",
+            "builtins",
+        )
+        is_of_values = any(isinstance(one, Called) for one in [*_flat(args), *_flat(kwargs)])
+        if isinstance(target, torch._ops.OpOverloadPacket) or (is_of_torch and is_of_values):
+            return apply(target.__name__, *args, **kwargs)
         return target(*args, **kwargs)
 
     def _attribute(self, path: str) -> Any:
         found: Any = self._module
         for name in path.split("."):
             found = getattr(found, name)
-        is_whole = isinstance(found, Tensor) and not found.is_floating_point()
-        # Deltas hold no truth values.
-        if is_whole and path in self._stored and found.dtype is not torch.bool:
-            raise NotLoweredError(f"checkpoints hold whole numbers that it computes with: {path}")
         if isinstance(found, Tensor) and found.is_floating_point() and path_of(found) is None:
             raise NotLoweredError(f"several modules share a weight: {path}")
         return found
@@ -349,14 +349,14 @@ class _Evaluation:
                 seen.add(one)
                 open_nodes += one.all_input_nodes
         names = {str(one.target) for one in seen if one.op == "placeholder"}
-        return Space.ROWS if "lengths" in names else Space.CONTEXTS
+        return Space.ROWS if {"lengths", "values"} & names else Space.CONTEXTS
 
     def _taken(self, argument: Any) -> Any:
         return fx.node.map_arg(argument, lambda node: self._results[node])
 
 
 def _is_value(one: Any) -> bool:
-    return isinstance(one, (Called, NumRows, RowContext, _Lengths))
+    return isinstance(one, (Called, NumRows, NumIds, RowContext, Cuts))
 
 
 def _flat(argument: Any) -> list[Any]:
@@ -406,12 +406,23 @@ def _program(outputs: Mapping[str, Value], inputs: _Inputs, weights: Mapping[str
     plan(Space.ROWS, list(outputs.values()))
     if not any(isinstance(step, Plan) for step in steps):
         raise NotLoweredError("it computes nothing")
+    read = {
+        one.path
+        for step in steps
+        if isinstance(step, Plan)
+        for one in step.constants
+        if isinstance(one, Weight)
+    }
     return Lowered(
         num_inputs=len(inputs.names),
         checks=inputs.checks([*(value.source for value in expanded), *outputs.values()]),
         steps=steps,
         outputs={name: places[value] for name, value in outputs.items()},
-        weights={path: one for path, one in weights.items() if one.is_floating_point() and one.numel()},
+        weights={
+            path: one
+            for path, one in weights.items()
+            if one.numel() and (one.is_floating_point() or path in read)
+        },
     )
 
 

@@ -6,7 +6,8 @@ Shape letters: B rows, V vectors.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 
 import torch
@@ -16,14 +17,18 @@ from export.lower.kinds import Activation, BufferKind, ElementwiseKind, StepKind
 from export.lower.values import (
     Broadcast,
     Contract,
+    Differences,
     Elementwise,
     Formed,
     Join,
+    Length,
     Linear,
     Lookup,
     Part,
     Products,
+    Sequence,
     Slot,
+    Take,
     Value,
     View,
     Weight,
@@ -32,6 +37,8 @@ from export.lower.values import (
 # Of plans with forms or features, and of those without, which earlier releases read too.
 _VERSION, _WITHOUT_FORMS = 4, 3
 _ACTIVATIONS = {activation.name.lower(): activation for activation in Activation}
+# FBGEMM's code for no pooling.
+_ROW_OF_EACH_ID = 2
 # Rows of scratch memory begin on cache lines, and lie no power of two apart.
 _LINE = 16
 
@@ -101,7 +108,7 @@ class Plan:
 
 
 def plan_of(
-    values: Sequence[Value], outputs: Sequence[Value], places: Mapping[Value, int], ids: LookupInputs | None
+    values: Several[Value], outputs: Several[Value], places: Mapping[Value, int], ids: LookupInputs | None
 ) -> Plan:
     """Plan the steps that compute some values.
 
@@ -130,8 +137,8 @@ class _Buffers:
 class _Planning:
     def __init__(
         self,
-        values: Sequence[Value],
-        outputs: Sequence[Value],
+        values: Several[Value],
+        outputs: Several[Value],
         places: Mapping[Value, int],
         ids: LookupInputs | None,
     ) -> None:
@@ -269,7 +276,12 @@ class _Planning:
             return
         out = self._place_of(value)
         if isinstance(value, Lookup):
-            self._step(StepKind.LOOKUP, [out], self._lookup(value), 0)
+            self._step(
+                StepKind.LOOKUP,
+                [out],
+                self._lookup(value.slots, value.pooling, is_weighted=value.is_weighted),
+                0,
+            )
         elif isinstance(value, Linear):
             self._layer(value, "none", out)
         elif isinstance(value, Products):
@@ -278,6 +290,16 @@ class _Planning:
             self._elementwise(value, out)
         elif isinstance(value, Formed):
             self._formed(value, out)
+        elif isinstance(value, Sequence):
+            lookup = self._lookup((value.slot,), _ROW_OF_EACH_ID, is_weighted=False)
+            self._step(StepKind.SEQUENCE, [out], lookup, int(value.is_backwards))
+        elif isinstance(value, Length):
+            self._step(StepKind.LENGTH, [out], self._feature(value.feature), 0)
+        elif isinstance(value, Differences):
+            self._step(StepKind.DIFFERENCES, [out], self._feature(value.feature), value.dims[0])
+        elif isinstance(value, Take):
+            places = [out, self._place_of(value.numbers), self._place_of(value.vectors)]
+            self._step(StepKind.TAKE, places, 0, value.each)
         else:
             raise AssertionError(value)
 
@@ -322,21 +344,29 @@ class _Planning:
     def _step(self, kind: StepKind, places: list[_Place], index: int, extra: int) -> None:
         self._steps.append((kind, [*places, *[_NOWHERE] * (4 - len(places))], index, extra))
 
-    def _lookup(self, lookup: Lookup) -> int:
+    def _feature(self, feature: int) -> int:
+        ids = self._ids
+        assert ids is not None
+        numbers = [self._input(ids.lengths), self._input(ids.values), ids.num_features, feature]
+        if numbers not in self._features:
+            self._features.append(numbers)
+        return self._features.index(numbers)
+
+    def _lookup(self, slots: tuple[Slot, ...], pooling: int, *, is_weighted: bool) -> int:
         ids = self._ids
         assert ids is not None
         weights = -1
-        if lookup.is_weighted:
+        if is_weighted:
             assert ids.weights is not None
             weights = self._input(ids.weights)
         self._lookups.append(
             [
                 self._constant(ROWS),
-                self._constant(lookup.slots),
+                self._constant(slots),
                 self._input(ids.lengths),
                 self._input(ids.values),
                 weights,
-                lookup.pooling,
+                pooling,
                 ids.num_features,
             ]
         )
@@ -388,6 +418,8 @@ class _Planning:
         """Return the input that tells the number of rows, and how many of its numbers belong to one."""
         if self._lookups:
             return self._lookups[0][2], self._lookups[0][6]
+        if self._features:
+            return self._features[0][0], self._features[0][2]
         buffers = zip(self._buffers.kinds, self._buffers.indices, self._buffers.widths, strict=True)
         return next((index, width) for kind, index, width in buffers if kind is BufferKind.INPUT)
 
@@ -416,7 +448,7 @@ def _bits(factor: float) -> int:
     return int(bits)
 
 
-def _reach(sizes: Sequence[int], strides: Sequence[int]) -> int:
+def _reach(sizes: Several[int], strides: Several[int]) -> int:
     """Return how far behind the first number the last one is that loops reach."""
     return sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
 

@@ -66,11 +66,11 @@ class Strided(Called):
 
     def settled(self) -> Value:
         """Return a value, a copy if the numbers do not follow each other in the order of the dimensions."""
-        found = tidy(self)
-        if isinstance(found, Value):
-            return found
         if self.has_rows and self.axes[0] is not None:
             raise NotLoweredError("it exchanges the rows of a batch with another dimension")
+        found = _in_order(self)
+        if found is not None:
+            return found
         axes = self.of_row
         dims = tuple(axis.size for axis in axes)
         sizes, (to, of) = loops_of(
@@ -118,11 +118,16 @@ def tidy(view: Strided) -> Value | Strided:
     """Return a view as a value, if its numbers follow each other."""
     if not view.axes or view.axes[0] is not None or None in view.axes[1:]:
         return view
+    return _in_order(view) or view
+
+
+def _in_order(view: Strided) -> Value | None:
+    """Return the numbers of each row as a value, if they follow each other."""
     axes = view.of_row
     dims = tuple(axis.size for axis in axes)
     expected = contiguous(dims)
     if any(axis.size > 1 and axis != other for axis, other in zip(axes, expected, strict=True)):
-        return view
+        return None
     if view.offset == 0 and dims == view.value.dims:
         return view.value
     return View(dims=dims, space=view.value.space, dtype=view.dtype, source=view.value, offset=view.offset)

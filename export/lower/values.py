@@ -5,7 +5,8 @@ Shape letters: B rows, Q contexts, D embedding dim, V vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -85,8 +86,8 @@ class Called:
     def __torch_function__(
         cls,
         func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
+        types: Several[type],
+        args: Several[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         del types
@@ -97,6 +98,8 @@ class Called:
         return self
 
     # What torch's layers ask a tensor for.
+    is_nested = False
+    is_sparse = False
 
     @property
     def shape(self) -> tuple[NumRows | int, ...]:
@@ -303,6 +306,8 @@ class Weight(Value):
 
     path: str | None = None
     numbers: Tensor | None = None
+    #: What it was made of.
+    tensor: Tensor | None = None
 
     def is_same(self, other: Weight) -> bool:
         """Return whether another one holds the same numbers."""
@@ -436,6 +441,48 @@ class Broadcast(Formed):
 
     kind: ElementwiseKind
     factor: float = 0.0
+
+
+@dataclass(eq=False, kw_only=True)
+class Sequence(Value):
+    """The rows of a bag's first S IDs, ``[S, D]`` as they are stored, and zeros behind them."""
+
+    slot: Slot
+    is_backwards: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class Length(Value):
+    """The number of a bag's IDs."""
+
+    feature: int
+
+
+@dataclass(eq=False, kw_only=True)
+class Differences(Value):
+    """ID i less ID j of a bag's first S IDs, ``[S, S]``; those that are missing are 0."""
+
+    feature: int
+
+
+@dataclass(eq=False, kw_only=True)
+class Take(Value):
+    """Vectors by their numbers.
+
+    Attributes:
+        numbers: Whole numbers of those that are there.
+        vectors: They follow each other.
+        each: Numbers of a vector.
+    """
+
+    numbers: Value
+    vectors: Value
+    each: int
+
+    @property
+    def sources(self) -> list[Value]:
+        """The values that it is computed of."""
+        return [self.numbers, self.vectors]
 
 
 @dataclass(eq=False, kw_only=True)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from export.lower.strided import Axis, Strided, contiguous, reshaped_axes, strided, tidy
+from export.lower.taking import take
 from export.lower.values import (
     Expand,
     Join,
@@ -25,6 +26,7 @@ from export.lower.values import (
     Value,
     Weight,
     operator,
+    path_of,
 )
 from export.lower.weights import lifted
 
@@ -267,8 +269,9 @@ def getitem(value: Viewed, index: Any) -> Any:
         elif isinstance(one, int):
             found = select(found, dim, one)
             continue
-        elif isinstance(one, Tensor):
+        elif isinstance(one, (Tensor, Value, Strided)):
             found = index_select(found, dim, one)
+            dim += len(one.shape) - 1
         elif isinstance(one, slice):
             found = _sliced(found, dim, one)
         else:
@@ -353,13 +356,45 @@ def columns_at(value: Value, index: Tensor) -> Value:
     )
 
 
-@operator("index_select")
-def index_select(value: Any, dim: int, index: Any) -> Value:
+@operator("gather", views=True)
+def gather(value: Any, dim: int, index: Any) -> Any:
+    """Return whole vectors by their numbers, which each stand for all numbers of a vector."""
+    view, numbers = strided(value), strided(index)
+    at = dim_of(view, dim)
+    rest = [axis for axis in numbers.axes[2:] if axis is not None]
+    is_whole = [axis.size for axis in rest] == [axis.size for axis in view.of_row[1:]]
+    if at != 1 or not numbers.has_rows or not is_whole or any(a.stride and a.size > 1 for a in rest):
+        raise NotLoweredError("it takes some numbers of vectors")
+    return take(view, strided(with_axes(numbers, numbers.axes[:2])))
+
+
+@operator("embedding", views=True)
+def embedding(index: Any, weight: Any, *_: Any, **__: Any) -> Any:
+    """Return the vectors of a dense weight by their numbers."""
+    vectors = strided(lifted(weight, Space.ROWS))
+    if isinstance(index, Tensor) and path_of(index) is None:
+        size = vectors.of_row[0].size
+        if index.dim() == 1 and torch.equal(index, torch.arange(size)):
+            return vectors
+        index = lifted(index, vectors.value.space)
+    return take(vectors, strided(index))
+
+
+@operator("index_select", views=True)
+def index_select(value: Any, dim: int, index: Any) -> Any:
     """Return columns by their numbers, or the rows of contexts."""
+    if isinstance(value, Strided) and not value.has_rows:
+        if dim_of(value, dim) != 0:
+            raise NotLoweredError("it takes columns of a weight")
+        return embedding(index, value)
     value = value.settled()
     at = dim_of(value, dim)
     if at == 0 and isinstance(index, RowContext) and value.space is Space.CONTEXTS:
         return Expand(dims=value.dims, dtype=value.dtype, source=value)
     if at == 1 and isinstance(index, Tensor):
+        if path_of(index) is not None:
+            raise NotLoweredError(
+                f"checkpoints hold whole numbers that it takes columns by: {path_of(index)}"
+            )
         return columns_at(value, index)
     raise NotLoweredError("it takes rows by what it computes")

@@ -30,7 +30,9 @@ def weight_of(tensor: Tensor, space: Space) -> Weight:
         raise NotLoweredError("it computes with whole numbers that float32 does not hold")
     path = path_of(tensor)
     numbers = None if path is not None else tensor.detach().to(torch.float32).reshape(-1).contiguous()
-    return Weight(dims=(tensor.numel(),), space=space, dtype=tensor.dtype, path=path, numbers=numbers)
+    return Weight(
+        dims=(tensor.numel(),), space=space, dtype=tensor.dtype, path=path, numbers=numbers, tensor=tensor
+    )
 
 
 def lifted(one: Any, space: Space) -> Any:

@@ -300,6 +300,9 @@ class CompiledGraphs:
             if isinstance(part, ProgramPart) and part.dense:
                 dense = part.dense
             names = form.changeable(dense)
+            if isinstance(part, ProgramPart) and part.dense:
+                # Whole numbers among them are read by steps, as weights are.
+                names = set(part.dense)
             found.append(
                 {
                     path: torch.empty(weight.shape, dtype=getattr(torch, weight.dtype), device="meta")

@@ -154,13 +154,65 @@ def test_archetypes_with_forms_have_programs_like_their_graphs(tmp_path: Path, n
         assert isinstance(own.graphs, ProgramGraphs)
         inputs = [batch_of(own.signature, num_rows, seed=num_rows).inputs() for num_rows in (1, 2, 49, 130)]
         for batch in inputs:
-            torch.testing.assert_close(own.forward(*batch), plain.forward(*batch), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(own.forward(*batch), plain.forward(*batch), rtol=1e-5, atol=2e-6)
         # A row has the same bits in every batch.
         one = batch_of(own.signature, 130, seed=130)
         assert same(
             {name: values[-1:] for name, values in own.forward(*one.inputs()).items()},
             own.forward(*last_row(one)),
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "context"), [("bst", ("history", "user")), ("sasrec", ("history",)), ("bert4rec", ("history",))]
+)
+def test_sequences_of_contexts_are_read_once(tmp_path: Path, name: str, context: tuple[str, ...]) -> None:
+    case = ARCHETYPES[name]
+    torch.manual_seed(0)
+    export_model(case.make().eval(), tmp_path / "a", ExportConfig(context=context, **case.options))
+    own, plain = load_artifact(tmp_path / "a"), load_artifact(tmp_path / "a", own_operators=False)
+    assert isinstance(own.graphs, ProgramGraphs)
+    for num_rows, num_contexts in ((1, 1), (50, 3)):
+        inputs = ranking_inputs(own, (num_rows, num_contexts))
+        torch.testing.assert_close(
+            own.forward_ranking(*inputs), plain.forward_ranking(*inputs), rtol=1e-5, atol=2e-6
+        )
+
+
+@pytest.mark.parametrize("dtype", LINEAR_DTYPES)
+def test_layers_over_places_multiply_in_other_types(tmp_path: Path, dtype: str) -> None:
+    case = ARCHETYPES["bst"]
+    torch.manual_seed(0)
+    model = case.make().eval()
+    export_model(model, tmp_path / "a", ExportConfig(linear_dtype=dtype, **case.options))
+    export_model(model, tmp_path / "b", ExportConfig(**case.options))
+    own, plain = load_artifact(tmp_path / "a"), load_artifact(tmp_path / "b", own_operators=False)
+    assert isinstance(own.graphs, ProgramGraphs)
+    inputs = batch_of(own.signature, 60).inputs()
+    tolerance = LINEAR_TOLERANCES[dtype]
+    torch.testing.assert_close(own.forward(*inputs), plain.forward(*inputs), rtol=tolerance, atol=tolerance)
+
+
+def test_deltas_change_whole_numbers_and_what_is_computed_of_weights(tmp_path: Path) -> None:
+    case = ARCHETYPES["hstu"]
+    torch.manual_seed(0)
+    model = case.make().eval()
+    export_model(model, tmp_path / "a", ExportConfig(**case.options))
+    own, plain = load_artifact(tmp_path / "a"), load_artifact(tmp_path / "a", own_operators=False)
+    assert isinstance(own.graphs, ProgramGraphs)
+    changed = {
+        f"model.{name}": tensor.flip(0)
+        for name, tensor in model.state_dict().items()
+        if name.endswith(("distances", "by_place", "by_time.weight"))
+    }
+    assert {tensor.dtype for tensor in changed.values()} == {torch.int64, torch.float32}
+    inputs = batch_of(own.signature, 40).inputs()
+    before = own.forward(*inputs)
+    for artifact, name in ((own, "own"), (plain, "plain")):
+        write_delta(tmp_path / name, artifact, changed)
+        apply(prepare(artifact.rows, tmp_path / name))
+    torch.testing.assert_close(own.forward(*inputs), plain.forward(*inputs), rtol=1e-5, atol=1e-6)
+    assert not same(own.forward(*inputs), before)
 
 
 def last_row(batch: Batch) -> list[Tensor]:

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 namespace recsys::ops {
 namespace {
@@ -65,10 +66,15 @@ inline float Largest(const float* from, std::int64_t count) {
 }
 
 /// The shares of each of `count` runs of numbers.
-inline void SoftmaxOf(const float* from, std::int64_t width, std::int64_t count, float* to) {
+inline void SoftmaxOf(const float* from, std::int64_t width, std::int64_t count, bool or_zeros,
+                      float* to) {
   const std::int64_t length = width / std::max<std::int64_t>(count, 1);
   for (const float* const end = from + width; from < end; from += length, to += length) {
     const float largest = Largest(from, length);
+    if (or_zeros && largest == -std::numeric_limits<float>::infinity()) {
+      std::fill_n(to, length, 0.0F);
+      continue;
+    }
     for (std::int64_t i = 0; i < length; ++i) to[i] = Exp(from[i] - largest);
     const float sum = Total(length, [to](std::int64_t i) { return to[i]; });
     for (std::int64_t i = 0; i < length; ++i) to[i] /= sum;
@@ -148,8 +154,9 @@ void Compute(const Elementwise& step, OutRows out) {
         for (std::int64_t i = 0; i < width; ++i) to[i] = a[i] * b[i] + c[i];
       });
     case ElementwiseKind::kSoftmax:
+    case ElementwiseKind::kSoftmaxOrZeros:
       return EachRow(step, out, [&](float* to, const float* a, const float*, const float*) {
-        SoftmaxOf(a, width, step.count, to);
+        SoftmaxOf(a, width, step.count, step.kind == ElementwiseKind::kSoftmaxOrZeros, to);
       });
     case ElementwiseKind::kSum:
       return EachRow(step, out, [&](float* to, const float* a, const float*, const float*) {

@@ -63,7 +63,8 @@ at::Tensor StoredProgram::ConstantOf(const ProgramConstant& constant, const at::
     case ProgramConstant::Kind::kTensor:
       return TensorOf(file_.tensors.at(constant.name));
     case ProgramConstant::Kind::kWeight:
-      return weight_at(constant.name);
+      // Steps read whole numbers in float32 too.
+      return weight_at(constant.name).to(at::kFloat);
     case ProgramConstant::Kind::kLayer:
       break;
   }

@@ -200,6 +200,19 @@ TEST_P(EachIsaForms, SharesOfRunsSumToOne) {
   }
 }
 
+TEST_P(EachIsaForms, SharesOfNothingAreZeros) {
+  Floats a(20, -std::numeric_limits<float>::infinity()), out(20, 7);
+  a[13] = 1;
+  Elementwise step;
+  step.kind = ElementwiseKind::kSoftmaxOrZeros;
+  step.a = step.b = step.c = {a.data(), 20};
+  step.num_rows = 1;
+  step.width = 20;
+  step.count = 2;
+  ChosenKernels().elementwise(step, {out.data(), 20});
+  for (std::size_t i = 0; i < 20; ++i) EXPECT_EQ(out[i], i == 13 ? 1 : 0) << i;
+}
+
 /// A plan of a sequence of three vectors, its length, its differences, and the vector by a number.
 struct Moved {
   Moved() {

@@ -21,11 +21,9 @@ from export.lower.planning import Layer, Plan
 from export.lower.values import NotLoweredError
 from export.pipeline import prepare, with_outputs
 from export.verify.run import float_outputs
-from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
+from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from tests.models.archetypes import ARCHETYPES
-from tests.support.helpers import bag, sequence
-
-_ONE_ROW_AN_ID = "returns a row for each ID"
+from tests.support.helpers import bag
 
 
 def lowered(model: nn.Module, *, is_ranking: bool = False, **options: Any) -> Lowered:
@@ -60,14 +58,39 @@ FORMED: dict[str, dict[str, int]] = {
     "wukong": {"lookup": 1, "linear": 7, "contract": 8, "elementwise": 11},
     "ple": {"lookup": 1, "linear": 19, "contract": 5, "elementwise": 16},
     "xdeepfm": {"lookup": 1, "linear": 4, "contract": 2, "broadcast": 4, "elementwise": 7},
+    "bst": {
+        "lookup": 1,
+        "sequence": 2,
+        "length": 1,
+        "linear": 6,
+        "contract": 2,
+        "broadcast": 6,
+        "elementwise": 14,
+    },
+    "sasrec": {
+        "sequence": 2,
+        "length": 1,
+        "linear": 8,
+        "contract": 4,
+        "broadcast": 8,
+        "elementwise": 23,
+        "take": 1,
+    },
+    "bert4rec": {"sequence": 1, "length": 1, "linear": 5, "contract": 2, "broadcast": 4, "elementwise": 9},
+    "hstu": {
+        "sequence": 2,
+        "length": 1,
+        "differences": 2,
+        "linear": 5,
+        "contract": 4,
+        "broadcast": 12,
+        "elementwise": 27,
+        "take": 4,
+    },
 }
 OTHERS = {
     "two_tower": "no step computes topk",
-    "din": _ONE_ROW_AN_ID,
-    "bst": _ONE_ROW_AN_ID,
-    "sasrec": _ONE_ROW_AN_ID,
-    "bert4rec": _ONE_ROW_AN_ID,
-    "hstu": _ONE_ROW_AN_ID,
+    "din": "no step computes repeat_interleave",
 }
 
 
@@ -129,6 +152,9 @@ STEPS = {
         "lookup": 1, "linear": 1, "elementwise": 2}),
     "columns by number": (lambda m, x: m.over(x.index_select(1, m.order)), {
         "order": torch.arange(15, -1, -1)}, {"lookup": 1, "linear": 1, "elementwise": 16}),
+    "vectors by number": (
+        lambda m, x: m.over(x + m.rows((x[:, :1] * 9).long().clamp(0, 8)).flatten(1)), {"rows": nn.Embedding(9, 16)},
+        {"lookup": 1, "linear": 1, "elementwise": 5, "take": 1}),
 }  # fmt: skip
 
 
@@ -136,18 +162,6 @@ STEPS = {
 def test_what_steps_compute(name: str) -> None:
     score, parts, expected = STEPS[name]
     assert steps_of(lowered(Scored(score, **parts))) == expected
-
-
-class Sequences(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tables = EmbeddingCollection([sequence("t", 20, 8, ["f"])])
-        self.over = nn.Linear(8, 1)
-
-    def forward(self, features: KeyedJaggedTensor) -> Tensor:
-        padded = self.tables(features)["f"].to_padded_dense(4)
-        score: Tensor = self.over(padded.sum(dim=1))
-        return score
 
 
 class Shifted(nn.Module):
@@ -172,7 +186,6 @@ def _tied(model: Scored) -> Scored:
 
 
 REFUSED = {
-    "sequences": (Sequences, _ONE_ROW_AN_ID),
     "computed IDs": (Shifted, "the model computes"),
     "an operator without a step": (
         lambda: Scored(lambda m, x: m.over(torch.erfinv(x))),
@@ -188,7 +201,14 @@ REFUSED = {
     ),
     "stored whole numbers": (
         lambda: Scored(lambda m, x: m.over(x.index_select(1, m.stored)), stored=torch.arange(16)),
-        "checkpoints hold whole numbers that it computes with: model.stored",
+        "checkpoints hold whole numbers that it takes columns by: model.stored",
+    ),
+    "numbers out of range": (
+        lambda: Scored(
+            lambda m, x: m.over(x + m.rows((x[:, :1] * 9).long().clamp(min=0)).flatten(1)),
+            rows=nn.Embedding(9, 16),
+        ),
+        "it takes vectors by numbers that may be out of range",
     ),
     "a shared weight": (
         lambda: _tied(Scored(lambda m, x: m.over(x) + m.second(x))),

@@ -1,0 +1,97 @@
+"""Attention: products of queries and keys, their shares, and sums of values by them.
+
+Shape letters: B rows, H heads, S places, D numbers of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from export.lower.arithmetic import add, mul, where
+from export.lower.forms import matmul
+from export.lower.kinds import ElementwiseKind
+from export.lower.layers import linear
+from export.lower.reductions import mean, softmax
+from export.lower.strided import Strided
+from export.lower.values import Elementwise, NotLoweredError, Value, operator
+from export.lower.views import permute, reshaped, select, transpose, unsqueeze
+
+
+@operator("scaled_dot_product_attention", views=True)
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    *rest: Any,
+    **options: Any,
+) -> Any:
+    """Return what each query takes of the values."""
+    is_causal = rest[0] if rest else options.get("is_causal", False)
+    if dropout_p != 0 or options.get("enable_gqa", False):
+        raise NotLoweredError("attention in training mode, or by groups of heads")
+    if is_causal:
+        sizes = (query.shape[-2], key.shape[-2])
+        attn_mask = torch.ones(*sizes, dtype=torch.bool).tril()
+    weights = _weights(query, key, attn_mask, options.get("scale"))
+    return matmul(weights, value)
+
+
+def _weights(query: Any, key: Any, mask: Any, scale: float | None) -> Any:
+    """Return the shares of the values; zeros where a mask leaves none."""
+    dim = query.shape[-1]
+    scores = mul(matmul(query, transpose(key, -1, -2)), 1 / math.sqrt(dim) if scale is None else scale)
+    if mask is None:
+        return softmax(scores, -1)
+    is_choice = mask.dtype is torch.bool
+    scores = where(mask, scores, -math.inf) if is_choice else add(scores, mask)
+    shares = softmax(scores, -1)
+    assert isinstance(shares, Elementwise)
+    shares.kind = ElementwiseKind.SOFTMAX_OR_ZEROS
+    return shares
+
+
+@operator("multi_head_attention_forward", views=True)
+def multi_head_attention(
+    query: Any, key: Any, value: Any, embed_dim_to_check: int, num_heads: int, *rest: Any, **options: Any
+) -> tuple[Any, Any]:
+    """Return what ``nn.MultiheadAttention`` does for places in front, ``[S, B, D]``, and the shares."""
+    in_weight, in_bias, bias_k, bias_v, add_zero, dropout, out_weight, out_bias = rest[:8]
+    names = ("training", "key_padding_mask", "need_weights", "attn_mask", "use_separate_proj_weight")
+    given = {**dict(zip(names, rest[8:], strict=False)), **options}
+    is_plain = (
+        bias_k is None and bias_v is None and not add_zero and not given.get("use_separate_proj_weight")
+    )
+    if not is_plain or (given.get("training", True) and dropout) or query is not key or key is not value:
+        raise NotLoweredError("attention of several inputs, or with biases of keys")
+    places: Value = transpose(query, 0, 1).settled()
+    (size, dim), heads = places.dims, (num_heads, embed_dim_to_check // num_heads)
+    parts = reshaped(linear(places, in_weight, in_bias), (size, 3, *heads))
+    query, key, value = (permute(select(parts, 2, i), 0, 2, 1, 3) for i in range(3))
+    shares = _weights(query, key, _mask_of(given), None)
+    seen = reshaped(permute(matmul(shares, value), 0, 2, 1, 3), (size, dim))
+    out = transpose(linear(seen.settled(), out_weight, out_bias), 0, 1)
+    if not given.get("need_weights", True):
+        return out, None
+    return out, mean(shares, 1) if given.get("average_attn_weights", True) else shares
+
+
+def _mask_of(given: dict[str, Any]) -> Any:
+    """Return a mask for ``[B, H, S, S]``."""
+    mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
+    if mask is not None and len(mask.shape) > 2:
+        raise NotLoweredError("attention with a mask for each head")
+    if padding is None:
+        return mask
+    padding = unsqueeze(unsqueeze(padding, 1), 1)
+    return padding if mask is None else add(padding, mask)
+
+
+@operator("is_floating_point", views=True)
+def is_floating_point(value: Value | Strided) -> bool:
+    """Return whether a value holds numbers with a point."""
+    return value.dtype is torch.float32

@@ -1,0 +1,258 @@
+"""Bags of IDs as sequences: their lengths, their rows padded to one size, and differences of their IDs.
+
+Shape letters: B rows, F features, N number of IDs, S places, D embedding dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Several
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from export.lower.arithmetic import computed
+from export.lower.kinds import ElementwiseKind
+from export.lower.values import (
+    Called,
+    Differences,
+    Expand,
+    Length,
+    NotLoweredError,
+    NumRows,
+    Sequence,
+    Slot,
+    Space,
+    Value,
+    operator,
+)
+from export.lower.views import cat, narrow
+
+
+@dataclass(frozen=True, eq=False)
+class Lengths(Called):
+    """The lengths of a space's bags, ``[F * rows]``, feature by feature."""
+
+    space: Space
+    num_features: int
+
+    @property
+    def shape(self) -> tuple[NumRows | int, ...]:
+        """The size."""
+        return (NumRows(self.space, self.num_features),)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the numbers."""
+        return torch.int64
+
+    def settled(self) -> Value:
+        """Return those of the only feature."""
+        if self.num_features != 1:
+            raise NotLoweredError("it computes with the lengths of several features")
+        return Length(dims=(), space=self.space, dtype=torch.int64, feature=0)
+
+    def reshape(self, *sizes: Any) -> Lengths:
+        """Return the same."""
+        if sizes != (NumRows(self.space, self.num_features),):
+            raise NotLoweredError("it reshapes lengths")
+        return self
+
+    def view(self, *sizes: Any) -> Cuts:
+        """Return the lengths by feature."""
+        if sizes not in ((self.num_features, NumRows(self.space)), (self.num_features, -1)):
+            raise NotLoweredError("it reshapes lengths")
+        return Cuts(self.space, 0)
+
+    def __getitem__(self, index: Any) -> Value:
+        unit = NumRows(self.space)
+        begin = index.start if isinstance(index, slice) else None
+        times = begin.times if isinstance(begin, NumRows) else 0
+        if not isinstance(index, slice) or index.stop != unit * (times + 1) or index.step is not None:
+            raise NotLoweredError("it takes some lengths")
+        return Length(dims=(), space=self.space, dtype=torch.int64, feature=times)
+
+
+@dataclass(frozen=True)
+class Cuts(Called):
+    """Where the IDs of features begin: the sums of lengths by feature, after some of the calls that make them."""
+
+    space: Space
+    stage: int
+
+    def sum(self, dim: int) -> Cuts:
+        """Return the sum of each feature."""
+        return self._after(0, dim == 1)
+
+    def cumsum(self, dim: int) -> Cuts:
+        """Return the sums of the features up to each."""
+        return self._after(1, dim == 0)
+
+    def __getitem__(self, index: Any) -> Cuts:
+        return self._after(2, index == slice(None, -1))
+
+    def _after(self, stage: int, is_right: bool) -> Cuts:
+        if self.stage != stage or not is_right:
+            raise NotLoweredError("it computes with sums of lengths")
+        return Cuts(self.space, stage + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Ids(Called):
+    """The IDs of a feature, or of all features, ``[N]``."""
+
+    space: Space
+    num_features: int
+    feature: int | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the numbers."""
+        return torch.int64
+
+    def size(self, dim: int | None = None) -> NumIds:
+        """Return N."""
+        if dim not in (0, None):
+            raise IndexError(dim)
+        return NumIds()
+
+    def settled(self) -> Ids:
+        """Return the IDs of one feature."""
+        if self.feature is None and self.num_features == 1:
+            return Ids(self.space, 1, 0)
+        return self
+
+
+class NumIds:
+    """The number of some IDs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows(Called):
+    """Rows of tables for the IDs of a feature, ``[N, D]``.
+
+    Attributes:
+        slots: The columns of the rows: one for each block of them.
+        dims: Of each block, without padding.
+        space: The bags'.
+        feature: Its position.
+        is_expanded: Whether they are those of rows that share contexts.
+    """
+
+    slots: tuple[Slot, ...]
+    dims: tuple[int, ...]
+    space: Space
+    feature: int
+    is_expanded: bool = False
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the numbers."""
+        return torch.float32
+
+    def size(self, dim: int | None = None) -> Any:
+        """Return N or D."""
+        return NumIds() if dim == 0 else sum(self.dims)
+
+    def float(self) -> Rows:
+        """Return the rows: they are float32."""
+        return self
+
+    def expanded(self) -> Rows:
+        """Return the rows of contexts for the rows that share them."""
+        return replace(self, is_expanded=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Offsets(Called):
+    """Where the IDs of bags begin, by their lengths."""
+
+    lengths: Value
+
+    def clamp(self, min: Any = None, max: Any = None) -> Offsets:  # noqa: A002
+        """Return the same: they lie between 0 and N."""
+        if min not in (0, None) or not isinstance(max, NumIds | None):
+            raise NotLoweredError("it bounds offsets")
+        return self
+
+
+@operator("asynchronous_complete_cumsum")
+def offsets_of(lengths: Any) -> Offsets:
+    """Return offsets."""
+    if not isinstance(lengths, Value):
+        raise NotLoweredError("it sums up what are no lengths")
+    return Offsets(lengths)
+
+
+@operator("tensor_split")
+def tensor_split(ids: Any, cuts: Any, dim: int = 0) -> tuple[Ids, ...]:
+    """Return the IDs of each feature."""
+    if not isinstance(ids, Ids) or cuts != Cuts(ids.space, 3) or dim != 0:
+        raise NotLoweredError("it splits by what it computes")
+    return tuple(Ids(ids.space, ids.num_features, i) for i in range(ids.num_features))
+
+
+@dataclass(frozen=True, eq=False)
+class PaddedIds(Called):
+    """The first S IDs of a bag, and zeros behind them: ``[B, S]``, with one more dimension at ``at``."""
+
+    ids: Ids
+    size_: int
+    at: int | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the numbers."""
+        return torch.int64
+
+    def unsqueeze(self, dim: int) -> PaddedIds:
+        """Return them with one more dimension."""
+        if self.at is not None or dim not in (1, 2, -1):
+            raise NotLoweredError("it computes with IDs")
+        return PaddedIds(self.ids, self.size_, 2 if dim == -1 else dim)
+
+    def __getitem__(self, index: Any) -> PaddedIds:
+        if index in ((slice(None), slice(None), None), (slice(None), None), (slice(None), None, slice(None))):
+            return self.unsqueeze(index.index(None))
+        raise NotLoweredError("it computes with IDs")
+
+    def sub(self, other: Any) -> Any:
+        """Return the differences of all pairs."""
+        fits = isinstance(other, PaddedIds) and other.ids is self.ids and other.size_ == self.size_
+        if not fits or {self.at, other.at} != {1, 2}:
+            raise NotLoweredError("it computes with IDs")
+        assert self.ids.feature is not None
+        found = Differences(
+            dims=(self.size_, self.size_), space=self.ids.space, dtype=torch.int64, feature=self.ids.feature
+        )
+        return found if self.at == 2 else computed(ElementwiseKind.SCALE, found, -1.0)
+
+    __sub__ = sub
+
+
+@operator("jagged_to_padded_dense", views=True)
+def padded(values: Any, offsets: Several[Any], sizes: Several[int], padding: float = 0.0) -> Any:
+    """Return the first S rows, or IDs, of each bag, and zeros behind them."""
+    (of,), (size,) = offsets, sizes
+    values = values.settled()
+    if not isinstance(values, (Rows, Ids)) or not isinstance(of, Offsets) or padding != 0:
+        raise NotLoweredError("it pads what it computes")
+    lengths = of.lengths
+    is_expanded = isinstance(lengths, Expand)
+    if isinstance(lengths, Expand):
+        lengths = lengths.source
+    is_own = isinstance(lengths, Length) and (lengths.space, lengths.feature) == (
+        values.space,
+        values.feature,
+    )
+    if not is_own or is_expanded is not (isinstance(values, Rows) and values.is_expanded):
+        raise NotLoweredError("it pads bags by the lengths of others")
+    if isinstance(values, Ids):
+        return PaddedIds(values, size)
+    parts = []
+    for slot, dim in zip(values.slots, values.dims, strict=True):
+        found: Any = Sequence(dims=(size, slot.dim), space=values.space, slot=slot)
+        if is_expanded:
+            found = Expand(dims=found.dims, source=found)
+        parts.append(narrow(found, 2, 0, dim))
+    return parts[0] if len(parts) == 1 else cat(parts, 2)
