@@ -68,7 +68,7 @@ class TextFile:
         }
 
     def _read_header(self, separator: str) -> Header:
-        num_bytes = 1 << 20
+        num_bytes = 1 << 16
         line = _SEPARATOR_LINE.match(self._stream.at(0, 16))
         start = line.end() if line else 0
         separator = line[1].decode() if line else separator

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from recsys.data.tables.split import digits_of
 from recsys.data.tables.values.arrow_types import is_text
-from recsys.data.tables.values.conversions import without_missing
+from recsys.data.tables.values.conversions import MISSING_NUMBERS, without_missing
 from recsys.data.tables.values.moments import moments_of, seconds_of, unit_of
 
 _NAMED = re.compile(
@@ -61,6 +61,9 @@ _CLOCK = re.compile(r"(T|, | |:)\d{1,2}:\d\d(:\d\d)?([.,]\d+)?( ?[AaPp][Mm])?( ?
 _LOOKS_LIKE_A_DATE = re.compile(
     r"\s*([A-Za-z]{3,9},? )?(\d{1,4}\W|\d{1,2} ?[A-Za-z]{3}|[A-Za-z]{3,9} \d).{0,30}|\d{8,14}"
 )
+# ISO dates and numbers since 1970 begin without letters.
+_WORD = re.compile(r"[^\W\d_eE]")
+_LEAST_DATE = 8
 _FEW = 100
 # The right order of day and month gives days that lie this much closer together.
 _CLOSER = 2.0
@@ -103,10 +106,23 @@ def dates_of(array: pa.Array, name: str, numbers: NDArray[np.float64] | None) ->
         return Dates() if found.moments is None and not is_named_as_date(name) else found
     if numbers is not None:
         return Dates()
+    if is_text(array.type) and not is_named_as_date(name) and not _may_begin_dates(array):
+        return Dates()
     moments = moments_of(array) if moments_of(array[:_FEW]) is not None else None
     if moments is not None:
         return Dates(moments=moments) if moments.null_count < len(moments) else Dates()
     return _of_texts(array, name) if is_text(array.type) else Dates()
+
+
+def _may_begin_dates(texts: pa.Array) -> bool:
+    """Return whether the first text looks like a date, which takes less than to parse some."""
+    known = (
+        text for text in texts[:_FEW].to_pylist() if text and text.strip().lower() not in MISSING_NUMBERS
+    )
+    first = next(known, None)
+    if first is None or _LOOKS_LIKE_A_DATE.fullmatch(first):
+        return True
+    return not _WORD.search(first.strip()[:_LEAST_DATE])
 
 
 def _of_numbers(array: pa.Array, name: str, numbers: NDArray[np.float64]) -> Dates:

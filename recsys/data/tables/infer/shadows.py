@@ -6,6 +6,7 @@ Shape letters: N number of rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -64,7 +65,7 @@ def shadow_of(column: Column, label: Label, *, is_dense: bool = False) -> Shadow
     Returns:
         None if the halves have too few rows of a class.
     """
-    rows = np.random.default_rng(0).permutation(len(label.values))[:_MOST_ROWS]
+    rows = _some_rows(len(label.values))
     labels = label.values[rows].astype(np.float64)
     half = len(rows) // 2
     for part in (labels[:half], labels[half:]):
@@ -84,6 +85,12 @@ def shadow_of(column: Column, label: Label, *, is_dense: bool = False) -> Shadow
     precision = float(measured[promised].mean())
     recall = float(measured[promised].sum() / measured.sum())
     return Shadow(auc=found, precision=precision, recall=recall if precision >= _LEAST_PRECISION else 0.0)
+
+
+@lru_cache(maxsize=1)
+def _some_rows(num_rows: int) -> Ints:
+    """Return the rows that are looked at, the same for all columns."""
+    return np.random.default_rng(0).permutation(num_rows)[:_MOST_ROWS]
 
 
 def _codes(column: Column, rows: Ints) -> Ints:

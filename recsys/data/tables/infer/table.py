@@ -75,6 +75,8 @@ def infer(
         )
     given = dict.fromkeys(ignore, ("ignored", "left out as given"))
     found = _look_at(sample)
+    # One array a column from here on, in place of those of all parts.
+    sample = pa.table({column.name: column.array for column in found})
     chosen = choose_labels([column for column in found if column.name not in given], labels)
     _check_classes(data, chosen)
     uses = {**given, **{label.column.name: ("label", label.reason) for label in chosen}}
@@ -143,14 +145,19 @@ def _time_of(columns: Sequence[Column]) -> list[Column]:
 
 def _shadows(by_use: Mapping[str, Sequence[Column]], labels: Sequence[Label]) -> dict[str, tuple[str, str]]:
     """Return the features that alone nearly decide a label, with the label and what was found."""
-    found: dict[str, tuple[str, str]] = {}
-    dense = by_use["dense"]
-    for column in (*dense, *by_use["sparse"], *by_use["date"]):
+    dense = {column.name for column in by_use["dense"]}
+    columns = [*by_use["dense"], *by_use["sparse"], *by_use["date"]]
+
+    def first(column: Column) -> tuple[str, str] | None:
         for label in labels:
-            shadow = shadow_of(column, label, is_dense=column in dense)
+            shadow = shadow_of(column, label, is_dense=column.name in dense)
             if shadow is not None and shadow.text:
-                found.setdefault(column.name, (label.column.name, shadow.text))
-    return found
+                return label.column.name, shadow.text
+        return None
+
+    with ThreadPoolExecutor(num_processors()) as threads:
+        found = list(threads.map(first, columns))
+    return {column.name: shadow for column, shadow in zip(columns, found, strict=True) if shadow}
 
 
 def _look_at(sample: pa.Table) -> list[Column]:

@@ -38,8 +38,7 @@ def sample_rows(files: Sequence[TableFile], num_rows: int) -> pa.Table:
                 break
     if not parts:
         raise DataError("data: got no rows, expected at least 2")
-    # One chunk a column, which nothing copies later.
-    return _joined([parts[number] for number in sorted(parts)]).combine_chunks()
+    return _joined([parts[number] for number in sorted(parts)])
 
 
 def _joined(tables: Sequence[pa.Table]) -> pa.Table:
