@@ -1,11 +1,11 @@
 """How many samples recsys-train takes per second of processor time, beside a plain PyTorch loop, in turns.
 
-Ours reads a Parquet file, hashes its texts and trains as recsys-train does. The plain loop gets tensors of IDs, without
-reading and hashing: nn.Embedding(sparse=True) for each table, Adagrad for all. Both train a DLRM of the same sizes:
-those that recsys-train has by default for tables, small ones, and wide ones. The dense layers' products alone are the
-limit of both.
+Both read a Parquet file, hash its texts to the same IDs and train a DLRM of the same sizes: those that recsys-train has
+by default for tables, small ones, and wide ones. The plain loop reads the texts' dictionaries, hashes each different
+text once, and has nn.Embedding(sparse=True) for each table and Adagrad for all. Both are measured with rows that are
+already read, too. The dense layers' products alone are the limit of both.
 
-Shape letters: B batch, D dim, F sparse features, I dense features.
+Shape letters: B batch, D dim, F sparse features, I dense features, N rows.
 """
 
 from __future__ import annotations
@@ -16,12 +16,18 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import torch
+import xxhash
+from numpy.typing import NDArray
+from pyarrow import parquet
 from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional
@@ -36,6 +42,7 @@ from recsys.data.batches import EpochOrder, batches
 from recsys.data.examples import Dataset, LabeledBatch
 from recsys.data.prefetch import Prefetch
 from recsys.data.tables.dataset import table_dataset
+from recsys.hashing import ID_MASK
 from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.train.config import MATMUL_PRECISIONS, ModelConfig, RunConfig, TrainConfig
 from recsys.train.ranks import ONE_RANK, process_group
@@ -44,9 +51,12 @@ from recsys.train.trainer import Trainer
 
 #: How many times the plain loop's samples ours should train.
 TARGET = 1.5
-OURS, OURS_READ, PLAIN = "recsys-train", "recsys-train, already read", "plain PyTorch"
+PLAIN, PLAIN_READ = "plain PyTorch", "plain PyTorch, already read"
+OURS, OURS_READ = "recsys-train", "recsys-train, already read"
 OURS_BF16 = "recsys-train --matmul-precision bfloat16"
 PRODUCTS = "products of the dense layers alone"
+#: Dense features ``[B, I]``, IDs ``[F, B]`` and labels ``[B]``.
+PlainBatch = tuple[Tensor, Tensor, Tensor]
 _DIM = ModelConfig.embedding_dim
 _TABLE_ROWS = 100_000
 _LEARNING_RATE = 0.01
@@ -67,11 +77,13 @@ class PlainResult:
         name: of the side.
         samples_per_cpu_s: the median of the rounds.
         ratio: to the plain loop, the median of the rounds.
+        ratio_to_read: to the plain loop over rows that are already read.
     """
 
     name: str
     samples_per_cpu_s: float
     ratio: float
+    ratio_to_read: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,28 +160,53 @@ def _layers(sizes: Sequence[int], *, ends_linear: bool) -> nn.Sequential:
 
 
 class Plain:
-    """The plain loop over tensors that are read once, beforehand."""
+    """The plain loop, over the file or over batches that are read beforehand."""
 
-    def __init__(self, made: Sequence[LabeledBatch], sizes: Sizes) -> None:
-        # In the order of training, as ours; a missing number is 0 and a missing text is ID 0.
-        self._batches = [_tensors(batch) for batch in made]
+    def __init__(self, read: Callable[[], Iterable[PlainBatch]], sizes: Sizes) -> None:
+        self._read = read
         self._model = PlainDLRM(sizes)
         self._optimizer = torch.optim.Adagrad(self._model.parameters(), lr=_LEARNING_RATE)
 
     def epoch(self) -> None:
         """Train on all batches."""
-        for dense, ids, labels in self._batches:
+        for dense, ids, labels in self._read():
             self._optimizer.zero_grad()
             functional.binary_cross_entropy_with_logits(self._model(dense, ids), labels).backward()
             self._optimizer.step()
 
 
-def _tensors(batch: LabeledBatch) -> tuple[Tensor, Tensor, Tensor]:
-    size = len(batch.labels)
-    ids = torch.zeros(NUM_TEXTS, size, dtype=torch.int64)
-    ids[batch.kjt.lengths().view(NUM_TEXTS, size) > 0] = batch.kjt.values()
-    dense = torch.log1p(batch.dense.nan_to_num(0.0).clamp(min=0))
-    return dense, ids, batch.labels[:, 0]
+def plain_batches(path: Path, num_rows: int, batch_size: int) -> Iterator[PlainBatch]:
+    """Yield the first rows of a table in a random order; a missing number is 0, and no text is missing."""
+    texts = [f"c{i}" for i in range(NUM_TEXTS)]
+    table = parquet.read_table(path, read_dictionary=texts).slice(0, num_rows)
+    ids = np.stack([_plain_ids(table.column(name).combine_chunks()) for name in texts])
+    numbers = [table.column(f"n{i}").fill_null(0).to_numpy() for i in range(NUM_NUMBERS)]
+    dense = np.log1p(np.stack(numbers, axis=1, dtype=np.float32, casting="unsafe"))
+    labels = table.column("click").to_numpy().astype(np.float32)
+    order = EpochOrder(seed=0, epoch=0).of_block(0, num_rows)
+    for start in range(0, num_rows, batch_size):
+        rows = order[start : start + batch_size]
+        yield (
+            torch.from_numpy(dense[rows]),
+            torch.from_numpy(ids[:, rows]),
+            torch.from_numpy(labels[rows]),
+        )
+
+
+def _plain_ids(texts: pa.DictionaryArray) -> NDArray[np.int64]:
+    """Return the row of each text, ``[N]``."""
+    different = texts.dictionary.cast(pa.binary()).to_pylist()
+    hashes = np.fromiter(map(xxhash.xxh64_intdigest, different), np.uint64, len(different))
+    rows = (hashes & np.uint64(ID_MASK)).astype(np.int64) % _TABLE_ROWS
+    of_texts: NDArray[np.int64] = rows[texts.indices.to_numpy()]
+    return of_texts
+
+
+def check_same(plain: Sequence[PlainBatch], ours: Sequence[LabeledBatch]) -> None:
+    """Check that both loops train on the same IDs, in any order."""
+    theirs = torch.cat([ids for _, ids, _ in plain], dim=1)
+    made = torch.cat([batch.kjt.values().view(NUM_TEXTS, -1) for batch in ours], dim=1)
+    assert torch.equal(theirs.sort(dim=1).values, made.sort(dim=1).values)
 
 
 class Ours:
@@ -182,7 +219,7 @@ class Ours:
         self._trainer = Trainer(model.factory, model.arguments(dataset), config, ONE_RANK)
 
     def epoch(self) -> None:
-        """Train on all rows, which are read anew unless they are given."""
+        """Train on all rows, which are read unless they are given."""
         if self._made:
             for _ in self._trainer.steps(self._made):
                 pass
@@ -252,14 +289,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     num_rows = 8_192 if args.quick else args.rows
     chosen = [sizes for sizes in SIZES if args.sizes in ("all", sizes.name)]
     with tempfile.TemporaryDirectory() as folder, process_group(ONE_RANK):
-        dataset = table_dataset(write_table(Path(folder), num_rows, "parquet"), schema())
-        measured = {sizes: _results(dataset, sizes, args) for sizes in chosen}
-    bars = [
-        Bar(f"{sizes.name}: {result.name} ÷ {PLAIN}", TARGET, result.ratio)
-        for sizes, results in measured.items()
-        for result in results
-        if result.name in (OURS, OURS_BF16)
-    ]
+        path = write_table(Path(folder), num_rows, "parquet")
+        dataset = table_dataset(path, schema())
+        measured = {sizes: _results(path, dataset, sizes, args) for sizes in chosen}
+    bars = [bar for sizes, results in measured.items() for bar in _bars(sizes, results)]
     if args.json:
         found = {sizes.name: [asdict(result) for result in results] for sizes, results in measured.items()}
         print(json.dumps({"results": found, "bars": bars_json(bars)}))
@@ -272,10 +305,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_status(bars, args)
 
 
-def _results(dataset: Dataset, sizes: Sizes, args: argparse.Namespace) -> list[PlainResult]:
+def _bars(sizes: Sizes, results: Sequence[PlainResult]) -> list[Bar]:
+    found = {result.name: result for result in results}
+    return [
+        Bar(f"{sizes.name}: {OURS} ÷ {PLAIN}", TARGET, found[OURS].ratio),
+        Bar(f"{sizes.name}: {OURS} ÷ {PLAIN_READ}", TARGET, found[OURS].ratio_to_read),
+        Bar(f"{sizes.name}: {OURS_READ} ÷ {PLAIN_READ}", TARGET, found[OURS_READ].ratio_to_read),
+        Bar(f"{sizes.name}: {OURS_BF16} ÷ {PLAIN_READ}", TARGET, found[OURS_BF16].ratio_to_read),
+    ]
+
+
+def _results(path: Path, dataset: Dataset, sizes: Sizes, args: argparse.Namespace) -> list[PlainResult]:
     made = list(batches(dataset.train(), sizes.batch_size, EpochOrder(seed=0, epoch=0)))
+    read = partial(plain_batches, path, dataset.num_train_rows, sizes.batch_size)
+    plain = list(read())
+    check_same(plain, made)
     sides: dict[str, Callable[[], None]] = {
-        PLAIN: Plain(made, sizes).epoch,
+        PLAIN: Plain(read, sizes).epoch,
+        PLAIN_READ: Plain(lambda: plain, sizes).epoch,
         OURS: Ours(dataset, sizes).epoch,
         OURS_READ: Ours(dataset, sizes, made).epoch,
         OURS_BF16: _in_bfloat16(Ours(dataset, sizes).epoch),
@@ -283,7 +330,7 @@ def _results(dataset: Dataset, sizes: Sizes, args: argparse.Namespace) -> list[P
     }
     results = _measured(sides, dataset.num_train_rows, 1 if args.quick else args.rounds)
     if args.profile:
-        for name in (PLAIN, OURS_READ):
+        for name in (PLAIN_READ, OURS_READ):
             _print_profile(f"{sizes.name}: {name}", sides[name])
     return results
 
@@ -294,10 +341,11 @@ def _table(sizes: Sizes, results: Sequence[PlainResult], num_samples: int) -> Ta
         f"{'-'.join(map(str, sizes.dense))} and {'-'.join(map(str, sizes.over))}"
     )
     table = Table(title=title, title_justify="left")
-    for name in ("side", "samples/s", f"÷ {PLAIN}"):
+    for name in ("side", "samples/s", f"÷ {PLAIN}", f"÷ {PLAIN_READ}"):
         table.add_column(name, justify="left" if name == "side" else "right")
     for result in results:
-        table.add_row(result.name, f"{result.samples_per_cpu_s:,.0f}", f"{result.ratio:.2f}")
+        ratios = (f"{ratio:.2f}" for ratio in (result.ratio, result.ratio_to_read))
+        table.add_row(result.name, f"{result.samples_per_cpu_s:,.0f}", *ratios)
     return table
 
 
@@ -316,12 +364,15 @@ def _measured(sides: dict[str, Callable[[], None]], num_samples: int, num_rounds
         PlainResult(
             name=name,
             samples_per_cpu_s=num_samples / statistics.median(found),
-            ratio=statistics.median(
-                theirs / ours for theirs, ours in zip(seconds[PLAIN], found, strict=True)
-            ),
+            ratio=_ratio(seconds[PLAIN], found),
+            ratio_to_read=_ratio(seconds[PLAIN_READ], found),
         )
         for name, found in seconds.items()
     ]
+
+
+def _ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
+    return statistics.median(a / b for a, b in zip(theirs, ours, strict=True))
 
 
 def _print_profile(name: str, epoch: Callable[[], None]) -> None:
