@@ -17,8 +17,8 @@ from recsys.schema import LabelColumn
 
 #: Texts that are labels, in any case.
 _WORDS = {
-    **dict.fromkeys(("yes", "y", "true", "t", "positive", "pos"), 1.0),
-    **dict.fromkeys(("no", "n", "false", "f", "negative", "neg"), 0.0),
+    **dict.fromkeys(("yes", "y", "true", "t", "on", "positive", "pos"), 1.0),
+    **dict.fromkeys(("no", "n", "false", "f", "off", "negative", "neg"), 0.0),
 }
 #: What a label may be, for messages.
 LABELS = "0 or 1, yes or no, true or false (a schema's at_least or positive makes a label of other values)"

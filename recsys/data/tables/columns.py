@@ -180,19 +180,21 @@ class Columns:
                 values = without_missing(values)
             if is_text(values.type) or is_bytes(values.type):
                 return self._without_empty(values, lengths.astype(np.int64))
-            owners = np.repeat(np.arange(len(lengths)), lengths)
-            is_valid = values.is_valid().to_numpy(zero_copy_only=False)
-            self._expect(is_valid, name, "a null", "none within a list", owners)
-            return values, lengths.astype(np.int64)
+            is_kept = pc.invert(values.is_null(nan_is_null=True))
+            return self._filtered(values, is_kept, lengths.astype(np.int64))
         lengths = array.is_valid().to_numpy(zero_copy_only=False).astype(np.int64)
         values = array.drop_null()
         is_hashed = is_text(values.type) or is_bytes(values.type)
         return self._without_empty(values, lengths) if is_hashed else (values, lengths)
 
-    @staticmethod
-    def _without_empty(values: pa.Array, lengths: Ints) -> tuple[pa.Array, Ints]:
+    def _without_empty(self, values: pa.Array, lengths: Ints) -> tuple[pa.Array, Ints]:
         """Drop empty texts, which are missing values."""
         is_kept = pc.fill_null(pc.greater(pc.binary_length(values), 0), fill_value=False)
+        return self._filtered(values, is_kept, lengths)
+
+    @staticmethod
+    def _filtered(values: pa.Array, is_kept: pa.Array, lengths: Ints) -> tuple[pa.Array, Ints]:
+        """Return the kept values, and their number in each row."""
         if pc.all(is_kept).as_py() is not False:
             return values, lengths
         owners = np.repeat(np.arange(len(lengths)), lengths)

@@ -24,6 +24,8 @@ _TIMES = re.compile(
     r"(event_|unix_|request_|click_|log_|server_|view_|review_|unix_review_|impression_|rating_)?"
     r"(time|timestamp|ts|datetime|time_stamp)(_?(ms|us|ns|s|sec|seconds|utc))?|date|date_time|hour|day|dt"
 )
+#: The reason why texts and IDs that come once are no feature.
+DIFFERENT = "different in every row"
 _MOST_WORDS = 20
 _DAYS_PER_YEAR = 366
 _TYPE_WIDTH = 40
@@ -67,6 +69,8 @@ class Column:
             values = values.drop_null()
             if len(values) and not pc.min(pc.binary_length(values)).as_py():
                 values = values.filter(pc.greater(pc.binary_length(values), 0))
+        if self.is_list and pa.types.is_floating(values.type):
+            values = values.filter(pc.invert(pc.is_nan(values)))
         self.values = pa.nulls(0) if self.unread else values.drop_null()
         self.different = self.values.unique()
         self.num_values = len(self.different)
@@ -189,7 +193,7 @@ class Column:
         else:
             kind = "whole numbers" if self.is_whole else "numbers"
         example = "" if not len(self.values) else str(self.array.drop_null()[0])[:24]
-        note = self._note(use)
+        note = self._note(use, reason)
         return ColumnReport(
             name=self.name,
             use=use,
@@ -200,11 +204,11 @@ class Column:
             reason=f"{reason}; {note}" if note else reason,
         )
 
-    def _note(self, use: str) -> str:
+    def _note(self, use: str, reason: str) -> str:
         """Return which entries are missing numbers, or made texts of a column, or how lists were found."""
         if self.numbers is not None:
             return self._odd_numbers if use != "sparse" or self.ids == "whole" else ""
-        if use != "sparse" or not self.is_text or self.is_list:
+        if (use != "sparse" and reason != DIFFERENT) or not self.is_text or self.is_list:
             return ""
         return f"such as {str(self.values[0])[:24]!r}" if self.separator else odd_entry(self.values)
 

@@ -23,9 +23,14 @@ _COMMA_NUMBER = (
     r"^\s*[-+]?[$£€¥]?(\d+,\d+|\d{1,3}(,\d{3})+|\d{1,3}(\.\d{3})+,\d+|\d{1,3}(\.\d{3})+|\d+)( ?[$£€¥%])?\s*$"
 )
 # "{'a': 1}", "{"a": 1}", DuckDB's and Spark's "{a=1}".
-_PADDED = r"(?s)^\s.*\S|\S.*\s$"
+_PADDED = r"""(?s)^\s.*\S|\S.*\s$|^'.*'$|^".*"$"""
 _OBJECT = r"(?s)^\s*\{\s*(['\"][^'\"]*['\"]\s*:|\w+\s*[=:]).*\}\s*$"
 _AMOUNT = r"[$£€¥]|\d,\d"
+_WITH_UNIT = r"^\s*[-+]?\d[\d.,]*\s?([^\d\s.,|;-]{1,4})\s*$"
+# Thousands behind blanks or apostrophes, minus signs of print, amounts in brackets.
+_NUMBER_LIKE = r"^[-+\x{2212}(\s]*\d{1,3}([.,'\x{2019}\s\x{a0}\x{202f}]?\d{3})*([.,]\d+)?\)?\s*$"
+# What separates values elsewhere; a schema may say so.
+_OTHER_SEPARATORS = "\t^#~&\x02\x03"
 _SPACED_NUMBER = r"^[-+]?\d{1,3}( \d{3})*$"
 _SPACED_IDS = r"^-?\d+( +-?\d+)*$"
 # Codes with a digit each, such as products' in a history: "B07X C9Q1". Words have none.
@@ -124,7 +129,8 @@ def kind_of_ids(values: pa.Array) -> str:
 
     ``whole``: whole numbers of 64 bits. ``texts``: texts or bytes. ``beyond``: whole numbers of more bits, which are
     hashed as texts. ``amounts``: whole numbers with signs of currencies or commas. ``rounded``: whole numbers that lost
-    digits. ``fractions``: other numbers.
+    digits. ``signed``: whole numbers of which some have a plus in front, as telephone numbers. ``fractions``: other
+    numbers.
     """
     if is_bytes(values.type):
         return "texts"
@@ -143,6 +149,8 @@ def kind_of_ids(values: pa.Array) -> str:
     if is_text(values.type):
         if _all(values, r"^\s*-?\d+\s*$"):
             return "beyond"
+        if _all(values, r"^\s*[-+]?\d+\s*$"):
+            return "signed"
         has_signs = _any(values, _AMOUNT)
         values = numbers_of(values)
     if not pa.types.is_floating(values.type):
@@ -165,7 +173,7 @@ def odd_texts(texts: pa.Array) -> tuple[str, int] | None:
 
 
 def padded_text(texts: pa.Array) -> str:
-    """Return a text with blanks around it where most texts have some; empty otherwise."""
+    """Return a text with blanks or quotes around it where most texts have some; empty otherwise."""
     is_padded = pc.match_substring_regex(texts[:HEAD], _PADDED)
     return str(texts[:HEAD].filter(is_padded)[0]) if _share(is_padded) > _MOSTLY else ""
 
@@ -186,8 +194,11 @@ def odd_entry(texts: pa.Array) -> str:
     if _any(texts[:HEAD], ",") and are_comma_numbers(texts):
         text = str(texts.filter(pc.match_substring(texts, ","))[0])[:24]
         return f"{text!r} is not a number: its comma may separate thousands or decimals"
-    if _share(pc.match_substring_regex(texts[:HEAD], r"^\s*[-+]?[\d.,]+\s?%\s*$")) > _MOSTLY:
-        return f"{str(texts[0])[:24]!r} is not a number; without the sign it is"
+    unit = _unit_of(texts[:HEAD])
+    if unit:
+        return f"{str(texts[0])[:24]!r} is not a number; without {unit!r} it is"
+    if _share(pc.match_substring_regex(texts[:HEAD], _NUMBER_LIKE)) > _MOSTLY:
+        return f"{str(texts[0])[:24]!r} is not a number; write those as -1234.5"
     if _share(pc.match_substring_regex(texts[:HEAD], _OBJECT)) > _MOSTLY:
         return f"objects such as {str(texts[0])[:24]!r}; not split"
     if _share(are_bracketed(texts[:HEAD])) > _SEPARATED:
@@ -196,10 +207,24 @@ def odd_entry(texts: pa.Array) -> str:
         share = _share(pc.match_substring(texts[:_SOME], separator))
         if share > _SEPARATED:
             return f"{share:.0%} have {separator!r} in them; not split"
+    for separator in _OTHER_SEPARATORS:
+        some = texts[:HEAD]
+        share = _share(pc.match_substring(some, separator))
+        if share > _SEPARATED and _recur(some, separator, len(some.unique())):
+            return f"{share:.0%} have {separator!r} in them; not split: a schema's separator does"
     marks = texts.filter(pc.is_in(pc.ascii_lower(texts), pa.array(_MARKS, texts.type)))
     if len(marks):
         return f"{len(marks)} are {str(marks[0])!r}, a value like others; only an empty field is missing"
     return ""
+
+
+def _unit_of(texts: pa.Array) -> str:
+    """Return what stands behind most texts that are numbers without it: a unit or a sign, one for all of them."""
+    is_so = pc.match_substring_regex(texts, _WITH_UNIT)
+    if _share(is_so) <= _MOSTLY:
+        return ""
+    units = pc.replace_substring_regex(texts.filter(is_so), _WITH_UNIT, r"\1").unique()
+    return str(units[0]) if len(units) == 1 else ""
 
 
 def _share(is_so: pa.Array) -> float:

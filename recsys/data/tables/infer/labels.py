@@ -151,7 +151,7 @@ def _unclear(column: Column) -> DataError:
             f"label: column {column.name!r}: got its own name among the values: the line with the names is there more "
             "than once, as where files were put together"
         )
-    example = values[0] if values else "VALUE"
+    example = "1" if "1" in values else values[0] if values else "VALUE"
     return DataError(
         f"label: column {column.name!r}: got values such as {', '.join(map(repr, values)) or 'none'}, expected "
         f"0 and 1, yes and no, true and false, or numbers; --label {column.name}={example!s} says which are positive"

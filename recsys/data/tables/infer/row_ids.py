@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from recsys.data.tables.infer.column import Column
+from recsys.data.tables.infer.column import DIFFERENT, Column
 
 # What pandas calls an index without a name, in Parquet, in CSV and as a column.
 _INDEX = re.compile(r"(__)?index(_level_\d+__)?|unnamed_?\d+(_level_\d+)?|level_\d+")
@@ -22,7 +22,6 @@ _ENTITY = re.compile(
     r"city|zip|postcode|domain|url|page|keyword|brand|model)(_?(id|ids|key|code|hash|uuid|guid|no|address))?"
 )
 _UUID = re.compile(r"\{?[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\}?")
-DIFFERENT = "different in every row"
 _FEW_ROWS = 10
 # In fewer rows, none of some hundred cities may come twice.
 _SOME_ROWS = 50
@@ -30,6 +29,11 @@ _SOME_ROWS = 50
 _MANY_ROWS = 10_000
 # An event's ID in one of so many rows: a few rows each.
 _ROWS_PER_EVENT = 20
+
+
+def is_entity(name: str) -> bool:
+    """Return whether a name in lower case is that of a user, an item or the like, or of its ID."""
+    return bool(_ENTITY.fullmatch(name))
 
 
 def row_id_reason(column: Column) -> str:
@@ -50,8 +54,7 @@ def row_id_reason(column: Column) -> str:
         return f"named as the ID of an event: {each}"
     if not is_distinct or column.separator:
         return ""
-    is_entity = bool(_ENTITY.fullmatch(column.low))
     is_uuid = column.is_text and _UUID.fullmatch(column.values[0].as_py())
-    if num_rows < (_MANY_ROWS if is_entity else _FEW_ROWS if is_uuid else _SOME_ROWS):
+    if num_rows < (_MANY_ROWS if is_entity(column.low) else _FEW_ROWS if is_uuid else _SOME_ROWS):
         return ""
     return f"UUIDs, {DIFFERENT}" if is_uuid else DIFFERENT

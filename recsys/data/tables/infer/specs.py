@@ -82,7 +82,7 @@ def table_spec(column: Column, hash_rows: int) -> TableSpec:
     # A table whose values the sample has seen is made small; other values share its rows.
     is_seen = num_values * _ROWS_PER_VALUE <= max(len(column.values), _MIN_ROWS)
     rows = max(_MIN_ROWS, 1 << (num_values * _ROWS_PER_VALUE - 1).bit_length()) if is_seen else hash_rows
-    are_texts = column.ids in ("texts", "beyond")
+    are_texts = column.ids in ("texts", "beyond", "signed")
     return TableSpec(
         name=_table_name(column.name),
         num_embeddings=min(rows, hash_rows),

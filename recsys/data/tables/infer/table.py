@@ -131,8 +131,9 @@ def _padding_notices(columns: Sequence[Column]) -> Iterator[str]:
     for column in columns:
         padded = padded_text(column.different) if column.ids == "texts" and not column.separator else ""
         if padded:
+            what = "quotes" if padded == padded.strip() else "blanks"
             yield (
-                f"column {column.name!r}: the blanks around texts such as {padded[:24]!r} are part of the values: "
+                f"column {column.name!r}: the {what} around texts such as {padded[:24]!r} are part of the values: "
                 "requests have to send them too, or take them out of the table"
             )
 

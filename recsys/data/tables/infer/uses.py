@@ -6,10 +6,10 @@ import re
 
 import pyarrow as pa
 
-from recsys.data.tables.infer.column import Column
+from recsys.data.tables.infer.column import DIFFERENT, Column
 from recsys.data.tables.infer.kinds import are_prose
 from recsys.data.tables.infer.labels import RATINGS, is_outcome
-from recsys.data.tables.infer.row_ids import DIFFERENT, row_id_reason
+from recsys.data.tables.infer.row_ids import is_entity, row_id_reason
 
 _WEIGHTS = ("sample_weight", "example_weight", "importance")
 _COUNTS = re.compile(
@@ -95,6 +95,8 @@ def _use(column: Column, uses: dict[str, tuple[str, str]]) -> tuple[str, str]:
         return "dense", f"amounts, such as {str(column.values[0])[:24]!r}"
     if column.ids == "beyond":
         return "sparse", "whole numbers beyond 64 bits, which are hashed as texts"
+    if column.ids == "signed" and not is_quantity:
+        return "sparse", "whole numbers, some behind a plus, which are hashed as texts"
     if column.ids == "rounded":
         return _rounded_use(column)
     if _IDS.search(column.low):
@@ -131,7 +133,7 @@ def _list_use(column: Column) -> tuple[str, str]:
         what = "numbers with fractions" if column.ids == "fractions" else "numbers that were rounded"
         return "ignored", f"lists of {what}; as columns of their own they are dense features"
     if column.separator:
-        of = "texts" if column.ids in ("texts", "beyond") else "whole numbers"
+        of = "texts" if column.ids in ("texts", "beyond", "signed") else "whole numbers"
         return "sparse", f"lists of {of} separated by {column.separator!r}"
     if column.is_list:
         return "sparse", "lists of texts" if column.is_text else "lists of whole numbers"
@@ -140,7 +142,7 @@ def _list_use(column: Column) -> tuple[str, str]:
 
 def _rounded_use(column: Column) -> tuple[str, str]:
     """Return the use of whole numbers that have lost digits."""
-    if _IDS.search(column.low):
+    if _IDS.search(column.low) or is_entity(column.low):
         return "ignored", "IDs that were rounded, as by a spreadsheet; write all their digits"
     return "dense", "numbers too large for IDs"
 

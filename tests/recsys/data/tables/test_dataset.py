@@ -144,7 +144,6 @@ def test_wrong_types_are_found_at_once(tmp_path: Path, name: str, values: Any, t
         pytest.param("recent", [1, 2, 100], "got '100', expected an ID", id="id-in-list"),
         pytest.param("item", 1.5, "got '1.5', expected a whole number", id="fraction"),
         pytest.param("recent", [0.5], "got '0.5', expected a whole number", id="fraction-in-list"),
-        pytest.param("recent", [1, None], "got a null, expected none within a list", id="null-in-list"),
     ],
 )
 def test_wrong_values_are_named_with_their_row(tmp_path: Path, name: str, value: Any, text: str) -> None:
@@ -154,6 +153,21 @@ def test_wrong_values_are_named_with_their_row(tmp_path: Path, name: str, value:
     dataset = table_dataset(_write(tmp_path / "a.parquet", {**columns, name: values}), _SCHEMA)
     with pytest.raises(DataError, match=f"a.parquet, row 13: column '{name}': {text}"):
         _all(dataset.train())
+
+
+@pytest.mark.parametrize(
+    ("lists", "kind"),
+    [
+        ([[1, None, 3], [None], [2], None] * 5, pa.list_(pa.int64())),
+        ([[1.0, float("nan"), 3.0], [None], [2.0], None] * 5, pa.list_(pa.float64())),
+        ([["1", None, "3"], [None], ["2"], None] * 5, pa.list_(pa.string())),
+    ],
+)
+def test_missing_values_within_lists_are_left_out(lists: list[Any], kind: pa.DataType) -> None:
+    table = pa.table({**_columns(), "recent": pa.array(lists, kind)})
+    found = _all(table_dataset(table, _SCHEMA).train()).bags["recent"]
+    assert np.diff(found.offsets[:5]).tolist() == [2, 0, 1, 0]
+    assert found.values[:3].tolist() == [1, 3, 2]
 
 
 def test_wrong_files(tmp_path: Path) -> None:

@@ -80,7 +80,16 @@ def test_the_reason_says_what_is_positive_and_how_often() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("no", "yes"), ("No", "YES "), ("n", "Y"), ("false", "true"), ("F", "t"), ("neg", "pos"), ("0", "yes")],
+    [
+        ("no", "yes"),
+        ("No", "YES "),
+        ("n", "Y"),
+        ("false", "true"),
+        ("F", "t"),
+        ("neg", "pos"),
+        ("off", "On"),
+        ("0", "yes"),
+    ],
 )
 @pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "dictionary", "binary"])
 def test_words_are_labels_in_every_type_of_text(words: tuple[str, str], kind: str) -> None:

@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from recsys.data.examples import Examples
@@ -142,6 +143,15 @@ def test_blanks_around_texts_are_said_to_be_part_of_them(tmp_path: Path, text: s
     (notice,) = infer(path).notices
     assert notice.startswith(
         f"column 'site': the blanks around texts such as {text.format('site 0')!r} are part"
+    )
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_quotes_that_are_part_of_texts_are_said_to_be(quote: str) -> None:
+    texts = [f"{quote}site {i % 3}{quote}" for i in range(_ROWS)]
+    (notice,) = infer(pa.table({"click": [0, 1] * (_ROWS // 2), "site": texts})).notices
+    assert notice.startswith(
+        f"column 'site': the quotes around texts such as {texts[0]!r} are part of the values"
     )
 
 
