@@ -71,6 +71,22 @@ class IdPolicy(StrEnum):
         return self not in (IdPolicy.MAPPED, IdPolicy.FMIX64)
 
 
+def value_of(text: bytes, separator: str) -> bytes | None:
+    """Return the value that a text is where tables hold lists as texts; None for a list of several.
+
+    Blanks around a value are no part of it, and brackets stand around lists.
+
+    Args:
+        text: The text.
+        separator: Between the values; empty where tables hold no such lists.
+    """
+    if not separator:
+        return text
+    value = text.strip(_BLANKS)
+    is_bracketed = len(value) > 1 and value[:1] + value[-1:] in _BRACKETS
+    return None if is_bracketed or separator.encode() in value else value
+
+
 @dataclass(frozen=True, kw_only=True)
 class DenseInput:
     """A float32 input ``[B, width]``.
@@ -131,15 +147,8 @@ class SparseInput:
         return min(limits, default=None)
 
     def value_of(self, text: bytes) -> bytes | None:
-        """Return the value that a request's text is, as training reads tables; None for a list of several.
-
-        Where tables hold lists as texts, blanks around a value are no part of it, and brackets stand around lists.
-        """
-        if not self.separator:
-            return text
-        value = text.strip(_BLANKS)
-        is_bracketed = len(value) > 1 and value[:1] + value[-1:] in _BRACKETS
-        return None if is_bracketed or self.separator.encode() in value else value
+        """Return the value that a request's text is, as training reads tables; None for a list of several."""
+        return value_of(text, self.separator)
 
     @property
     def row_limit(self) -> int | None:

@@ -21,11 +21,12 @@ from export.graph.inputs.pruning import reached_inputs
 from recsys.configs import EmbeddingBagConfig
 from recsys.embedding import FloatCollection, takes_weights
 from recsys.errors import ExportError
+from recsys.example_rows import example_rows_of
 from recsys.quant import float_tables
 from recsys.schema import HASHED_KINDS, Schema
 from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.sharded import ShardedCollection
-from recsys.signature import DenseInput, IdPolicy, SparseInput, TableUse
+from recsys.signature import DenseInput, IdPolicy, SparseInput, TableUse, value_of
 
 
 @dataclass(kw_only=True)
@@ -306,9 +307,21 @@ def with_inputs_of(model: nn.Module, config: ExportConfig) -> ExportConfig:
             for table in schema.tables
             if table.separator
             for name in table.feature_names
+            if not _quotes_separators(model, name, table.separator)
         },
         table_id_policies={**policies, **config.table_id_policies},
     )
+
+
+def _quotes_separators(model: nn.Module, feature: str, separator: str) -> bool:
+    """Return whether values of a feature in the training's table look like lists, as those within quotes may.
+
+    Requests send such values too, so that a list as one text cannot be told from them.
+    """
+    held = example_rows_of(model)
+    bags = [] if held is None else held.sparse.get(feature, [])
+    texts = (value for bag in bags for value in bag if isinstance(value, str))
+    return any(value_of(text.encode(), separator) is None for text in texts)
 
 
 def with_columns(inputs: tuple[DenseInput, ...], model: nn.Module) -> tuple[DenseInput, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +75,10 @@ def _table(num_rows: int = 600) -> pa.Table:
     )
 
 
-@pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trained model with a context, and the rows of its training."""
-    folder = tmp_path_factory.mktemp("examples")
+def _exported(table: pa.Table, schema: Schema, folder: Path, config: ExportConfig) -> Path:
+    """Train on a table, and return the artifact."""
     job = TrainJob(
-        dataset=table_dataset(_table(), _SCHEMA),
+        dataset=table_dataset(table, schema),
         model=ModelConfig(embedding_dim=8, dense_layers=(8,), over_layers=(8,)),
         train=TrainConfig(batch_size=64),
     )
@@ -92,10 +91,44 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
         info=dict(job.example_rows),
     )
     save_checkpoint(folder / "model.pt", checkpoint)
-    export_model(
-        load_model(Source(path=folder / "model.pt")), folder / "artifact", ExportConfig(context=("site",))
-    )
+    export_model(load_model(Source(path=folder / "model.pt")), folder / "artifact", config)
     return folder / "artifact"
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained model with a context, and the rows of its training."""
+    return _exported(_table(), _SCHEMA, tmp_path_factory.mktemp("examples"), ExportConfig(context=("site",)))
+
+
+def test_values_with_separators_within_quotes_are_sent_as_they_are(tmp_path: Path) -> None:
+    names = [f"Home, {'Kitchen' if i % 2 else 'Garden'}" for i in range(60)]
+    table = pa.table(
+        {
+            "click": [0, 1, 1] * 20,
+            "quoted": [json.dumps([name, f"c{i % 5}"]) for i, name in enumerate(names)],
+            "plain": [f"{i % 7}, {i % 3}" for i in range(60)],
+        }
+    )
+    texts = TableSpec(
+        name="quoted",
+        num_embeddings=50,
+        feature_names=("quoted",),
+        ids="hash",
+        strings="xxh64",
+        separator=",",
+    )
+    schema = Schema(
+        labels=(LabelColumn(name="click"),),
+        dense=(),
+        tables=(texts, replace(texts, name="plain", feature_names=("plain",))),
+    )
+    manifest = read_manifest(_exported(table, schema, tmp_path, ExportConfig()))
+    assert {sparse.name: sparse.separator for sparse in manifest.signature.sparse} == {
+        "quoted": "",
+        "plain": ",",
+    }
+    assert set(manifest.examples["sparse"]["quoted"][0]) <= {*names, *(f"c{i}" for i in range(5))}
 
 
 class _Loaded:
