@@ -228,11 +228,18 @@ class _Evaluation:
         graph = self._module.graph
         (output,) = [node for node in graph.nodes if node.op == "output"]
         needed = self._needed(output)
+        # By what they compute: the model's code may ask for the same several times, as each layer of one mask.
+        first: dict[tuple[str, ...], fx.Node] = {}
+        same: dict[fx.Node, fx.Node] = {}
         for node in graph.nodes:
             if node is output:
                 break
             if node in needed:
-                self._results[node] = self._checked(node)
+                target = node.target if isinstance(node.target, str) else str(id(node.target))
+                given = fx.node.map_arg((node.args, node.kwargs), lambda one: same.get(one, one))
+                same[node] = first.setdefault((node.op, target, repr(given)), node)
+                known = same[node] is not node
+                self._results[node] = self._results[same[node]] if known else self._checked(node)
             elif not is_pure(self._module, node) and node.op != "placeholder":
                 raise NotLoweredError(f"it calls {node.target} for its effect")
         outputs = {

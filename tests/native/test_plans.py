@@ -291,8 +291,8 @@ def test_wrong_plans_are_refused(tmp_path: Path) -> None:
     _, own = loaded(tmp_path / "a", dlrm())
     plan = plan_of(own)[0]
     inputs = list(batch_of(own.signature, 6).inputs())
-    with pytest.raises(ValueError, match="plan: got numbers that are no plan of version 3"):
-        called(own, plan + 1, inputs)
+    with pytest.raises(ValueError, match="plan: got numbers that are no plan of version 4"):
+        called(own, plan + 2, inputs)
     with pytest.raises(ValueError, match="which are not those of a plan"):
         called(own, plan[:-1], inputs)
     with pytest.raises(TypeError, match="plan: got Int"):
