@@ -34,6 +34,11 @@ def _both(artifact: Path, folder: Path) -> list[str]:
     return [str(artifact), "--repository", str(folder / "models"), *PORTS]
 
 
+def _loop(_: Path, folder: Path) -> list[str]:
+    (folder / "loop").symlink_to("loop")
+    return [str(folder / "loop"), *PORTS]
+
+
 def _file(text: str) -> Arguments:
     def arguments(artifact: Path, folder: Path) -> list[str]:
         (folder / "serve.toml").write_text(text)
@@ -60,6 +65,7 @@ WRONG: dict[str, tuple[Arguments, str]] = {
     "no-source": (lambda *_: [], "expected ARTIFACT or --repository"),
     "both-sources": (_both, "got an artifact (ARTIFACT) and a repository (--repository), expected one of them"),
     "missing-artifact": (lambda _, folder: [str(folder / "missing")], "artifact: got 'missing', which does not exist"),
+    "artifact-that-is-a-loop": (_loop, "artifact: "),
     "missing-repository": (
         lambda _, folder: ["--repository", str(folder / "missing"), *PORTS],
         "recsys-serve: source.repository: cannot read",

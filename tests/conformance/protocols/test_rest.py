@@ -218,15 +218,18 @@ def test_a_body_that_is_no_json_object_gets_400(rest: Rest, path: str, data: byt
         ("POST", "/v2/repository/models/small/load", 404),
         ("GET", "/v2/../../../../etc/passwd", 404),
         ("GET", "/v2/models/%00", 404),
+        ("GET", "/v2/models/%ff%fe", 404),
+        ("GET", "/v2/models/" + "x" * 4000, 404),
         ("GET", INFER, 405),
         ("DELETE", "/v2", 405),
         ("OPTIONS", PREDICT, 405),
     ],
 )
 def test_other_addresses_and_methods_get_errors_in_json(
-    rest: Rest, method: str, path: str, status: int
+    server: ServerUnderTest, rest: Rest, method: str, path: str, status: int
 ) -> None:
     reply = rest(path, {} if method == "POST" else None, method=method)
+    assert "Traceback" not in server.log.read_text()
     assert reply.status == status
     assert reply.json()["error"]
     assert not INTERNALS.search(reply.json()["error"])

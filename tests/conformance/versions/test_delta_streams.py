@@ -65,6 +65,11 @@ def assert_has(server: ServerUnderTest, chain: Chain, num_deltas: int) -> None:
 def test_a_stream_is_applied_under_load_without_one_failed_request(
     small: Exported, chain: Chain, folder: Path, tmp_path: Path
 ) -> None:
+    # What is no delta does not stop the others.
+    (folder / "loop.delta").symlink_to("loop.delta")
+    (folder / "gone.delta").symlink_to("nothing")
+    (folder / "zero.delta").symlink_to("/dev/zero")
+    (folder / "folder.delta").mkdir()
     with running(*following(small, folder, tmp_path), folder=tmp_path) as server:
 
         def take(at: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -167,3 +168,24 @@ def test_functions_under_wrap_are_put_back(tmp_path: Path) -> None:
     exported(_Wrapped(), tmp_path / "artifact")
     assert columns is before
     assert any(key[1] == "columns" for key in fx._symbolic_trace._wrapped_fns_to_patch)
+
+
+def test_functions_of_one_name_in_two_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import torch\n\n\n@torch.fx.wrap\ndef changed(x: torch.Tensor) -> torch.Tensor:\n    return {}\n"
+    monkeypatch.syspath_prepend(tmp_path)
+    modules = []
+    for name, changed in (("doubling_one", "x * 2"), ("adding_one", "x + 1")):
+        (tmp_path / f"{name}.py").write_text(code.format(changed))
+        modules.append(importlib.import_module(name))
+    double, add = (module.changed for module in modules)
+
+    class Both(_Model):
+        def forward(self, features: KeyedJaggedTensor) -> Tensor:
+            found = self.ebc(features)["f"]
+            return double(found) - add(found) + double(add(found))
+
+    model = Both().eval()
+    _, artifact = exported(model, tmp_path / "artifact", data_type=DataType.FP32)
+    signature = artifact.manifest.signature
+    batch = batch_of(signature, 7)
+    assert_close(artifact.forward(*batch.inputs()), predicted(model, arguments(signature, batch)))

@@ -182,19 +182,3 @@ def test_many_stray_quotes_are_found_in_one_pass() -> None:
     assert rows.end() == len(data)
     assert rows.num_rows == 200_000
     assert set(rows.num_fields().tolist()) == {3}
-
-
-def test_rows_without_an_end_are_refused_within_bounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_BLOCK_BYTES", 1 << 10)
-    monkeypatch.setattr(module, "_MAX_ROW_BYTES", 4 << 10)
-    path = tmp_path / "a.csv"
-    path.write_text("x,y\n1,2\n3," + "long" * 10_000)
-    with pytest.raises(DataError, match=r"a.csv, line 3: got a row of more than 0 MiB, expected a line end"):
-        list(TextFile(path).pieces())
-    path.write_text('x,y\n1,2\n3,4\n5,"' + "6,7\n" * 10_000)
-    with pytest.raises(
-        DataError, match=r"a.csv, line 4: a field begins with a quote and has no closing quote"
-    ):
-        list(TextFile(path).pieces())
