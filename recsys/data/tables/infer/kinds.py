@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -80,7 +82,7 @@ def separator_of(texts: pa.Array, num_different: int) -> str:
         return ""
     if _share(are_bracketed(texts[:HEAD])) > _MOSTLY and _share(are_bracketed(some)) >= _MOST_BRACKETED:
         return _separator_in_brackets(some)
-    for separator in _SEPARATORS:
+    for separator in _within(some, _SEPARATORS):
         if (
             _share(pc.match_substring(some, separator)) > _SEPARATED
             and not (separator == "," and are_comma_numbers(texts))
@@ -203,12 +205,12 @@ def odd_entry(texts: pa.Array) -> str:
         return f"objects such as {str(texts[0])[:24]!r}; not split"
     if _share(are_bracketed(texts[:HEAD])) > _SEPARATED:
         return "some are within brackets; not split"
-    for separator in _SEPARATORS:
+    for separator in _within(texts[:_SOME], _SEPARATORS):
         share = _share(pc.match_substring(texts[:_SOME], separator))
         if share > _SEPARATED:
             return f"{share:.0%} have {separator!r} in them; not split"
-    for separator in _OTHER_SEPARATORS:
-        some = texts[:HEAD]
+    some = texts[:HEAD]
+    for separator in _within(some, _OTHER_SEPARATORS):
         share = _share(pc.match_substring(some, separator))
         if share > _SEPARATED and _recur(some, separator, len(some.unique())):
             return f"{share:.0%} have {separator!r} in them; not split: a schema's separator does"
@@ -216,6 +218,11 @@ def odd_entry(texts: pa.Array) -> str:
     if len(marks):
         return f"{len(marks)} are {str(marks[0])!r}, a value like others; only an empty field is missing"
     return ""
+
+
+def _within(texts: pa.Array, separators: str) -> str:
+    """Return the separators; none if no text has one of them, which takes less to find out."""
+    return separators if _any(texts, f"[{re.escape(separators)}]") else ""
 
 
 def _unit_of(texts: pa.Array) -> str:
@@ -228,7 +235,7 @@ def _unit_of(texts: pa.Array) -> str:
 
 
 def _share(is_so: pa.Array) -> float:
-    return float(pc.mean(is_so.cast(pa.float64())).as_py() or 0.0)
+    return float(pc.mean(is_so).as_py() or 0.0)
 
 
 def _all(texts: pa.Array, pattern: str) -> bool:
