@@ -260,7 +260,8 @@ void Executor::Run(std::int64_t number) {
 
 void Executor::RunBatch(std::unique_lock<std::mutex>& lock, BatchRunner* runner, Taken* taken) {
   BatchPolicy::State state = StateAt(clock_());
-  queue_.Take(&taken->requests, &taken->expired, ShareOf(state));
+  state.has_light_client = !queue_.has_delay() && queue_.HasLightClient(state.now_s);
+  queue_.Take(&taken->requests, &taken->expired, ShareOf(state), state.has_light_client);
   ShowPending();
   const int number = policy_.Began(SizeOf(taken->requests), state.now_s, slots_.num_taken() - 1);
   if (!queue_.is_idle() && !queue_.has_delay() &&
@@ -290,7 +291,6 @@ std::int64_t Executor::ShareOf(BatchPolicy::State state) const {
   // The caller was idle until now, and a waking thread already has its slot.
   const int num_idle = static_cast<int>(max_threads()) - policy_.num_running() - 1;
   state.num_free = std::clamp(slots_.num_free() + (is_waking_ ? 1 : 0), 0, std::max(num_idle, 0));
-  state.has_light_client = queue_.HasLightClient(state.now_s);
   return policy_.ShareOf(state);
 }
 

@@ -338,7 +338,7 @@ class BatchQueue(Generic[T]):
             start_s = min(start_s, earliest_s - self._delay_s)
         return start_s - self._clock.behind_s
 
-    def take(self, enough_rows: float = math.inf) -> Taken[T]:
+    def take(self, enough_rows: float = math.inf, *, is_short: bool = False) -> Taken[T]:
         """Remove and return the next batch: as many requests as fit, in order, and at least one if any waits.
 
         The first request that does not fit ends the batch. All requests whose deadline has passed are removed
@@ -346,6 +346,7 @@ class BatchQueue(Generic[T]):
 
         Args:
             enough_rows: the batch ends once it has this many rows.
+            is_short: whether a further request with which it would have more than that ends it too.
         """
         now_s = self._clock.now_s()
         self._dropped += self._expire(now_s)
@@ -356,6 +357,7 @@ class BatchQueue(Generic[T]):
             num_ids += pending.num_ids
             if taken.batch and (
                 self._by_request
+                or (is_short and num_rows > enough_rows)
                 or num_rows > self._limits.max_batch_rows
                 or num_ids > self._limits.max_batch_ids
             ):

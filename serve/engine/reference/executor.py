@@ -264,7 +264,10 @@ class Executor:
             num_free = 0 if self._has_delay else self._max_threads - self._policy.num_running - 1
             queue = self._queue
             is_short = queue.has_light_client() and not self._has_delay
-            taken = queue.take(self._policy.share(queue.num_rows, queue.num_ids, num_free, is_short=is_short))
+            taken = queue.take(
+                self._policy.share(queue.num_rows, queue.num_ids, num_free, is_short=is_short),
+                is_short=is_short,
+            )
             running = self._policy.began(
                 sum(max(pending.num_rows, 1) for pending in taken.batch),
                 sum(pending.num_ids for pending in taken.batch),

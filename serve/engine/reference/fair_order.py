@@ -5,8 +5,11 @@ smallest ``enqueued_s + level * window``.
 
 **Many clients.** Those whose next requests have the same level take turns by start-time fair queueing: a client's
 next request starts, in virtual time, where its last one ended, but not before now; it ends one unit per row later;
-now is the start of the last request that was taken. So whoever sends few rows waits for about one request of each
-other client, however many requests these have waiting. Each level has a virtual time of its own.
+now is the start of the last request that was taken. Of those with the same start, the one that has waited for its
+turn longer is next, but a request goes ahead of as many turns as it has fewer rows, and whoever had nothing waiting
+of ``TURNS_AHEAD`` more. What such a client owes is forgotten if it is little beside the requests that wait. So
+whoever sends few rows hardly waits for the others, however much these have waiting. Each
+level has a virtual time of its own.
 
 **Levels.** Of the clients whose turn it is at each level, the one with the smallest ``since_s + level * window`` is
 next. ``since_s`` is when its request became its client's next one, because the time behind requests of its own
@@ -33,6 +36,11 @@ if TYPE_CHECKING:
 _NUM_LEVELS = max(Priority) + 2
 #: Clients without a waiting request that are remembered.
 MAX_IDLE = 256
+#: How many turns a client that had nothing waiting goes ahead, among those with the same start; and how many at most
+#: for a request with fewer rows.
+TURNS_AHEAD = 256
+# What a client owes that had nothing waiting is forgotten if it is less than this share of the average request's rows.
+_LITTLE_SHARE = 4
 # Entries of a heap that no longer count are swept once they outnumber the others and are at least this many.
 _SPARE = 64
 T = TypeVar("T", bound="Pending")
@@ -52,7 +60,8 @@ class Client(Generic[T]):
         since_s: when that request became its next one.
         start: virtual time at which it starts, in rows.
         finished: by level, the virtual time at which its last request ended.
-        turn: orders clients with the same start.
+        place: orders clients with the same start.
+        turn: orders clients with the same place.
     """
 
     name: str
@@ -66,6 +75,7 @@ class Client(Generic[T]):
     since_s: float = 0.0
     start: int = 0
     finished: list[int] = field(default_factory=lambda: [0] * _NUM_LEVELS)
+    place: int = 0
     turn: int = 0
 
     def next(self, window_s: float) -> T | None:
@@ -98,22 +108,22 @@ class _Level(Generic[T]):
         self.last_finish = 0
         # By turn, which is new each time that a client enters.
         self.clients: dict[int, Client[T]] = {}
-        self._heap: list[tuple[int, int]] = []
+        self._heap: list[tuple[int, int, int]] = []
 
     def add(self, client: Client[T]) -> None:
         self.clients[client.turn] = client
-        heapq.heappush(self._heap, (client.start, client.turn))
+        heapq.heappush(self._heap, (client.start, client.place, client.turn))
 
     def remove(self, client: Client[T]) -> None:
         del self.clients[client.turn]
         if len(self._heap) > 2 * len(self.clients) + _SPARE:
-            self._heap = [entry for entry in self._heap if entry[1] in self.clients]
+            self._heap = [entry for entry in self._heap if entry[2] in self.clients]
             heapq.heapify(self._heap)
 
     def first(self) -> Client[T] | None:
-        while self._heap and self._heap[0][1] not in self.clients:
+        while self._heap and self._heap[0][2] not in self.clients:
             heapq.heappop(self._heap)
-        return self.clients[self._heap[0][1]] if self._heap else None
+        return self.clients[self._heap[0][2]] if self._heap else None
 
 
 class FairOrder(Generic[T]):
@@ -132,6 +142,8 @@ class FairOrder(Generic[T]):
         # The one that has been idle for longest comes first.
         self._idle: OrderedDict[str, None] = OrderedDict()
         self._last_turn = 0
+        self._waiting_rows = 0
+        self._num_waiting = 0
 
     @property
     def num_clients(self) -> int:
@@ -151,6 +163,7 @@ class FairOrder(Generic[T]):
         self._idle.pop(client.name, None)
         client.lines[pending.level][pending] = None
         client.count(pending, 1)
+        self._count(pending, 1)
         self._place(client, now_s)
 
     def leave(self, pending: T, now_s: float, *, is_served: bool = False) -> None:
@@ -164,6 +177,7 @@ class FairOrder(Generic[T]):
         client = self._clients[pending.client]
         del client.lines[pending.level][pending]
         client.count(pending, -1)
+        self._count(pending, -1)
         if is_served:
             level = self._levels[client.level]
             finished = client.finished[client.level] = client.start + max(pending.num_rows, 1)
@@ -198,11 +212,16 @@ class FairOrder(Generic[T]):
         clients = [client for level in self._levels for client in level.clients.values()]
         return max(clients, key=lambda client: (client.amount(name), client.turn), default=None)
 
+    def _count(self, pending: T, sign: int) -> None:
+        self._waiting_rows += sign * max(pending.num_rows, 1)
+        self._num_waiting += sign
+
     def _place(self, client: Client[T], now_s: float, *, was_served: bool = False) -> None:
         pending = client.next(self._window_s)
         level = 0 if pending is None else pending.level
         if level == client.level and not was_served:
             return
+        was_idle = not client.level
         if client.level:
             left = self._levels[client.level]
             left.remove(client)
@@ -210,10 +229,16 @@ class FairOrder(Generic[T]):
                 # Nobody waits there any more: nothing is owed.
                 left.now = left.last_finish
         client.level = level
-        if not level:
+        if pending is None:
             return
-        client.start = max(self._levels[level].now, client.finished[level])
+        now = self._levels[level].now
+        client.start = max(now, client.finished[level])
+        if was_idle and client.start <= now + self._waiting_rows // self._num_waiting // _LITTLE_SHARE:
+            client.start = now
         client.since_s = now_s
         self._last_turn += 1
         client.turn = self._last_turn
+        client.place = (
+            client.turn + min(max(pending.num_rows, 1), TURNS_AHEAD) - (TURNS_AHEAD if was_idle else 0)
+        )
         self._levels[level].add(client)

@@ -24,7 +24,7 @@ _SERVICE = "/recsys.v1.PredictionService"
 _METADATA = f"{_SERVICE}/GetModelMetadata"
 _HEALTH = "/grpc.health.v1.Health/Check"
 _CONNECTIONS = 8
-# Of calls that the native engine answers in its polling thread, within microseconds.
+# Of calls that the native engine answers within microseconds.
 _MANY_CONNECTIONS = 64 if ENGINE == "native" else _CONNECTIONS
 # Calls of each connection; fewer than it may have open.
 _DEPTH = 900
@@ -101,7 +101,7 @@ def test_a_neighbour_is_answered_while_a_flood_waits(
     with RawConnection(server.address) as neighbour:
         neighbour.send(http2.hello())
         neighbour.until_acknowledged()
-        num_connections = _MANY_CONNECTIONS if kind in ("unknown", "health") else _CONNECTIONS
+        num_connections = _CONNECTIONS if kind == "metadata" else _MANY_CONNECTIONS
         # All is sent before anything is answered.
         server.signal(signal.SIGSTOP)
         flood = _Flood(server.address, calls, num_connections)

@@ -91,7 +91,7 @@ std::optional<double> BatchQueue::ReadyAt() {
          clock_.behind_s();
 }
 
-void BatchQueue::Take(Requests* batch, Requests* expired, std::int64_t enough_rows) {
+void BatchQueue::Take(Requests* batch, Requests* expired, std::int64_t enough_rows, bool is_short) {
   const double now_s = clock_.Now();
   Expire(now_s, expired);
   std::int64_t num_rows = 0, num_ids = 0;
@@ -101,7 +101,7 @@ void BatchQueue::Take(Requests* batch, Requests* expired, std::int64_t enough_ro
     const Amounts amounts = AmountsOf(*next);
     num_rows += amounts[0];
     num_ids += amounts[1];
-    if (!is_empty && by_request_) break;
+    if (!is_empty && (by_request_ || (is_short && num_rows > enough_rows))) break;
     if (!is_empty && (num_rows > limits_.max_batch_rows || num_ids > limits_.max_batch_ids)) break;
     batch->push_back(Leave(*next, now_s, true));
     is_empty = false;

@@ -105,9 +105,11 @@ class BatchQueue {
 
   /// Takes out the next batch: as many requests as fit (or the model allows), in order, until it
   /// has `enough_rows`, and at least one if any waits; the first that does not fit ends it. Those
-  /// whose deadline has passed go to `expired`. Appends to both.
+  /// whose deadline has passed go to `expired`. Appends to both. `is_short`: a further request with
+  /// which it would have more than enough ends it too.
   void Take(Requests* batch, Requests* expired,
-            std::int64_t enough_rows = std::numeric_limits<std::int64_t>::max());
+            std::int64_t enough_rows = std::numeric_limits<std::int64_t>::max(),
+            bool is_short = false);
 
   /// Whether a client that had little waiting has lately put a request behind a batch and more of
   /// clients that had much. The time is one on the given clock.

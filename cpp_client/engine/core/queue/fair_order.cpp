@@ -1,13 +1,14 @@
 #include "engine/core/queue/fair_order.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace recsys {
 namespace {
 
 bool Before(const QueueClient& a, const QueueClient& b) {
-  return a.start < b.start || (a.start == b.start && a.turn < b.turn);
+  return std::tie(a.start, a.place, a.turn) < std::tie(b.start, b.place, b.turn);
 }
 
 void Rise(std::vector<QueueClient*>& heap, std::size_t at) {
@@ -78,6 +79,8 @@ void FairOrder::Join(Request& request, const Amounts& amounts, double now_s) {
   if (client.level == 0) LeaveIdle(client);
   client.waiting.Join(request);
   for (int i = 0; i < kNumAmounts; ++i) client.amounts[i] += amounts[i];
+  waiting_rows_ += amounts[static_cast<int>(Amount::kRows)];
+  ++num_waiting_;
   Place(client, now_s, false);
 }
 
@@ -85,6 +88,8 @@ void FairOrder::Leave(Request& request, const Amounts& amounts, double now_s, bo
   QueueClient& client = *std::exchange(request.queue_client, nullptr);
   client.waiting.Leave(request);
   for (int i = 0; i < kNumAmounts; ++i) client.amounts[i] -= amounts[i];
+  waiting_rows_ -= amounts[static_cast<int>(Amount::kRows)];
+  --num_waiting_;
   if (is_served) {
     Level& level = levels_[static_cast<std::size_t>(client.level)];
     std::int64_t& finished = client.finished[static_cast<std::size_t>(client.level)];
@@ -145,6 +150,7 @@ void FairOrder::Place(QueueClient& client, double now_s, bool was_served) {
   const Request* const next = client.waiting.Next(window_s_);
   const int level = next == nullptr ? 0 : next->level;
   if (level == client.level && !was_served) return;
+  const bool was_idle = client.level == 0;
   if (client.level != 0) {
     Remove(client);
     Level& left = levels_[static_cast<std::size_t>(client.level)];
@@ -155,8 +161,12 @@ void FairOrder::Place(QueueClient& client, double now_s, bool was_served) {
   if (level == 0) return;
   const auto at = static_cast<std::size_t>(level);
   client.start = std::max(levels_[at].now, client.finished[at]);
+  const std::int64_t little = waiting_rows_ / num_waiting_ / kLittleShare;
+  if (was_idle && client.start <= levels_[at].now + little) client.start = levels_[at].now;
   client.since_s = now_s;
   client.turn = ++last_turn_;
+  const std::int64_t rows = std::clamp<std::int64_t>(next->checked.num_rows, 1, kTurnsAhead);
+  client.place = static_cast<std::int64_t>(client.turn) + rows - (was_idle ? kTurnsAhead : 0);
   Insert(client);
 }
 

@@ -44,7 +44,8 @@ struct QueueClient {
   /// Virtual time at which its next request starts, in rows; per level, where the last one ended.
   std::int64_t start = 0;
   std::array<std::int64_t, LevelLines::kNumLevels> finished{};
-  /// Orders clients with the same start.
+  /// Order clients with the same start.
+  std::int64_t place = 0;
   std::uint64_t turn = 0;
   /// Index in the heap of its level.
   std::size_t at = 0;
@@ -60,6 +61,12 @@ struct QueueClient {
 class FairOrder {
  public:
   static constexpr std::size_t kMaxIdle = 256;
+  /// Of clients with the same start, one goes ahead of as many turns as its request has fewer rows,
+  /// up to this; and one that had nothing waiting of so many more.
+  static constexpr std::int64_t kTurnsAhead = 256;
+  /// What a client owes that had nothing waiting is forgotten if it is less than this share of the
+  /// requests' rows on average.
+  static constexpr std::int64_t kLittleShare = 4;
 
   explicit FairOrder(double window_s) : window_s_(window_s) {}
   FairOrder(const FairOrder&) = delete;
@@ -101,6 +108,8 @@ class FairOrder {
   QueueClient* last_idle_ = nullptr;
   std::size_t num_idle_ = 0;
   std::uint64_t last_turn_ = 0;
+  std::int64_t waiting_rows_ = 0;
+  std::int64_t num_waiting_ = 0;
 };
 
 }  // namespace recsys

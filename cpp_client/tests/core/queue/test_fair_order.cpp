@@ -50,6 +50,18 @@ class FairOrderTest : public testing::Test {
     for (int i = 0; i < num; ++i) EXPECT_EQ(Put(Of(client, rows, priority)), Names{});
   }
   Names Take() { return TakeFrom(queue_).batch; }
+  Names TakeShort(std::int64_t enough_rows) {
+    Requests batch, expired;
+    queue_.Take(&batch, &expired, enough_rows, true);
+    return NamesOf(batch);
+  }
+  /// Leaves a request of 5 rows whose client has been served before, and whose start is now.
+  void LeaveALargeRequest() {
+    for (const char client : {'d', 'e', 'f'}) PutMany(client, 2, 5);
+    EXPECT_EQ(Take(), (Names{"d0", "e0"}));
+    EXPECT_EQ(TakeShort(5), Names{"f0"});
+    EXPECT_EQ(Take(), (Names{"d1", "e1"}));
+  }
   std::string text_;
 };
 
@@ -78,10 +90,45 @@ TEST_F(FairOrderTest, AClientWithLittleThatComesBehindMuchIsNoticedForAWhile) {
   EXPECT_FALSE(queue_.HasLightClient(now_s_));
 }
 
+TEST_F(FairOrderTest, AClientThatHadNothingWaitingGoesAheadOfLargeRequests) {
+  LeaveALargeRequest();
+  PutMany('n', 1);
+  EXPECT_EQ(Take(), (Names{"n0", "f1"}));
+}
+
+TEST_F(FairOrderTest, ASmallRequestGoesAheadOfLargeOnesOfClientsThatHadNothingWaiting) {
+  for (const char client : {'d', 'e', 'f'}) PutMany(client, 1, 9);
+  PutMany('n', 1);
+  EXPECT_EQ(Take(), (Names{"n0", "d0"}));
+  // Nor does it owe the row.
+  PutMany('n', 1);
+  EXPECT_EQ(Take(), (Names{"n1", "e0"}));
+}
+
+TEST_F(FairOrderTest, ClientsThatComeOneAfterTheOtherDoNotStarveALargeRequest) {
+  LeaveALargeRequest();
+  Names taken;
+  while (taken.empty() || taken.back() != "f1") {
+    auto request = Wait("n", 1);
+    request->client = 1'000 + taken.size();
+    EXPECT_EQ(Put(request), Names{});
+    taken.push_back(TakeShort(1).front());
+  }
+  EXPECT_GT(taken.size(), 100U);
+  EXPECT_LE(taken.size(), static_cast<std::size_t>(2 * FairOrder::kTurnsAhead));
+}
+
+TEST_F(FairOrderTest, AShortBatchEndsBeforeALargeRequest) {
+  PutMany('n', 1);
+  PutMany('a', 1, 9);
+  EXPECT_EQ(TakeShort(5), Names{"n0"});
+  EXPECT_EQ(TakeShort(5), Names{"a0"});
+}
+
 TEST_F(FairOrderTest, RowsCountNotRequests) {
   PutMany('a', 3, 4);
   PutMany('b', 8, 1);
-  EXPECT_EQ(Take(), (Names{"a0", "b0", "b1", "b2", "b3"}));
+  EXPECT_EQ(Take(), (Names{"b0", "a0", "b1", "b2", "b3"}));
   EXPECT_EQ(Take(), (Names{"a1", "b4", "b5", "b6", "b7"}));
   EXPECT_EQ(Take(), (Names{"a2"}));
 }
@@ -152,7 +199,7 @@ TEST_F(FairOrderTest, WhatLeavesUnservedCostsNoTurn) {
   now_s_ = 2;
   const Taken taken = TakeFrom(queue_);
   EXPECT_EQ(taken.expired, Names{"a1"});
-  EXPECT_EQ(taken.batch, (Names{"a2", "b0", "a3", "b1"}));
+  EXPECT_EQ(taken.batch, (Names{"b0", "a2", "b1", "a3"}));
 }
 
 TEST_F(FairOrderTest, KnownClientsAllocateNothing) {

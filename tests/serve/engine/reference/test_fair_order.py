@@ -10,7 +10,7 @@ import pytest
 
 from serve.config.models import BatchLimits, Priority
 from serve.engine.reference.batching import BatchQueue, Pending
-from serve.engine.reference.fair_order import MAX_IDLE, FairOrder
+from serve.engine.reference.fair_order import MAX_IDLE, TURNS_AHEAD, FairOrder
 from serve.errors import QueueFullError
 from tests.support.serve.queues import LIMITS, Clock
 
@@ -87,10 +87,53 @@ def test_a_client_with_little_that_comes_behind_much_is_noticed_for_a_while(clie
     assert not clients.queue.has_light_client()
 
 
+def behind_a_large_request(clients: Clients) -> None:
+    """Leave a request of 5 rows whose client has been served before, and whose start is now."""
+    for client in "def":
+        clients.put(client, 2, rows=5)
+    assert clients.take() == ["d0", "e0"]
+    assert clients.queue.take(5).batch[0].payload == "f0"
+    assert clients.take() == ["d1", "e1"]
+
+
+def test_a_client_that_had_nothing_waiting_goes_ahead_of_large_requests(clients: Clients) -> None:
+    behind_a_large_request(clients)
+    clients.put("n")
+    assert clients.take() == ["n0", "f1"]
+
+
+def test_a_small_request_goes_ahead_of_large_ones_of_clients_that_had_nothing_waiting(
+    clients: Clients,
+) -> None:
+    for client in "def":
+        clients.put(client, rows=9)
+    clients.put("n")
+    assert clients.take() == ["n0", "d0"]
+    # Nor does it owe the row.
+    clients.put("n")
+    assert clients.take() == ["n1", "e0"]
+
+
+def test_clients_that_come_one_after_the_other_do_not_starve_a_large_request(clients: Clients) -> None:
+    behind_a_large_request(clients)
+    taken: list[str] = []
+    while "f1" not in taken:
+        clients.put(f"n{len(taken)}-")
+        taken.append(clients.queue.take(1).batch[0].payload)
+    assert 100 < len(taken) <= 2 * TURNS_AHEAD
+
+
+def test_a_short_batch_ends_before_a_large_request(clients: Clients) -> None:
+    clients.put("n")
+    clients.put("a", rows=9)
+    assert [one.payload for one in clients.queue.take(5, is_short=True).batch] == ["n0"]
+    assert [one.payload for one in clients.queue.take(5, is_short=True).batch] == ["a0"]
+
+
 def test_rows_count_not_requests(clients: Clients) -> None:
     clients.put("a", 3, rows=4)
     clients.put("b", 8)
-    assert clients.take() == ["a0", "b0", "b1", "b2", "b3"]
+    assert clients.take() == ["b0", "a0", "b1", "b2", "b3"]
     assert clients.take() == ["a1", "b4", "b5", "b6", "b7"]
     assert clients.take() == ["a2"]
 
@@ -175,7 +218,7 @@ def test_what_leaves_unserved_costs_no_turn(clients: Clients) -> None:
     clients.clock.now_s = 2.0
     taken = clients.queue.take()
     assert [pending.payload for pending in taken.expired] == ["a1"]
-    assert [pending.payload for pending in taken.batch] == ["a2", "b0", "a3", "b1"]
+    assert [pending.payload for pending in taken.batch] == ["b0", "a2", "b1", "a3"]
 
 
 def test_few_idle_clients_are_remembered() -> None:
