@@ -2,7 +2,8 @@
 set(x86 ops/kernels/avx2.cpp ops/kernels/avx512.cpp ops/kernels/amx.cpp)
 set(arm ops/kernels/arm/neon.cpp ops/kernels/arm/dotprod.cpp ops/kernels/arm/i8mm.cpp)
 # Products and sums are rounded as they are written, so that bits are the same on all sets but where lanes say otherwise.
-set(kernels -O3 -ffp-contract=off)
+# Nobody asks for exceptions of numbers, and choices between two numbers become vectors without them.
+set(kernels -O3 -ffp-contract=off -fno-trapping-math)
 set_source_files_properties(ops/kernels/plain.cpp ${x86} ${arm} PROPERTIES
   SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS "${kernels}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
