@@ -17,6 +17,8 @@ namespace {
 // long, so that many connections with much input do not delay the next round.
 constexpr int kTurnCalls = 32;
 constexpr int kLateTurnCalls = 2;
+// Calls of all connections in such a round, if they are few.
+constexpr int kLateCalls = 128;
 // What a turn reads at most, in a round that has taken long.
 constexpr std::size_t kLateReadBytes = 8 << 10;
 // How much of the input is read at a time while a backlog is left.
@@ -103,7 +105,9 @@ bool Connection::ReadInTurn() {
 
 bool Connection::IsTurnOver() const {
   return num_turn_calls_ >= kTurnCalls ||
-         (num_turn_calls_ >= kLateTurnCalls && loop_->IsRoundLong());
+         (num_turn_calls_ >=
+              std::max(kLateTurnCalls, kLateCalls / std::max(loop_->num_busy(), 1)) &&
+          loop_->IsRoundLong());
 }
 
 void Connection::KeepUnread(std::string_view data) {

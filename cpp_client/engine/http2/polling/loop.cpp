@@ -156,6 +156,7 @@ void Loop::Run() {
   epoll_event events[kMaxEvents];
   while (!is_ending_) {
     const int num_events = Wait(PatienceS(turn), events);
+    num_busy_ = std::max(num_events, 0) + static_cast<int>(backlog_.size());
     for (int i = 0; i < num_events; ++i) {
       Dispatch(events[i]);
       turn.Seen();

@@ -57,6 +57,8 @@ class Loop {
   double now_s() const { return now_s_; }
   /// Whether this round has taken so long that turns should be short.
   bool IsRoundLong() const;
+  /// Connections with input in this round.
+  int num_busy() const { return num_busy_; }
   /// Read buffer shared by the connections.
   std::vector<char>& buffer() { return buffer_; }
   /// Schedules the connection to be flushed and checked at the end of this round.
@@ -104,6 +106,7 @@ class Loop {
   std::vector<std::int64_t> dirty_;
   std::vector<std::int64_t> unflushed_;
   std::deque<std::int64_t> backlog_;
+  int num_busy_ = 0;
   /// Calls with answers: just posted, and those that were posted before.
   std::vector<std::shared_ptr<WireCall>> posted_;
   PostedCalls<WireCall> posted_before_;
