@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, ConsoleRenderable
 from rich.table import Table
 
 from export.verify.compare import Difference
@@ -142,7 +142,7 @@ def print_report(report: ExportReport, console: Console) -> None:
     console.print(report.path, style="bold", soft_wrap=True)
 
 
-def _linear_table(trials: Sequence[LinearTrial]) -> Table:
+def _linear_table(trials: Sequence[LinearTrial]) -> ConsoleRenderable:
     labels = list(trials[0].auc)
     headings = ("type", "µs per row", "max difference", *(f"AUC {label}" for label in labels), "")
     rows = [

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, ConsoleRenderable
 
 from recsys.cli import Parser, add_program_options, announced, count, whole_table
 from recsys.data.tables.dataset import input_pieces
@@ -119,7 +118,7 @@ def _inspect_schema(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print(table: Table) -> None:
+def _print(table: ConsoleRenderable) -> None:
     # A file or a pipe gets whole lines.
     Console(width=None if sys.stdout.isatty() else _FILE_WIDTH).print(table)
 
@@ -139,7 +138,7 @@ def _comment(column: ColumnReport, use: RowUse | None) -> str:
     return found if use is None else f"{found}; {use}"
 
 
-def _table(inferred: Inferred, uses: Mapping[str, RowUse]) -> Table:
+def _table(inferred: Inferred, uses: Mapping[str, RowUse]) -> ConsoleRenderable:
     rows = [
         [
             c.name,
@@ -154,9 +153,7 @@ def _table(inferred: Inferred, uses: Mapping[str, RowUse]) -> Table:
         if number < _NUM_SHOWN or c.use not in ("dense", "sparse", "ignored")
     ]
     headings = ["column", "use", "holds", "different", "rows read", "missing", "why"]
-    table = whole_table("columns", headings, rows, left={0, 1, 2, 6})
-    table.columns[-1].min_width = None  # the reasons wrap on a narrow terminal
-    return table
+    return whole_table("columns", headings, rows, left={0, 1, 2, 6})
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, ConsoleRenderable
 from rich.text import Text
 
 from recsys.cli import size_text, whole_table
@@ -49,7 +48,7 @@ def headline(summary: Summary) -> list[str]:
     return lines
 
 
-def _tables(summary: Summary) -> Table:
+def _tables(summary: Summary) -> ConsoleRenderable:
     tables = summary.tables
     title = "tables"
     if len(tables) > _MOST_TABLES:
@@ -77,7 +76,7 @@ def _row(table: TableSummary, name: str) -> tuple[str, ...]:
     )
 
 
-def _ranks(summary: Summary) -> Table:
+def _ranks(summary: Summary) -> ConsoleRenderable:
     ranks: Sequence[RankSummary] = summary.ranks
     title = "ranks"
     if len(ranks) > _MOST_RANKS:

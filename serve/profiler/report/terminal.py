@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, ConsoleRenderable
 from rich.text import Text
 
 from recsys.cli import whole_table
@@ -63,7 +62,7 @@ def print_profile(profile: Profile) -> None:
         console.print(Text(f"note: {note}"), soft_wrap=True)
 
 
-def _operators(title: str, operators: Sequence[OperatorRow], profile: Profile) -> Table:
+def _operators(title: str, operators: Sequence[OperatorRow], profile: Profile) -> ConsoleRenderable:
     rows = [
         [
             row.title,

@@ -70,6 +70,25 @@ def test_the_first_column_gives_way() -> None:
     assert "".join(line[0] for line in printed[2:]) == "a" * 30
 
 
+def test_the_last_columns_go_below_where_they_do_not_fit() -> None:
+    headings = ("name", "type", "rows", "why")
+    rows = [("users", "texts" * 6, "1,000", "because " * 12), ("n" * 50, "numbers", "7", "no")]
+    for width in (30, 60, 80):
+        console = Console(file=io.StringIO(), width=width)
+        console.print(whole_table("columns", headings, rows, left=(0, 1, 3)))
+        assert isinstance(console.file, io.StringIO)
+        lines = console.file.getvalue().splitlines()
+        assert max(map(len, lines)) <= width
+        words = " ".join(lines).split()
+        assert set(headings) <= set(words)
+        assert words.count("because") == 12
+        assert sum(len(word) for word in words if set(word) == {"n"}) == 50 * words.count("name")
+        assert words.count("users") == words.count("name")
+        assert words.count("1,000") == 1
+    assert words.count("users") == 2
+    assert words.count("continued") == 1
+
+
 def test_no_rows() -> None:
     assert _printed([]) == [["tables"], ["name", "rows"]]
 
