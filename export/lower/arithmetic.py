@@ -260,7 +260,7 @@ def logical_not(value: Any) -> Any:
     """Return the opposite of truth values."""
     if not _is_bool(value):
         raise NotLoweredError("it takes numbers for truth values")
-    return computed(ElementwiseKind.SHIFT, neg(value), 1.0)
+    return ~value if isinstance(value, Tensor) else computed(ElementwiseKind.SHIFT, neg(value), 1.0)
 
 
 @operator("and", "logical_and", "bitwise_and", "rand", views=True)
@@ -299,16 +299,21 @@ def maximum(first: Any, second: Any) -> Any:
 
 @operator("where", views=True)
 def where(condition: Any, first: Any, second: Any) -> Any:
-    """Return the first where a condition holds, else the second: one of them is a number."""
+    """Return the first where a condition holds, else the second."""
     if not _is_bool(condition):
         raise NotLoweredError("it takes numbers for truth values")
     number = _number_of(second)
     if number is not None:
-        return broadcast(ElementwiseKind.SELECT, *both(condition, first), first.dtype, number)
+        return _chosen(condition, first, number)
     number = _number_of(first)
-    if number is None:
-        raise NotLoweredError("it chooses between two values")
-    return where(logical_not(condition), second, number)
+    if number is not None:
+        return _chosen(logical_not(condition), second, number)
+    # One of both is zero.
+    return add(_chosen(condition, first, 0.0), _chosen(logical_not(condition), second, 0.0))
+
+
+def _chosen(condition: Any, value: Any, number: float) -> Any:
+    return broadcast(ElementwiseKind.SELECT, *both(condition, value), value.dtype, number)
 
 
 def _number_of(one: Any) -> float | None:

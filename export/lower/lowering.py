@@ -5,6 +5,7 @@ Shape letters: B rows, Q contexts, F features.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import BuiltinFunctionType
@@ -19,7 +20,7 @@ from export.graph.prepared import PreparedModel
 from export.graph.tree import exchanged
 
 # The modules that say what becomes of the functions of torch.
-from export.lower import arithmetic, attention, layers, reductions, views  # noqa: F401
+from export.lower import arithmetic, attention, comparisons, layers, reductions, views  # noqa: F401
 from export.lower.leaves import LEAVES, Leaves, leaves_of
 from export.lower.planning import LookupInputs, Plan, plan_of
 from export.lower.sequences import Cuts, Ids, Lengths, NumIds
@@ -321,7 +322,9 @@ class _Evaluation:
             "builtins",
         )
         is_of_values = any(isinstance(one, Called) for one in [*_flat(args), *_flat(kwargs)])
-        if isinstance(target, torch._ops.OpOverloadPacket) or (is_of_torch and is_of_values):
+        # Python compares values as objects.
+        is_equality = target in (operator.eq, operator.ne)
+        if isinstance(target, torch._ops.OpOverloadPacket) or ((is_of_torch or is_equality) and is_of_values):
             return apply(target.__name__, *args, **kwargs)
         return target(*args, **kwargs)
 

@@ -6,6 +6,7 @@ Shape letters: B batch, S places, D width of a place.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +20,19 @@ from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramGraphs
 from recsys.kernels import operators
+from tests.export.lower.test_lowering import Transformed
 from tests.support.export_models import batch_of
 from tests.support.helpers import bag
 
 pytestmark = pytest.mark.skipif(
     bool(operators.why_missing()), reason="needs the library of operators; make native"
 )
+
+
+def _odd(x: Tensor) -> Tensor:
+    """Return some numbers as they are, and others as infinity, its negative or NaN."""
+    return torch.cat([x[:, :1], x[:, 1:2] * 1e38 * 1e38, x[:, 2:3].log2(), x[:, 3:]], dim=1)
+
 
 #: Of the module and its pooled rows as ``[B, 4, 6]``.
 STEPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
@@ -60,6 +68,28 @@ STEPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "powers": lambda _, x: (x.exp() + x**2 + torch.square(x)).flatten(1),
     "chosen": lambda _, x: torch.where(x < 0.1, x, torch.zeros_like(x)).flatten(1),
     "filled": lambda _, x: x.masked_fill((x > 0.1) & ~(x > 0.5) | (x < -0.4), -2.0).flatten(1),
+    "missing": lambda _, x: (
+        torch.where(torch.isnan(_odd(x)), x + 2, _odd(x)).nan_to_num(7.0, 8.0, -9.0).flatten(1)
+    ),
+    "missing_numbers": lambda _, x: _odd(x).nan_to_num(posinf=3.0, neginf=-4.0).flatten(1),
+    "compared_missing": lambda _, x: torch.cat(
+        [
+            found.float()
+            for found in (
+                _odd(x) == x,
+                _odd(x) != x,
+                _odd(x) != _odd(x),
+                _odd(x) >= 0.1,
+                _odd(x) <= x,
+                x == 0,
+            )
+        ],
+        dim=1,
+    ).flatten(1),
+    "logarithms": lambda _, x: (
+        torch.sign(x) * torch.log1p(x.abs() * 1e-6) * 1e6 + torch.log1p(x.abs())
+    ).flatten(1),
+    "chosen_of_two": lambda m, x: torch.where(m.mask, x.minimum(m.rows[:1]), x * 2).flatten(1),
     "compared": lambda m, x: ((x < x[:, :1]) | m.mask).float().flatten(1),
 }
 
@@ -100,3 +130,18 @@ def test_steps_compute_what_torch_does(loaded: tuple[LoadedArtifact, LoadedArtif
         torch.testing.assert_close(
             found[name], expected[name], rtol=1e-5, atol=2e-6, msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+@pytest.mark.parametrize("num_rows", [1, 50])
+def test_missing_numbers_are_filled_as_in_the_graph(tmp_path: Path, num_rows: int) -> None:
+    torch.manual_seed(0)
+    export_model(Transformed().eval(), tmp_path / "a", ExportConfig(dense_widths={"dense": 4}))
+    own = load_artifact(tmp_path / "a")
+    assert isinstance(own.graphs, ProgramGraphs)
+    dense, *rest = batch_of(own.signature, num_rows, seed=num_rows).inputs()
+    dense = dense * 3
+    dense[torch.rand_like(dense) < 0.4] = torch.nan
+    dense[:, 3] *= 10.0 ** torch.arange(-9, num_rows - 9).clamp(max=9)
+    expected = load_artifact(tmp_path / "a", own_operators=False).forward(dense, *rest)["default"]
+    assert not expected.isnan().any()
+    torch.testing.assert_close(own.forward(dense, *rest)["default"], expected, rtol=1e-5, atol=2e-6)

@@ -22,6 +22,8 @@ from export.lower.values import NotLoweredError
 from export.pipeline import prepare, with_outputs
 from export.verify.run import float_outputs
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
+from recsys.models.dense import DenseTransforms
+from recsys.schema import DenseColumn
 from tests.models.archetypes import ARCHETYPES
 from tests.support.helpers import bag
 
@@ -156,6 +158,37 @@ STEPS = {
         lambda m, x: m.over(x + m.rows((x[:, :1] * 9).long().clamp(0, 8)).flatten(1)), {"rows": nn.Embedding(9, 16)},
         {"lookup": 1, "linear": 1, "elementwise": 5, "take": 1}),
 }  # fmt: skip
+
+
+class Transformed(nn.Module):
+    """A score of numbers that may be missing, and of features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = EmbeddingBagCollection([bag("t", 20, 8, ["f", "g"])])
+        self.transforms = DenseTransforms(
+            (
+                DenseColumn(name="filled", missing=7.0),
+                DenseColumn(name="clipped", missing=1.0, clip=(-1.0, 3.0)),
+                DenseColumn(name="bucketized", missing=-5.0, buckets=(0.0, 2.5)),
+                DenseColumn(name="scaled", log1p=True, mean=0.5, std=2.0),
+            )
+        )
+        self.over = nn.Linear(16 + self.transforms.out_features, 1)
+
+    def forward(self, dense: Tensor, features: KeyedJaggedTensor) -> Tensor:
+        score: Tensor = self.over(torch.cat([self.transforms(dense), self.tables(features).values()], dim=1))
+        return score
+
+
+def test_transforms_of_dense_features_have_steps() -> None:
+    assert steps_of(lowered(Transformed(), dense_widths={"dense": 4}))["linear"] == 1
+
+
+def test_equality_is_computed_for_each_row() -> None:
+    # Python itself compares values as objects, and would say the same of every row.
+    program = steps_of(lowered(Scored(lambda m, x: m.over(x * (x == 0) + (x != 1)))))
+    assert program["broadcast"] > 2
 
 
 @pytest.mark.parametrize("name", STEPS)
