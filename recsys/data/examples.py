@@ -253,6 +253,7 @@ class Dataset:
         rows_as_sent: Returns so many held-out rows, or fewer, as clients send them; None where they send the IDs of
             ``held_out``.
         notices: What a user should know of the data, one line each.
+        columns: What the columns were taken for where the schema was inferred, in a few lines.
     """
 
     name: str
@@ -267,6 +268,7 @@ class Dataset:
     labels: Callable[[], Iterator[NDArray[np.float32]]] | None = None
     rows_as_sent: Callable[[int], ExampleRows] | None = None
     notices: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     def check_labels(self) -> None:
         """Check that each label is 0 for some training examples and 1 for others.

@@ -85,9 +85,11 @@ class ConsoleCallback(Callback):
         self._task = self._progress.add_task("training", total=num_epochs * dataset.num_train_rows)
         print(
             f"{dataset.name}: {dataset.num_train_rows} training and {dataset.num_held_out_rows} held-out rows, "
-            f"{len(dataset.dense_names)} dense features, {len(dataset.tables)} tables",
+            f"{_counted(len(dataset.dense_names), 'dense feature')}, {_counted(len(dataset.tables), 'table')}",
             flush=True,
         )
+        for line in dataset.columns:
+            print(f"  {line}", flush=True)
 
     def __enter__(self) -> ConsoleCallback:
         self._progress.start()
@@ -144,6 +146,10 @@ def summary_text(epoch: Epoch, reference: Reference | None, saved: Sequence[Path
     if reference is not None:
         lines.append(f"held-out AUC {_number(reference.auc)}, {reference.text}")
     return "\n".join([*lines, *(f"saved {path}" for path in saved)])
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _number(value: float | None) -> str:

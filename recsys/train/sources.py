@@ -13,6 +13,7 @@ from recsys.data.movielens import movielens
 from recsys.data.synthetic import synthetic
 from recsys.data.tables.dataset import table_dataset
 from recsys.data.tables.infer import infer
+from recsys.data.tables.infer.summary import column_lines
 from recsys.data.tables.schema_file import read_schema
 from recsys.schema import Schema
 from recsys.train.config import ModelConfig, TrainConfig
@@ -102,15 +103,15 @@ def open_dataset(config: DataConfig) -> Dataset:
         elif config.inputs is not None:
             schema = config.inputs
         else:
-            schema, notices = _inferred(config)
+            schema, columns, notices = _inferred(config)
             pa.default_memory_pool().release_unused()  # the sample is larger than what is read at a time
             dataset = table_dataset(config.path, schema, config.limit_rows)
-            return replace(dataset, notices=(*notices, *dataset.notices))
+            return replace(dataset, columns=columns, notices=(*notices, *dataset.notices))
         return table_dataset(config.path, schema, config.limit_rows)
     return movielens(config.path, config.limit_rows)
 
 
-def _inferred(config: DataConfig) -> tuple[Schema, tuple[str, ...]]:
-    """Return the schema of a table and what a user should know of it, and let go of the sample."""
+def _inferred(config: DataConfig) -> tuple[Schema, tuple[str, ...], tuple[str, ...]]:
+    """Return the schema of a table, its columns' use and what a user should know of it, and let go of the sample."""
     inferred = infer(config.path, config.labels, config.hash_rows, config.ignore)
-    return inferred.schema, inferred.notices
+    return inferred.schema, column_lines(inferred, config.path), inferred.notices

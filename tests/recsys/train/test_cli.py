@@ -81,6 +81,18 @@ def test_json_is_one_object_that_agrees_with_the_checkpoint(
     assert result["reference"]["name"] == "planted"
 
 
+def test_the_columns_of_a_table_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "clicks.csv"
+    data.write_text("click,price,shop\n" + "".join(f"{i % 2},{i}.5,s{i % 7}\n" for i in range(60)))
+    assert main(["--data", str(data), "--out", str(tmp_path / "model.pt"), *_SMALL]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        "table: 54 training and 6 held-out rows, 1 dense feature, 1 table",
+        "  label click (1, 50.0%); 1 dense: price; 1 table: shop",
+        f"  recsys-data inspect {data} shows why",
+    ]
+
+
 def test_the_same_command_gives_the_same_tensors(tmp_path: Path) -> None:
     states = []
     for name in ("a.pt", "b.pt"):

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from recsys.data.labels import word_labels
 from recsys.data.lines import DataError, shown_names
 from recsys.data.tables.columns import Columns
 from recsys.data.tables.infer.column import Column
@@ -23,6 +24,8 @@ RATINGS = ("rating", "ratings", "stars", "overall", "score")
 # A rating of at least this share of the highest one is positive: 4 of 5, 8 of 10.
 _LIKED = 0.8
 _LARGEST_SCALE = 10
+# Positive texts that are shown.
+_NUM_WORDS, _WORD_LENGTH = 3, 24
 _OUTCOME = re.compile(
     r"(is_|has_|did_|label_|non_?)?(label|target|click|clicked|clk|ctr|conversion|converted|cvr|purchase|purchased|buy|bought|"
     r"like|liked|dislike|follow|followed|comment|commented|share|shared|forward|forwarded|favou?rite|fav|cart|"
@@ -42,13 +45,30 @@ class Label:
         column: Its entry in the schema.
         values: float32 ``[N]``, zeros and ones: the labels of the sample's rows.
         reason: Why the column is one, and which of its values are positive.
+        text: Its name, with the positive values and their share.
     """
 
     def __init__(self, column: Column, entry: LabelColumn, reason: str) -> None:
         self.column = entry
         table = pa.table({column.name: column.array})
         self.values = Columns(table, lambda row: f"row {row} of the sample").label(entry)
-        self.reason = f"{reason}, in {self.values.mean():.1%} of the rows"
+        share = f"{self.values.mean():.1%}"
+        self.reason = f"{reason}, in {share} of the rows"
+        self.text = f"{column.name} ({_positive(column, entry)}, {share})"
+
+
+def _positive(column: Column, entry: LabelColumn) -> str:
+    """Return which values of a label are positive, in short."""
+    if entry.at_least is not None:
+        return f"at least {entry.at_least:g} = 1"
+    texts = list(entry.positive)
+    if not texts and column.is_text:
+        ones = column.different.filter(pa.array(word_labels(column.different) == 1))
+        texts = [
+            str(text)[:_WORD_LENGTH] for text in ones if not str(text).strip().replace(".", "").isdigit()
+        ]
+    more = f" and {len(texts) - _NUM_WORDS} more" if len(texts) > _NUM_WORDS else ""
+    return f"{', '.join(texts[:_NUM_WORDS])}{more} = 1" if texts else "1"
 
 
 def choose_labels(columns: Sequence[Column], names: Sequence[str]) -> list[Label]:

@@ -38,6 +38,7 @@ class Inferred:
         num_rows: Rows that were looked at.
         sample: These rows.
         notices: What a user should know of the columns, one line each.
+        label_texts: The labels' names, with the positive values and their share.
     """
 
     schema: Schema
@@ -45,6 +46,7 @@ class Inferred:
     num_rows: int
     sample: pa.Table = field(repr=False, compare=False)
     notices: tuple[str, ...] = ()
+    label_texts: tuple[str, ...] = ()
 
 
 def infer(
@@ -116,6 +118,7 @@ def infer(
         num_rows=sample.num_rows,
         sample=sample,
         notices=(*_shadow_notices(shadows), *_padding_notices(by_use["sparse"])),
+        label_texts=tuple(label.text for label in chosen),
     )
 
 
