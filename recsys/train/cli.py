@@ -43,6 +43,9 @@ from recsys.train.ranks import Ranks, find_ranks
 from recsys.train.sources import DEFAULTS, DataConfig, open_dataset
 from recsys.train.warm_start import WarmStart, read_start
 
+# Lines on the data before the training.
+_NUM_NOTICES = 6
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
@@ -97,8 +100,11 @@ def _run(args: argparse.Namespace) -> int:
     )
     if ranks.rank == 0:
         _check_room(args, job)
-        for notice in dataset.notices:
+        for notice in dataset.notices[:_NUM_NOTICES]:
             _complain(notice)
+        more = len(dataset.notices) - _NUM_NOTICES
+        if more > 0:
+            _complain(f"{more} more such lines: --json gives all")
     with _callback(args, ranks, dataset, job.train.epochs) as callback:
         trained = train_over_ranks(job, ranks, callback, whole=args.out is not None)
     if ranks.rank == 0:

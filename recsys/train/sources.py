@@ -14,6 +14,7 @@ from recsys.data.synthetic import synthetic
 from recsys.data.tables.dataset import table_dataset
 from recsys.data.tables.infer import infer
 from recsys.data.tables.infer.summary import column_lines
+from recsys.data.tables.row_use import row_uses, warnings_of
 from recsys.data.tables.schema_file import read_schema
 from recsys.schema import Schema
 from recsys.train.config import ModelConfig, TrainConfig
@@ -106,7 +107,8 @@ def open_dataset(config: DataConfig) -> Dataset:
             schema, columns, notices = _inferred(config)
             pa.default_memory_pool().release_unused()  # the sample is larger than what is read at a time
             dataset = table_dataset(config.path, schema, config.limit_rows)
-            return replace(dataset, columns=columns, notices=(*notices, *dataset.notices))
+            notices = tuple(dict.fromkeys((*notices, *dataset.notices)))
+            return replace(dataset, columns=columns, notices=notices)
         return table_dataset(config.path, schema, config.limit_rows)
     return movielens(config.path, config.limit_rows)
 
@@ -114,4 +116,5 @@ def open_dataset(config: DataConfig) -> Dataset:
 def _inferred(config: DataConfig) -> tuple[Schema, tuple[str, ...], tuple[str, ...]]:
     """Return the schema of a table, its columns' use and what a user should know of it, and let go of the sample."""
     inferred = infer(config.path, config.labels, config.hash_rows, config.ignore)
-    return inferred.schema, column_lines(inferred, config.path), inferred.notices
+    warnings = warnings_of(row_uses(inferred.sample, inferred.schema.tables), inferred.schema.tables)
+    return inferred.schema, column_lines(inferred, config.path), (*inferred.notices, *warnings)

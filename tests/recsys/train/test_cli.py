@@ -13,6 +13,7 @@ import torch
 from recsys import KeyedJaggedTensor
 from recsys.checkpoint import build_model, load_checkpoint
 from recsys.configs import BaseEmbeddingConfig
+from recsys.data.cli import main as data_main
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import table_wise
 from recsys.train import cli
@@ -91,6 +92,29 @@ def test_the_columns_of_a_table_are_named(tmp_path: Path, capsys: pytest.Capture
         "  label click (1, 50.0%); 1 dense: price; 1 table: shop",
         f"  recsys-data inspect {data} shows why",
     ]
+
+
+def test_columns_that_look_like_numbers_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, options = tmp_path / "clicks.csv", ["--hash-rows", "7", *_SMALL]
+    names = [f"price{k}" for k in range(9)]
+    lines = [
+        ",".join([str((i // 20 + i) % 2), f"s{i % 20}", *[f'"{i % 20},{i % 5}5"'] * 9]) for i in range(80)
+    ]
+    data.write_text("\n".join([",".join(["click", "shop", *names]), *lines]))
+    assert main(["--data", str(data), "--out", str(tmp_path / "model.pt"), *options]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if ": reading " not in line]
+    assert said[0] == (
+        "recsys-train: column 'price0': '0,05' is not a number: its comma may separate thousands or decimals; the "
+        "model takes the values as texts: write numbers as 1234.5 to have them learned as such"
+    )
+    assert len(said) == 7
+    assert said[-1] == "recsys-train: 13 more such lines: --json gives all"
+    assert main(["--data", str(data), "--out", str(tmp_path / "model.pt"), "--json", *options]) == 0
+    notices = json.loads(capsys.readouterr().out)["notices"]
+    assert [notice.split(":")[0] for notice in notices[:9]] == [f"column {name!r}" for name in names]
+    assert "shop: 20 IDs read" in "\n".join(notices)
+    assert data_main(["inspect", str(data), "--hash-rows", "7", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["warnings"] == notices
 
 
 def test_the_same_command_gives_the_same_tensors(tmp_path: Path) -> None:

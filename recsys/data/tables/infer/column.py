@@ -193,7 +193,7 @@ class Column:
         else:
             kind = "whole numbers" if self.is_whole else "numbers"
         example = "" if not len(self.values) else str(self.array.drop_null()[0])[:24]
-        note = self._note(use, reason)
+        note = self.note(use, reason)
         return ColumnReport(
             name=self.name,
             use=use,
@@ -204,13 +204,17 @@ class Column:
             reason=f"{reason}; {note}" if note else reason,
         )
 
-    def _note(self, use: str, reason: str) -> str:
+    @cached_property
+    def _odd_entry(self) -> str:
+        return odd_entry(self.values)
+
+    def note(self, use: str, reason: str) -> str:
         """Return which entries are missing numbers, or made texts of a column, or how lists were found."""
         if self.numbers is not None:
             return self._odd_numbers if use != "sparse" or self.ids == "whole" else ""
         if (use != "sparse" and reason != DIFFERENT) or not self.is_text or self.is_list:
             return ""
-        return f"such as {str(self.values[0])[:24]!r}" if self.separator else odd_entry(self.values)
+        return f"such as {str(self.values[0])[:24]!r}" if self.separator else self._odd_entry
 
 
 def _snake(name: str) -> str:

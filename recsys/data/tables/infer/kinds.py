@@ -39,6 +39,7 @@ _SPACED_IDS = r"^-?\d+( +-?\d+)*$"
 _SPACED_CODES = r"^[\w-]*\d[\w-]*( +[\w-]*\d[\w-]*)*$"
 # What programs write for missing values, which may be names too.
 _MARKS = ("na", "n/a", "<na>", "#n/a", "null", "(null)", "<null>", "nil", "nan", "none")
+_NOT_A_NUMBER = "is not a number"
 #: Patterns are tried on so many texts before all.
 HEAD = 256
 # Shares are those of so many texts.
@@ -189,18 +190,18 @@ def odd_entry(texts: pa.Array) -> str:
     if found is not None:
         text, number = found
         return (
-            f"{text[:24]!r} is not a number, nor are {number - 1} others"
+            f"{text[:24]!r} {_NOT_A_NUMBER}, nor are {number - 1} others"
             if number > 1
-            else f"{text[:24]!r} is not a number"
+            else f"{text[:24]!r} {_NOT_A_NUMBER}"
         )
     if _any(texts[:HEAD], ",") and are_comma_numbers(texts):
         text = str(texts.filter(pc.match_substring(texts, ","))[0])[:24]
-        return f"{text!r} is not a number: its comma may separate thousands or decimals"
+        return f"{text!r} {_NOT_A_NUMBER}: its comma may separate thousands or decimals"
     unit = _unit_of(texts[:HEAD])
     if unit:
-        return f"{str(texts[0])[:24]!r} is not a number; without {unit!r} it is"
+        return f"{str(texts[0])[:24]!r} {_NOT_A_NUMBER}; without {unit!r} it is"
     if _share(pc.match_substring_regex(texts[:HEAD], _NUMBER_LIKE)) > _MOSTLY:
-        return f"{str(texts[0])[:24]!r} is not a number; write those as -1234.5"
+        return f"{str(texts[0])[:24]!r} {_NOT_A_NUMBER}; write those as -1234.5"
     if _share(pc.match_substring_regex(texts[:HEAD], _OBJECT)) > _MOSTLY:
         return f"objects such as {str(texts[0])[:24]!r}; not split"
     if _share(are_bracketed(texts[:HEAD])) > _SEPARATED:
@@ -218,6 +219,12 @@ def odd_entry(texts: pa.Array) -> str:
     if len(marks):
         return f"{len(marks)} are {str(marks[0])!r}, a value like others; only an empty field is missing"
     return ""
+
+
+def look_like_numbers(note: str) -> bool:
+    """Return whether what ``odd_entry`` returned is of texts meant as numbers; codes have letters and digits."""
+    text, found, rest = note.partition(f" {_NOT_A_NUMBER}")
+    return bool(found) and (rest.startswith((":", ";")) or not re.search(r"\d", text))
 
 
 def _within(texts: pa.Array, separators: str) -> str:

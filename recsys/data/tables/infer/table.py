@@ -13,7 +13,7 @@ from recsys.data.labels import check_both_classes
 from recsys.data.lines import DataError, shown_names
 from recsys.data.tables.dataset import label_blocks
 from recsys.data.tables.infer.column import Column, ColumnReport
-from recsys.data.tables.infer.kinds import padded_text
+from recsys.data.tables.infer.kinds import look_like_numbers, padded_text
 from recsys.data.tables.infer.labels import Label, choose_labels
 from recsys.data.tables.infer.shadows import shadow_of
 from recsys.data.tables.infer.specs import date_tables, dense_column, table_spec, with_unique_names
@@ -117,7 +117,11 @@ def infer(
         columns=tuple(column.report(*uses[column.name]) for column in found),
         num_rows=sample.num_rows,
         sample=sample,
-        notices=(*_shadow_notices(shadows), *_padding_notices(by_use["sparse"])),
+        notices=(
+            *_number_notices(found, uses),
+            *_shadow_notices(shadows),
+            *_padding_notices(by_use["sparse"]),
+        ),
         label_texts=tuple(label.text for label in chosen),
     )
 
@@ -139,6 +143,16 @@ def _padding_notices(columns: Sequence[Column]) -> Iterator[str]:
                 f"column {column.name!r}: the {what} around texts such as {padded[:24]!r} are part of the values: "
                 "requests have to send them too, or take them out of the table"
             )
+
+
+def _number_notices(columns: Sequence[Column], uses: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    """Yield a line for each column of texts that look like numbers."""
+    for column in columns:
+        use, reason = uses[column.name]
+        note = column.note(use, reason)
+        if look_like_numbers(note):
+            what = "the column is left out" if use == "ignored" else "the model takes the values as texts"
+            yield f"column {column.name!r}: {note}; {what}: write numbers as 1234.5 to have them learned as such"
 
 
 def _time_of(columns: Sequence[Column]) -> list[Column]:
