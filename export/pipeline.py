@@ -122,6 +122,7 @@ def export_model(
         path=str(path),
         tables=_table_reports(prepared, errors),
         differences=verified.differences,
+        checked=verified.checked,
         ranking_differences=verified.ranking,
         verified_on=verified.ran_on,
         operators=verified.exchanged,

@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleRenderable
 from rich.table import Table
 
-from export.verify.compare import Difference
+from export.verify.compare import Checked, Difference
 from export.verify.linear_dtypes import LinearTrial
 from recsys.cli import size_text, whole_table
 from recsys.kernels.operators import Exchanged
@@ -46,6 +46,8 @@ class ExportReport:
         path: The artifact.
         tables: In the order of their rows.
         differences: For each target and output, the artifact against the float model.
+        checked: For each target and output, the artifact against the float model's layers on the stored rows, with the
+            bound that the verification passed; without integers, which are equal.
         ranking_differences: The ranking form against the plain form of the expanded batch; empty without a context.
         verified_on: The device on which each target was verified.
         operators: By target, which operators loaders exchange for those of recsys_ops here; empty without these.
@@ -62,6 +64,7 @@ class ExportReport:
     path: str
     tables: tuple[TableReport, ...]
     differences: dict[str, dict[str, Difference]]
+    checked: dict[str, dict[str, Checked]]
     ranking_differences: dict[str, dict[str, Difference]]
     verified_on: dict[str, str]
     operators: dict[str, Exchanged]
@@ -114,6 +117,16 @@ def print_report(report: ExportReport, console: Console) -> None:
         whole_table("shards and their ranks", ("table", *targets), placement, left=range(1 + len(targets)))
     )
     console.print(_compared("artifact against the float model", report.differences, report.verified_on))
+    for target, outputs in report.checked.items():
+        for output, checked in outputs.items():
+            console.print(
+                f"verified {output} on {target}: largest difference {checked.max_abs:.3g} from the model on the stored "
+                f"rows (bound {checked.bound:.3g}): passed",
+                soft_wrap=True,
+            )
+    console.print(
+        "verified lookups: stored rows against the float tables, within what their scales imply: passed"
+    )
     if report.ranking_differences:
         title = "ranking form against the plain form"
         console.print(_compared(title, report.ranking_differences, report.verified_on))

@@ -42,6 +42,14 @@ class Difference:
     mean_abs: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """The largest difference between two outputs, and the bound that it was within."""
+
+    max_abs: float
+    bound: float
+
+
 def capture(
     model: nn.Module, modules: Mapping[str, nn.Module], call: Any
 ) -> tuple[Any, dict[str, list[Any]]]:
@@ -145,7 +153,7 @@ def compare(
         if not want.is_floating_point():
             _check_integers(name, got, want, what)
             continue
-        bound = tolerance * max(float(want.abs().max()) if want.numel() else 0.0, 2.0**-10)
+        bound = bound_of(want, tolerance)
         if not worst <= bound:
             at = (
                 int(difference.flatten(1).amax(dim=1).argmax())
@@ -162,6 +170,11 @@ def compare(
                 f"output {name!r}, row {at} of the samples: {worst:g} away from {what}, expected at most {bound:g}"
             )
     return found
+
+
+def bound_of(expected: Tensor, tolerance: float) -> float:
+    """Return how far numbers may be from those that are expected."""
+    return tolerance * max(float(expected.abs().max()) if expected.numel() else 0.0, 2.0**-10)
 
 
 def distance(got: Tensor, want: Tensor) -> Tensor:

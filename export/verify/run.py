@@ -24,7 +24,9 @@ from export.verify.compare import (
     CUDA_ROWS_TOLERANCE,
     END_TO_END_TOLERANCES,
     LINEAR_TOLERANCES,
+    Checked,
     Difference,
+    bound_of,
     capture,
     check_tables,
     compare,
@@ -214,6 +216,8 @@ class Verified:
     Attributes:
         differences: The differences of its outputs to the float model.
         ranking: The differences of the ranking form's outputs to the plain form's; empty without a ranking form.
+        checked: The differences of its outputs to those of the model on the stored rows, with the bounds that they are
+            within; without integers, which are equal.
         ran_on: Where it ran.
         answers: Some rows with what the model makes of them, for loaders.
         exchanged: What became of its operators when it was loaded; nothing for a target whose operators stay.
@@ -222,6 +226,7 @@ class Verified:
 
     differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
     ranking: dict[str, dict[str, Difference]] = field(default_factory=dict)
+    checked: dict[str, dict[str, Checked]] = field(default_factory=dict)
     ran_on: dict[str, str] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
     exchanged: dict[str, operators.Exchanged] = field(default_factory=dict)
@@ -251,7 +256,7 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
         tolerance = _tolerance(prepared, name)
         for is_compiled in _formats(prepared):
             target = _target(prepared, work, name, own_operators=False, is_compiled=is_compiled)
-            outputs = _check_samples(target, reference, samples, tolerance)
+            outputs, verified.checked[name] = _check_samples(target, reference, samples, tolerance)
             for predict in (target.predict, *([_programs(prepared, work, name)] if is_compiled else [])):
                 _check_batch_sizes(
                     prepared, predict, reference, tolerance, _sizes(prepared, is_compiled=is_compiled)
@@ -261,7 +266,7 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
                 if target.exchanged:
                     verified.exchanged[name] = target.exchanged[0]
                 linear = max(tolerance, LINEAR_TOLERANCES[prepared.config.linear_dtype])
-                outputs = _check_samples(target, reference, samples, linear)
+                outputs, verified.checked[name] = _check_samples(target, reference, samples, linear)
             # The float model has no policies for IDs out of range, so it is compared on samples without such.
             if not torch.equal(clean.values, samples.values):
                 outputs = target.predict(clean)
@@ -327,12 +332,17 @@ def _formats(prepared: PreparedModel) -> list[bool]:
 
 def _check_samples(
     target: _Target, reference: Reference, samples: Batch, tolerance: float
-) -> dict[str, Tensor]:
-    """Compare a target on all samples, and return its outputs."""
+) -> tuple[dict[str, Tensor], dict[str, Checked]]:
+    """Compare a target on all samples, and return its outputs, and how far they are from the reference."""
     outputs = target.predict(samples)
-    found = comparable(outputs, reference.scores)
-    compare(found, reference.outputs, tolerance, _EXPECTED)
-    return outputs
+    expected = reference.outputs
+    found = compare(comparable(outputs, reference.scores), expected, tolerance, _EXPECTED)
+    checked = {
+        name: Checked(max_abs=difference.max_abs, bound=bound_of(expected[name], tolerance))
+        for name, difference in found.items()
+        if expected[name].is_floating_point()
+    }
+    return outputs, checked
 
 
 def _sizes(prepared: PreparedModel, *, is_compiled: bool) -> Sequence[int]:

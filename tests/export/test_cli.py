@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -85,6 +86,8 @@ def test_a_checkpoint_alone(checkpoint: Path, capsys: Capture) -> None:
     assert printed.err == ""
     for word in ("t0", "t1", "t2", "INT8", "dB", "score", "max difference", "peak RSS", "clicks.artifact"):
         assert word in printed.out
+    passed = r"verified score on cpu: largest difference \S+ from the model on the stored rows \(bound \S+\): passed\n"
+    assert re.search(passed, printed.out)
 
 
 @pytest.mark.parametrize("options", [[], ["--single-file"]], ids=["directory", "file"])
@@ -118,6 +121,8 @@ def test_json_is_one_object(checkpoint: Path, capsys: Capture) -> None:
         < report["differences"]["cpu"]["score"]["mean_abs"]
         <= report["differences"]["cpu"]["score"]["max_abs"]
     )
+    checked = report["checked"]["cpu"]["score"]
+    assert 0 <= checked["max_abs"] <= checked["bound"] < 1e-3
     assert report["num_samples"] == 256
     assert report["artifact_bytes"] == sum(f.stat().st_size for f in checkpoint.with_name("x").iterdir())
     assert report["peak_rss_bytes"] > 0
