@@ -29,6 +29,8 @@ from recsys.errors import ArtifactError, CheckpointError, ExportError
 from recsys.example_rows import EXAMPLE_ROWS, held_by
 from recsys.files import parse_json
 
+# Packages of ours, whose names files of users may have.
+_OURS = ("export", "recsys", "serve")
 T = TypeVar("T")
 
 
@@ -203,7 +205,7 @@ def _made(factory: str, arguments: Mapping[str, Any]) -> nn.Module:
     try:
         function = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError) as error:
-        raise ExportError(f"model: cannot import {factory!r}: {error}") from None
+        raise ExportError(f"model: cannot import {factory!r}: {error}{_cure(module_name, error)}") from None
     except Exception as error:  # user code can raise anything
         raise ExportError(f"model: cannot import {factory!r}: {type(error).__name__}: {error}") from error
     try:
@@ -214,6 +216,16 @@ def _made(factory: str, arguments: Mapping[str, Any]) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ExportError(f"model: {factory!r} returned {type(model).__name__}, expected a torch.nn.Module")
     return model
+
+
+def _cure(module_name: str, error: Exception) -> str:
+    """Return what to do about a module that cannot be imported, for the causes that are known."""
+    package = module_name.partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "torchrec":
+        return "; without TorchRec, give the same command to python -m recsys.as_torchrec -m export (docs/torchrec.md)"
+    if package in _OURS:
+        return f"; {package!r} is a package of recsys-serving: a file of yours of that name is not found, rename it"
+    return ""
 
 
 def _renamed(state: Mapping[str, T], expected: Collection[str], notes: list[str]) -> dict[str, T]:

@@ -149,6 +149,9 @@ def test_state_dicts_that_do_not_fit(tmp_path: Path, state: Any, message: str) -
         ("broken_module:make", "cannot import 'broken_module:make': SyntaxError"),
         ("raising_module:make", "cannot import 'raising_module:make': ZeroDivisionError"),
         (".relative:make", "cannot import"),
+        ("of_torchrec:make", r"'torchrec'; without TorchRec, .* python -m recsys\.as_torchrec -m export"),
+        ("export:make", r"'export' is a package of recsys-serving: .* rename it"),
+        ("serve.clicks:make", r"'serve' is a package of recsys-serving: .* rename it"),
     ],
 )
 def test_factories_that_cannot_be_used(
@@ -156,6 +159,8 @@ def test_factories_that_cannot_be_used(
 ) -> None:
     (tmp_path / "broken_module.py").write_text("def make(:\n")
     (tmp_path / "raising_module.py").write_text("1 / 0\n")
+    missing = "raise ModuleNotFoundError(\"No module named 'torchrec'\", name='torchrec')\n"
+    (tmp_path / "of_torchrec.py").write_text(missing)
     monkeypatch.syspath_prepend(tmp_path)
     path = save(dlrm().state_dict(), tmp_path / "state.pt")
     with pytest.raises(ExportError, match=message):
