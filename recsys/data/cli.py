@@ -65,6 +65,11 @@ def _inspect(args: argparse.Namespace) -> int:
 
 def _inspect_columns(args: argparse.Namespace) -> int:
     """Infer a schema, and show and write it."""
+    if args.out is not None and args.out.exists() and not args.force:
+        raise ValueError(
+            f"--out: got {str(args.out)!r}, which is there already, expected a new file: --force replaces it, --out "
+            "names another one"
+        )
     with announced("recsys-data", f"looking at {args.data.name}"):
         inferred = infer(args.data, tuple(args.label), args.hash_rows, tuple(args.ignore))
     uses = row_uses(inferred.sample, inferred.schema.tables)
@@ -195,6 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument(
         "--out", type=Path, metavar="FILE", help="write the schema, to be edited and given to recsys-train"
     )
+    inspect.add_argument("--force", action="store_true", help="replace the schema that is there")
     inspect.add_argument(
         "--schema",
         type=Path,

@@ -63,6 +63,19 @@ def test_inspect_counts_the_rows_that_ids_read(tmp_path: Path, capsys: pytest.Ca
     assert len(found["warnings"]) == 1
 
 
+def test_a_schema_is_replaced_on_request_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, schema = write_clicks(tmp_path / "clicks.csv", num_rows=50), tmp_path / "schema.toml"
+    schema.write_text("edited")
+    argv = ["inspect", str(path), "--out", str(schema)]
+    assert main(argv) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"--out: got {str(schema)!r}, which is there already, expected a new file: --force" in printed.err
+    assert schema.read_text() == "edited"
+    assert main([*argv, "--force"]) == 0
+    assert read_schema(schema) == infer(path).schema
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
