@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     made = Parser(
         prog="recsys-train",
+        usage="%(prog)s --data PATH (--out FILE | --checkpoint-dir DIR | both) [options]",
         description="Train a model on a table of examples and save a checkpoint that recsys-export takes.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -86,7 +87,12 @@ def parser() -> argparse.ArgumentParser:
     )
     data.add_argument("--prefetch", type=count, metavar="N", help="batches to read ahead (default 4)")
     out = made.add_argument_group("result")
-    out.add_argument("--out", type=Path, metavar="FILE", help="write the whole model to one file")
+    out.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write the whole model to one file; this, --checkpoint-dir or both are required",
+    )
     out.add_argument(
         "--checkpoint-dir", type=Path, metavar="DIR", help="write checkpoints, each rank its part"
     )

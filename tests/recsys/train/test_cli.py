@@ -82,6 +82,13 @@ def test_json_is_one_object_that_agrees_with_the_checkpoint(
     assert result["reference"]["name"] == "planted"
 
 
+def test_the_usage_says_what_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    usage, *_ = capsys.readouterr().out.splitlines()
+    assert usage == "usage: recsys-train --data PATH (--out FILE | --checkpoint-dir DIR | both) [options]"
+
+
 def test_the_columns_of_a_table_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "clicks.csv"
     data.write_text("click,price,shop\n" + "".join(f"{i % 2},{i}.5,s{i % 7}\n" for i in range(60)))
