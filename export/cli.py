@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         out = arguments.out or _default_out(
             checkpoint, ".artifact.pt" if arguments.single_file else ".artifact"
         )
-        config = _config(arguments, checkpoint)
+        config = _config(arguments, arguments.name or _name_of(arguments.out) or _stem(checkpoint))
         source = _source_of(arguments, [checkpoint, *arguments.checkpoint[1:]], out)
     except (ExportError, PlanError) as error:
         print(f"recsys-export: {error}", file=sys.stderr)
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
+def _config(arguments: argparse.Namespace, name: str) -> ExportConfig:
     defaults = [text for text in arguments.id_policy if "=" not in text]
     policies = [_assignment(text, "--id-policy") for text in arguments.id_policy if "=" in text]
     plans = [_plan_option(text) for text in arguments.plan]
@@ -86,7 +86,7 @@ def _config(arguments: argparse.Namespace, checkpoint: Path) -> ExportConfig:
     if doubled:
         raise ExportError(f"--plan: got more than one for {', '.join(doubled)}, expected one")
     return ExportConfig(
-        name=arguments.name or _stem(checkpoint),
+        name=name,
         data_type=ROW_TYPES[arguments.dtype],
         table_data_types={
             name: _one_of(value, ROW_TYPES, "--table-dtype")
@@ -194,6 +194,13 @@ def _stem(checkpoint: Path) -> str:
     if checkpoint.is_dir():
         return checkpoint.name or "model"
     return checkpoint.name.removesuffix(".pt").removesuffix(".pth") or "model"
+
+
+def _name_of(out: Path | None) -> str:
+    """Return the name of an artifact without its suffix; empty where the path has none, as a version's folder."""
+    name = "" if out is None else out.name
+    found = re.fullmatch(r"(.+)\.artifact(\.pt)?", name)
+    return found[1] if found else ""
 
 
 def _named(checkpoint: Path) -> Path:

@@ -54,7 +54,10 @@ def make_parser() -> argparse.ArgumentParser:
         "or the files of all ranks",
     )
     add("--out", type=Path, help="the artifact (default: the checkpoint's name with .artifact)")
-    add("--name", help="the model's name on the wire (default: the checkpoint's)")
+    add(
+        "--name",
+        help="the model's name on the wire (default: NAME of --out NAME.artifact, else the checkpoint's)",
+    )
     add("--force", action="store_true", help="replace an artifact that is there")
     add("--single-file", action="store_true", help="one TorchScript file for torch::jit::load")
     add("--json", action="store_true", help="print the report as JSON")

@@ -120,6 +120,7 @@ def export_model(
         artifact_bytes = destination.commit()
     return ExportReport(
         path=str(path),
+        name=config.name,
         tables=_table_reports(prepared, errors),
         differences=verified.differences,
         checked=verified.checked,

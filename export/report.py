@@ -44,6 +44,7 @@ class ExportReport:
 
     Attributes:
         path: The artifact.
+        name: The model's name on the wire.
         tables: In the order of their rows.
         differences: For each target and output, the artifact against the float model.
         checked: For each target and output, the artifact against the float model's layers on the stored rows, with the
@@ -62,6 +63,7 @@ class ExportReport:
     """
 
     path: str
+    name: str
     tables: tuple[TableReport, ...]
     differences: dict[str, dict[str, Difference]]
     checked: dict[str, dict[str, Checked]]
@@ -152,6 +154,7 @@ def print_report(report: ExportReport, console: Console) -> None:
         f"verified on {report.samples}; {report.seconds:.1f} s, peak RSS "
         f"{size_text(report.peak_rss_bytes)}; wrote {size_text(report.artifact_bytes)}"
     )
+    console.print(f"model {report.name!r}, as requests and servers name it", soft_wrap=True)
     console.print(report.path, style="bold", soft_wrap=True)
 
 

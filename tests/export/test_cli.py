@@ -90,6 +90,24 @@ def test_a_checkpoint_alone(checkpoint: Path, capsys: Capture) -> None:
     assert re.search(passed, printed.out)
 
 
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["--out", "dlrm.artifact"], "dlrm"),
+        (["--out", "dlrm.artifact.pt", "--single-file"], "dlrm"),
+        (["--out", "dlrm.artifact", "--name", "other"], "other"),
+        (["--out", "7"], "bare"),
+        ([], "bare"),
+    ],
+)
+def test_the_report_says_the_name(
+    state: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, options: list[str], name: str
+) -> None:
+    monkeypatch.chdir(state.parent)
+    assert run(state, *BARE, *options) == 0
+    assert f"model {name!r}, as requests and servers name it\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("options", [[], ["--single-file"]], ids=["directory", "file"])
 def test_an_artifact_is_none_to_be_exported(checkpoint: Path, capsys: Capture, options: list[str]) -> None:
     artifact = checkpoint.with_name("artifact")
