@@ -265,7 +265,7 @@ class NativeEngine:
         plan = table.plan
         spec = {
             "model": table.model,
-            "serving": plan.serving,
+            "serving": plan.serving or table.pinned,
             "canary": plan.canary,
             "canary_share": plan.canary_share,
             "key_feature": plan.key_feature,

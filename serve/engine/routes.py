@@ -89,6 +89,7 @@ class RouteTable:
         plan: chooses the version for requests that name none.
         servables: the versions that are ready.
         loading: versions that will be ready soon.
+        pinned: the only version that may answer by default, ready or not; empty for the newest.
         is_unloaded: whether an operator has unloaded the model.
     """
 
@@ -96,6 +97,7 @@ class RouteTable:
     plan: Plan = field(default_factory=Plan)
     servables: Mapping[str, Servable] = field(default_factory=dict)
     loading: frozenset[str] = frozenset()
+    pinned: str = ""
     is_unloaded: bool = False
 
     def route(
@@ -133,6 +135,13 @@ class RouteTable:
         if self.is_unloaded:
             return ModelNotFoundError(
                 f"model: got {self.model!r}, which was unloaded, expected one that is loaded"
+            )
+        if self.pinned in self.loading:
+            return self._lacking(self.pinned)
+        if self.pinned:
+            return NotReadyError(
+                f"model {self.model!r} is pinned to version {self.pinned!r}, which is not loaded; load it, or route "
+                "the model to another version"
             )
         return NotReadyError(f"model {self.model!r} has no version that is ready; try again later")
 

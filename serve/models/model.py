@@ -395,6 +395,7 @@ class ManagedModel:
                 model=self.name,
                 plan=chosen,
                 servables=servables,
+                pinned="" if self._routing.serve == LATEST else self._routing.serve,
                 is_unloaded=self._is_unloaded,
             )
         )

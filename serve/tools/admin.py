@@ -127,7 +127,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         with channel:
-            answer = _call(args, channel, token)
+            answer = _call(_COMMANDS[args.command], args, channel, token)
+            status = None if args.command != "load" or args.json else _status(args, channel, token)
     except grpc.RpcError as error:
         failed = predict_error(error, uses_tls=tls_of(args) is not None)
         message = _NO_ADMIN_PORT if failed.code is grpc.StatusCode.UNIMPLEMENTED else failed.message
@@ -138,14 +139,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     if args.json:
         print(json.dumps(_to_json(answer)))
-    else:
-        _COMMANDS[args.command].show(answer, Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH))
+        return 0
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    if status is not None:
+        _show_routing(status, console)
+    _COMMANDS[args.command].show(answer, console)
     return 0
 
 
-def _call(args: argparse.Namespace, channel: grpc.Channel, token: str) -> Message:
+def _call(command: _Command, args: argparse.Namespace, channel: grpc.Channel, token: str) -> Message:
     """Make the call of a command."""
-    command = _COMMANDS[args.command]
     method = channel.unary_unary(
         f"/{_SERVICE}/{command.method}",
         request_serializer=lambda request: request.SerializeToString(),
@@ -154,6 +157,12 @@ def _call(args: argparse.Namespace, channel: grpc.Channel, token: str) -> Messag
     metadata = (("authorization", f"Bearer {token}"),)
     answer: Message = method(command.request(args), timeout=args.timeout_s, metadata=metadata)
     return answer
+
+
+def _status(args: argparse.Namespace, channel: grpc.Channel, token: str) -> wire.ModelStatus | None:
+    """Return the status of the model that the command names; None if it is gone."""
+    listed: Any = _call(_COMMANDS["list"], args, channel, token)
+    return next((status for status in listed.models if status.model == args.model), None)
 
 
 def _set_routing(args: argparse.Namespace) -> Message:
@@ -224,6 +233,11 @@ def _show_models(answer: wire.ListModelsResponse, console: Console) -> None:
 
 
 def _show_model(status: wire.ModelStatus, console: Console) -> None:
+    _show_routing(status, console)
+    _show_versions(status.versions, console)
+
+
+def _show_routing(status: wire.ModelStatus, console: Console) -> None:
     routing = status.routing
     parts = [f"serve {routing.serve}"]
     for name in ("canary", "shadow"):
@@ -233,7 +247,9 @@ def _show_model(status: wire.ModelStatus, console: Console) -> None:
         parts.insert(2, f"by {routing.canary_key}")
     title = f"{status.model}: {', '.join(parts)}; answers: {status.serving or 'none'}"
     console.print(Text(title), soft_wrap=True)
-    _show_versions(status.versions, console)
+    if routing.serve not in ("latest", status.serving):
+        cure = f"load it, or run {_PROG} route {status.model} --serve latest"
+        console.print(Text(f"version {routing.serve} is pinned and not loaded: {cure}"), soft_wrap=True)
 
 
 def _show_version(version: wire.ModelVersion, console: Console) -> None:

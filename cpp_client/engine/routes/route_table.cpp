@@ -105,6 +105,13 @@ void RouteTable::RefuseModel() const {
     throw Error(ErrorKind::kModelNotFound, "model: got " + Repr(spec_.model) +
                                                ", which was unloaded, expected one that is loaded");
   }
+  if (spec_.loading.count(spec_.serving) > 0) RefuseVersion(spec_.serving);
+  if (!spec_.serving.empty()) {
+    throw Error(ErrorKind::kNotReady, "model " + Repr(spec_.model) + " is pinned to version " +
+                                          Repr(spec_.serving) +
+                                          ", which is not loaded; load it, or route the model to "
+                                          "another version");
+  }
   throw Error(ErrorKind::kNotReady,
               "model " + Repr(spec_.model) + " has no version that is ready; try again later");
 }

@@ -151,7 +151,7 @@ struct EngineSettings {
 /// How the requests of one model are routed, as the engine's owner decides.
 struct RouteSpec {
   std::string model;
-  /// Answers requests that name no version; empty if it is not ready.
+  /// Answers requests that name no version, once it is loaded; empty for none.
   std::string serving;
   /// Answers a share of them; empty for none. Shares are 0 to 1.
   std::string canary;

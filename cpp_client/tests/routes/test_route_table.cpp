@@ -175,6 +175,15 @@ TEST_F(RouteTest, WhatCannotBeAnsweredIsRefusedWithTheReason) {
             "that serves");
   EXPECT_EQ(Refusal({"other", "", false, 0}, ErrorKind::kModelNotFound),
             "model: got 'other', expected 'sum' (or nothing: there is only one)");
+  spec.serving = "4";
+  Publish(spec);
+  EXPECT_EQ(Refusal({"sum", "", false, 0}, ErrorKind::kNotReady),
+            "version '4' of model 'sum' is being loaded; try again later");
+  spec.loading = {};
+  Publish(spec);
+  EXPECT_EQ(Refusal({"sum", "", false, 0}, ErrorKind::kNotReady),
+            "model 'sum' is pinned to version '4', which is not loaded; load it, or route the "
+            "model to another version");
   spec.is_unloaded = true;
   Publish(spec);
   EXPECT_EQ(Refusal({"", "", false, 0}, ErrorKind::kModelNotFound),

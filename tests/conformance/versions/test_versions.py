@@ -122,6 +122,12 @@ def test_a_pinned_version_answers_until_it_is_unpinned(two: Path, small: Exporte
     with serving(two, tmp_path) as server:
         route(server, serve="1")
         assert ask(server, small).version == "1"
+        server.admin().UnloadModel(admin_pb2.UnloadModelRequest(model="m"))
+        load(server, "2")
+        assert status_of(lambda: ask(server, small)) == (
+            grpc.StatusCode.UNAVAILABLE,
+            "model 'm' is pinned to version '1', which is not loaded; load it, or route the model to another version",
+        )
         assert route(server, serve="latest").serving == "2"
         assert ask(server, small).version == "2"
 

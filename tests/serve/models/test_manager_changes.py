@@ -134,6 +134,13 @@ def test_unloading_a_model_takes_it_out_until_it_is_loaded_again(
             await world.manager.load("small")
             await asserts_answer(world, "2", artifacts["2"])
             assert num_ok(world, "2") == 1
+            await world.manager.set_routing("small", Routing(serve="1"))
+            await world.manager.unload("small")
+            await world.manager.load("small")
+            with pytest.raises(
+                NotReadyError, match="'small' is pinned to version '1', which is not loaded; load"
+            ):
+                await world.predict(SAMPLE)
 
     run(scenario())
 

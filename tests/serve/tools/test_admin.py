@@ -115,6 +115,31 @@ def test_people_get_tables(artifact_path: Path, tmp_path: Path, capsys: pytest.C
     _with_server(scenario, tmp_path, artifact_path, capsys)
 
 
+def test_a_pinned_version_that_is_not_loaded_is_named_with_the_cure(
+    artifact_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lacks = (
+        "small: serve 1; answers: none\nversion 1 is pinned and not loaded: load it, or run recsys-admin ADDRESS "
+        "route small --serve latest\n"
+    )
+
+    def scenario(run: _Run) -> None:
+        out = run(["load", "small", "--version", "1"])[1]
+        assert out.startswith("small: serve latest; answers: 2\n")
+        assert "2" not in [line.split()[0] for line in out.splitlines()[1:] if line.strip()]
+        run(["route", "small", "--serve", "1"])
+        assert run(["rollback", "small"])[1].splitlines()[0] == "small: serve 2; answers: 2"
+        run(["route", "small", "--serve", "1"])
+        run(["unload", "small"])
+        for command in (["load", "small"], ["list"]):
+            code, out, err = run(command)
+            assert (code, err) == (0, "")
+            assert out.startswith(lacks)
+        assert run(["load", "small", "--version", "1"])[1].splitlines()[0] == "small: serve 1; answers: 1"
+
+    _with_server(scenario, tmp_path, artifact_path, capsys)
+
+
 def test_the_list_shows_how_far_a_version_follows_its_deltas(
     artifact_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
