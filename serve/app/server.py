@@ -51,6 +51,7 @@ class Server:
         self._repository = repository
         self._config = config
         self._make_engine = make_engine
+        self._metrics_server: MetricsServer | None = None
         self._changed = asyncio.Event()
         # Everything that was started; it is stopped in reverse order.
         self._started = contextlib.AsyncExitStack()
@@ -133,6 +134,8 @@ class Server:
         """
         timeout_s = self._config.drain_timeout_s
         self.engine.drain()
+        if self._metrics_server is not None:
+            self._metrics_server.is_serving = False
         in_time = await self.engine.wait_until_idle(timeout_s)
         closed = await self.manager.close(timeout_s if in_time else _GRACE_S)
         await self.engine.close()
@@ -146,7 +149,7 @@ class Server:
         except OSError as error:
             raise OSError(f"cannot serve metrics on port {port}: {error.strerror}") from error
         self._started.push_async_callback(asyncio.to_thread, server.close)
-        self.metrics_port = server.port
+        self.metrics_port, self._metrics_server = server.port, server
 
     async def _start_rest(self) -> None:
         from serve.rest.server import RestServer  # aiohttp is an optional dependency
@@ -180,3 +183,5 @@ class Server:
             )
         for service in ("", PREDICTION_SERVICE):
             self.engine.set_health(service, self.manager.is_ready())
+        if self._metrics_server is not None:
+            self._metrics_server.is_serving = self.manager.is_ready()

@@ -18,6 +18,10 @@ from serve.net.sockets import BoundedListener, listening
 _MAX_CONNECTIONS = 64
 _MAX_REQUEST_BYTES = 16 << 10
 _CONNECTION_TIMEOUT_S = 10.0
+# As health over gRPC says it.
+_SERVING = ("200 OK", b"SERVING\n")
+_NOT_SERVING = ("503 Service Unavailable", b"NOT_SERVING\n")
+_PATHS = b"the metrics are at /metrics, the server's health at /healthz\n"
 _NOT_GRPC = b"this port has the metrics, at /metrics, in HTTP/1.1; gRPC is answered on the server's port\n"
 
 
@@ -27,7 +31,10 @@ class _HasRegistry(Protocol):
 
 
 class MetricsServer:
-    """Serves a registry over HTTP at ``/metrics``, in a thread of its own.
+    """Serves a registry over HTTP at ``/metrics``, and health at ``/healthz``, in a thread of its own.
+
+    Attributes:
+        is_serving: whether ``/healthz`` answers 200 and not 503; any thread may set it.
 
     Args:
         metrics: the metrics to serve.
@@ -43,6 +50,7 @@ class MetricsServer:
         self, metrics: _HasRegistry, host: str, port: int, *, timeout_s: float = _CONNECTION_TIMEOUT_S
     ) -> None:
         self._registry = metrics.registry
+        self.is_serving = False
         self._timeout_s = timeout_s
         # In order of arrival.
         self._open: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
@@ -106,12 +114,16 @@ class MetricsServer:
         path = target.partition(" ")[0].partition("?")[0]
         if method not in ("GET", "HEAD"):
             return _response("405 Method Not Allowed", b"use GET\n", ("Allow: GET, HEAD",))
-        if path != "/metrics":
-            return _response("404 Not Found", b"the metrics are at /metrics\n")
-        headers = {name.strip().lower(): value.strip() for name, _, value in map(_split, lines[1:])}
-        encode, content_type = choose_encoder(headers.get("accept", ""))
-        body = encode(self._registry)
-        answer = _response("200 OK", body, content_type=content_type)
+        if path == "/metrics":
+            headers = {name.strip().lower(): value.strip() for name, _, value in map(_split, lines[1:])}
+            encode, content_type = choose_encoder(headers.get("accept", ""))
+            body = encode(self._registry)
+            answer = _response("200 OK", body, content_type=content_type)
+        elif path == "/healthz":
+            status, body = _SERVING if self.is_serving else _NOT_SERVING
+            answer = _response(status, body)
+        else:
+            return _response("404 Not Found", _PATHS)
         return answer if method == "GET" else answer[: -len(body)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from serve.app.server import Server
 from serve.client import GET_MODEL_METADATA, PREDICT, AsyncClient, Client
 from serve.client.errors import (
     DeadlineError,
@@ -253,6 +255,17 @@ def test_a_request_before_the_model_is_ready_is_unavailable(model: ServedModel, 
         assert_answers(predict(client, sample_of(3)), answer(model, sample_of(3)))
 
 
+def _health(server: Server) -> tuple[int, bytes]:
+    """Ask the metrics port."""
+    try:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{server.metrics_port}/healthz", timeout=30
+        ) as answered:
+            return answered.status, answered.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
 def test_drain_answers_what_was_accepted_refuses_what_is_new_and_ends_watches(
     model: ServedModel, gated: GatedModel
 ) -> None:
@@ -260,6 +273,7 @@ def test_drain_answers_what_was_accepted_refuses_what_is_new_and_ends_watches(
         server = server_of(gated, ServerConfig(port=0, metrics_port=0, drain_timeout_s=60))
         await server.start()
         await server.wait_until_ready()
+        assert await asyncio.to_thread(_health, server) == (200, b"SERVING\n")
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
             assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
@@ -270,6 +284,7 @@ def test_drain_answers_what_was_accepted_refuses_what_is_new_and_ends_watches(
                 await channel.unary_unary(GET_MODEL_METADATA)(b"")
             stopping = asyncio.ensure_future(server.stop())
             assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            assert await asyncio.to_thread(_health, server) == (503, b"NOT_SERVING\n")
             async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as late:
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await late.unary_unary(PREDICT)(sample_of(1).request().SerializeToString())

@@ -82,6 +82,17 @@ def test_metrics_are_shown(server: MetricsServer) -> None:
     assert {family.name for family in plain_text(body.decode())} >= {"recsys_requests"}
 
 
+def test_health_is_what_the_server_has_set(server: MetricsServer) -> None:
+    response, body = ask(server, "/healthz")
+    assert (response.status, body) == (503, b"NOT_SERVING\n")
+    server.is_serving = True
+    response, body = ask(server, "/healthz?verbose")
+    assert (response.status, body) == (200, b"SERVING\n")
+    response, body = ask(server, "/healthz", "HEAD")
+    assert (response.status, body, response.getheader("Content-Length")) == (200, b"", "8")
+    assert b"/healthz" in ask(server, "/health")[1]
+
+
 def test_openmetrics_is_given_to_who_asks(server: MetricsServer) -> None:
     response, body = ask(server, Accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert response.getheader("Content-Type", "").startswith("application/openmetrics-text")
