@@ -228,7 +228,8 @@ def _serve(
     freeze_imports()
     if settings.server.admin is not None and settings.server.admin.routing_file is None:
         _log.warning(
-            "routing that operators set does not survive a restart: admin.routing_file names no file"
+            "routing that operators set does not survive a restart: admin.routing_file names no file; "
+            "pass --admin-routing-file FILE"
         )
     limits = settings.server.connections
     ports = num_ports(settings.server)
