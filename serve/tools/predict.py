@@ -115,22 +115,24 @@ def read_request(source: str) -> JsonRequest:
     except OSError as error:
         raise ValueError(f"{source}: {error.strerror}") from None
     request = parse_json(content, source, ValueError)
-    _check_parts(source, "", request, _PARTS | {"context"})
+    _check_parts(source, "", request, "context")
     if "context" in request:
-        _check_parts(source, "context.", request["context"], _PARTS | {"num_rows"})
+        _check_parts(source, "context.", request["context"], "num_rows")
     checked: JsonRequest = request
     return checked
 
 
-_PARTS = {"dense", "sparse", "weights"}
+_PARTS = ("dense", "sparse", "weights")
 
 
-def _check_parts(source: str, at: str, request: object, known: set[str]) -> None:
-    if not isinstance(request, dict) or not set(request) <= known:
-        raise ValueError(
-            f'{source}: {at or "got no request, or other parts:"} expected an object with "dense", "sparse" and, '
-            'where used, "weights"' + (' and "context"' if "context" in known else "")
-        )
+def _check_parts(source: str, at: str, request: object, other: str) -> None:
+    where = f'{source}: "{at[:-1]}"' if at else source
+    expected = f'expected an object with "dense", "sparse" and, where used, "weights" and "{other}"'
+    if not isinstance(request, dict):
+        raise ValueError(f"{where}: got no object, {expected}")
+    unknown = next((name for name in request if name not in (*_PARTS, other)), None)
+    if unknown is not None:
+        raise ValueError(f"{where}: got an unknown entry {unknown[:64]!r}, {expected}")
     for part, inputs in request.items():
         if part == "num_rows":
             if type(inputs) is not int:

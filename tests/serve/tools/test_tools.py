@@ -104,8 +104,17 @@ def test_predict_shortens_long_lists_on_a_terminal_only(
     [
         pytest.param("{", "not readable as JSON", id="no-json"),
         pytest.param("[" * 100_000, "not readable as JSON", id="nested"),
-        pytest.param("[]", 'expected an object with "dense"', id="no-object"),
-        pytest.param('{"other": {}}', 'expected an object with "dense"', id="unknown-part"),
+        pytest.param("[]", 'got no object, expected an object with "dense"', id="no-object"),
+        pytest.param(
+            '{"dense": {}, "User ID": 1}',
+            "request.json: got an unknown entry 'User ID', expected an object with \"dense\"",
+            id="unknown-part",
+        ),
+        pytest.param(
+            '{"context": {"num_row": 1}}',
+            "request.json: \"context\": got an unknown entry 'num_row', expected",
+            id="unknown-part-of-context",
+        ),
         pytest.param('{"dense": []}', '"dense": expected an object with one entry per input', id="no-inputs"),
         pytest.param(
             '{"sparse": {"user": [[1.5]]}}', "sparse['user']: expected whole numbers", id="float-ids"
