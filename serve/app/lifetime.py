@@ -87,11 +87,27 @@ async def _reload(
             await asyncio.wait_for(asked.get(), every_s or None)
             is_asked = True
         try:
+            before = _seen(server)
             if is_asked and read_config is not None:
                 await _reroute(server, read_config)
             await server.reload()
+            if is_asked and _seen(server) == before:
+                _log.info("SIGHUP: nothing new: routings, models and versions are as before")
         except Exception:
             _log.exception("the repository could not be looked through; what is served stays")
+
+
+def _seen(server: Server) -> list[object]:
+    """Return what a scan may change."""
+    return [
+        (
+            status.model,
+            status.routing,
+            status.serving,
+            [(each.version, each.state) for each in status.versions],
+        )
+        for status in server.manager.statuses()
+    ]
 
 
 async def _reroute(server: Server, read_config: Callable[[], ServerConfig]) -> None:

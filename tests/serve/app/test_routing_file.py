@@ -132,8 +132,9 @@ def test_routing_survives_a_restart_until_the_settings_change(folder: Folder) ->
 def test_sighup_reads_the_routing_again(folder: Folder) -> None:
     with folder.running() as server:
         folder.write(PIN_2)
-        server.reload("as in the settings")
+        assert "nothing new" not in server.reload("as in the settings")
         assert server.serving() == "2"
+        assert "INFO serve: SIGHUP: nothing new" in server.reload("nothing new")
         server.admin("route", "ranker", "--serve", "1")
         log = server.reload("as operators set it")
         assert "routing: serve 1, as operators set it, not serve 2 as in the settings" in log
