@@ -112,9 +112,8 @@ class _Reader:
             given_rows = self._rows(given["dense"], name, f"{prefix}dense")
             if dict in set(map(type, given_rows)):
                 given_rows = _by_column(field, given_rows, self._dense[name])
-            numbers, shape = flat(field, given_rows)
-            dense.append(wire.DenseInput(name=name, values=pack(field, numbers, DTYPES[FLOAT])))
-            rows[field] = shape[0]
+            rows[field] = len(given_rows)
+            dense.append(wire.DenseInput(name=name, values=_numbers(field, given_rows, self._dense[name])))
         for name in given["sparse"]:
             field = f"{prefix}sparse[{name!r}]"
             lists = _lists(self._rows(given["sparse"], name, f"{prefix}sparse"))
@@ -141,6 +140,8 @@ class _Reader:
         self._limits.check_request(0, self._num_ids)
         raw = wire.SparseInput(name=name, lengths=lengths.tobytes())
         ids = list(chain.from_iterable(lists))
+        if type(None) in set(map(type, ids)):
+            raise RequestError(f"{field}: got null, expected IDs or texts; send [] for no value")
         if ids and type(ids[0]) is str:
             raw.strings.extend(utf8(field, ids))
         else:
@@ -152,6 +153,21 @@ def _check_names(at: str, given: dict[str, Any], known: Sequence[str]) -> None:
     unknown = next((name for name in given if name not in known), None)
     if unknown is not None:
         raise RequestError(f"{at}: got an unknown input {unknown[:64]!r}, expected {listed(known)}")
+
+
+def _numbers(field: str, rows: list[Any], dense: DenseInput) -> bytes:
+    """Return a dense input's numbers as bytes."""
+    numbers, shape = flat(field, rows)
+    if numbers and len(shape) == 1 and dense.width > 1:
+        raise RequestError(
+            f"{field}: got one list of {len(numbers)} numbers, expected one of {dense.width} for each row: [[…], …]"
+        )
+    try:
+        return pack(field, numbers, DTYPES[FLOAT])
+    except RequestError as error:
+        if dense.missing and str in set(map(type, numbers)):
+            raise RequestError(f"{error}; send null for a missing number") from None
+        raise
 
 
 def _by_column(field: str, rows: list[Any], dense: DenseInput) -> list[list[Any]]:

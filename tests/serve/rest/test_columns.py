@@ -80,7 +80,16 @@ def test_true_is_one_and_false_is_zero() -> None:
             _UNNAMED, _ROWS, r"expected lists of 3 numbers: the model does not name its columns", id="unnamed"
         ),
         pytest.param(
-            _MISSING, [{"age": "2"}], r"dense\['d'\]: got a text, expected numbers alone", id="text"
+            _MISSING,
+            [{"age": "-"}],
+            r"dense\['d'\]: got a text, expected numbers alone; send null for a missing number",
+            id="text",
+        ),
+        pytest.param(
+            _NAMED,
+            [{"price": 1, "age": "2", "rate": 1}],
+            r"dense\['d'\]: got a text, expected numbers alone$",
+            id="text-where-none-may-be-missing",
         ),
     ],
 )

@@ -141,6 +141,10 @@ WRONG_PLAIN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "unknown": (lambda b: b["sparse"].update(other=[[1], [2]]), "sparse: got an unknown input 'other'"),
     "wrong-width": (lambda b: b["dense"].update(context=[[1, 2], [3, 4]]), "dense['context'].values: got 16 bytes"),
     "ragged": (lambda b: b["dense"].update(context=[[1, 2, 3], [4]]), "dense['context']: got lists of unequal"),
+    "one-flat-row": (
+        lambda b: b["dense"].update(context=[1, 2, 3]),
+        "dense['context']: got one list of 3 numbers, expected one of 3 for each row: [[…], …]",
+    ),
     "rows": (lambda b: b["dense"].update(price=[1, 2, 3]), "dense['price']: got 3 rows, expected 2"),
     "text": (
         lambda b: b["sparse"].update(user=["a", "b"]),
@@ -153,6 +157,14 @@ WRONG_PLAIN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "text-and-number": (
         lambda b: b["sparse"].update(user=[["2"], [1]]),
         "sparse['user']: got a whole number, expected texts alone",
+    ),
+    "null": (
+        lambda b: b["sparse"].update(user=[None, 1]),
+        "sparse['user']: got null, expected IDs or texts; send [] for no value",
+    ),
+    "null-after-text": (
+        lambda b: b["sparse"].update(user=[["1", None], []]),
+        "sparse['user']: got null, expected IDs or texts; send [] for no value",
     ),
     "surrogate": (
         lambda b: b["sparse"].update(user=["\ud800", "1"]),
