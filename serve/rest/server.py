@@ -55,6 +55,10 @@ _log = logging.getLogger("serve")
 _MS_PER_S = 1e3
 _TIMEOUT = "timeout_ms"
 _LIVE = "/v2/health/live"
+_ADDRESSES = (
+    "expected POST /v1/models/MODEL:predict or /v2/models/MODEL/infer, GET /v2/models/MODEL, "
+    "POST /v2/repository/index (the models) or GET /v2/health/ready"
+)
 # Idle time of connections; aiohttp's default is an hour.
 _KEEPALIVE_S = 75.0
 # Timeout for receiving a body.
@@ -205,7 +209,8 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
         return _error(413, str(error))
     except web.HTTPException as error:
         allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-        return _error(error.status, f"{request.method} {request.path[:128]}: {error.reason}", allow)
+        hint = f"; {_ADDRESSES}" if isinstance(error, web.HTTPNotFound) else ""
+        return _error(error.status, f"{request.method} {request.path[:128]}: {error.reason}{hint}", allow)
     except Exception as error:
         code, text = status_of(error)
         if type(error) not in STATUS_CODES:

@@ -167,6 +167,7 @@ def test_statistics_are_numbers(rest: LiveServer) -> None:
     ("method", "path", "status"),
     [
         ("GET", "/v3", 404),
+        ("GET", "/v1/models", 404),
         ("GET", "/v2/models/other", 404),
         ("GET", "/v2/models/other/ready", 404),
         ("GET", "/v2/models/small/versions/8/ready", 404),
@@ -183,7 +184,11 @@ def test_statistics_are_numbers(rest: LiveServer) -> None:
 def test_other_addresses_get_errors_in_json(rest: LiveServer, method: str, path: str, status: int) -> None:
     reply = ask(rest, method, path, {} if method == "POST" else None)
     assert reply.status == status
-    assert reply.json()["error"]
+    error = reply.json()["error"]
+    assert error
+    assert ("/v2/repository/index" in error) == (
+        path in ("/v3", "/v1/models", "/v2/repository/models/small/load")
+    )
     assert "access-control-allow-origin" not in reply.headers
     if status == 405:
         assert reply.headers["allow"]
