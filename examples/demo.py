@@ -76,10 +76,11 @@ def server(console: Console, artifact: Path) -> Iterator[str]:
     with subprocess.Popen([BIN / command[0], *command[1:]], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            ready = json.loads(process.stdout.readline() or "{}")
+            line = process.stdout.readline()
+            ready = json.loads(line or "{}")
             if ready.get("event") != "ready":
                 raise SystemExit("the server did not start")
-            console.print(ready)
+            console.print(line.strip(), markup=False, soft_wrap=True)
             yield f"{ready['host']}:{ready['port']}"
         finally:
             process.send_signal(signal.SIGTERM)

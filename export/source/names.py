@@ -121,7 +121,8 @@ def _rules(names: Mapping[str, str], prefix: str, beside: Sequence[str]) -> list
     if prefix:
         rules.append(f"names behind {prefix!r}")
     if beside:
-        rules.append(f"{len(beside)} other tensors are left out: {some(sorted(beside), 3)}")
+        noun = "tensor" if len(beside) == 1 else "tensors"
+        rules.append(f"without {len(beside)} other {noun}: {some(sorted(beside), 3)}")
     return rules
 
 

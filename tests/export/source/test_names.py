@@ -78,7 +78,7 @@ def lightning(state: State) -> dict[str, Any]:
             [
                 "the state dict under 'state_dict'",
                 "names behind 'model.'",
-                "2 other tensors are left out: loss.pos_weight, val_auc.preds",
+                "without 2 other tensors: loss.pos_weight, val_auc.preds",
             ],
         ),
         (
@@ -103,13 +103,13 @@ def lightning(state: State) -> dict[str, Any]:
                 **{f"model.{k}": v for k, v in state.items()},
                 **{f"model_ema.{k}": v * 2 for k, v in state.items()},
             },
-            ["names behind 'model.'", f"{len(dlrm().state_dict())} other tensors are left out: "],
+            ["names behind 'model.'", f"without {len(dlrm().state_dict())} other tensors: "],
         ),
         (
             lambda state: {"n_averaged": torch.tensor(3), **{f"module.{k}": v for k, v in state.items()}},
             [
                 "names without 'module' (DistributedDataParallel)",
-                "1 other tensors are left out: n_averaged",
+                "without 1 other tensor: n_averaged",
             ],
         ),
     ],
