@@ -41,11 +41,14 @@ help:
 # torch first and alone: a bare resolve could take a newer build with gigabytes of CUDA packages.
 $(VENV)/.base: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing $(TORCH) into $(VENV): minutes; from PyPI about 5 GB in all, with its CUDA libraries (README.md)."
 	$(BIN)/pip install -q "$(TORCH)"
+	@echo "Installing fbgemm-gpu and what else the package and its tests need into $(VENV): minutes."
 	fbgemm=$$($(BIN)/python -m recsys.stack fbgemm) && $(BIN)/pip install -q -e ".[rest,dev]" "$$fbgemm"
 	touch $@
 
 $(VENV)/.peer: $(VENV)/.base
+	@echo "Installing torchrec and the other packages that tests and benchmarks compare with into $(VENV): minutes."
 	$(BIN)/pip install -q -e ".[rest,dev,peer]"
 	torchrec=$$($(BIN)/python -m recsys.stack torchrec) && $(BIN)/pip install -q --no-deps "$$torchrec"
 	touch $@
