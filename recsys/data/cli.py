@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleRenderable
 
 from recsys.cli import Parser, add_program_options, announced, count, whole_table
 from recsys.data.tables.dataset import input_pieces
-from recsys.data.tables.infer import SAMPLE_ROWS, ColumnReport, Inferred, infer
+from recsys.data.tables.infer import SAMPLE_ROWS, ColumnReport, NoLabelError, infer
 from recsys.data.tables.reading.files import open_files
 from recsys.data.tables.reading.sample import sample_rows
 from recsys.data.tables.row_use import RowUse, row_uses, warnings_of
@@ -70,8 +70,14 @@ def _inspect_columns(args: argparse.Namespace) -> int:
             f"--out: got {str(args.out)!r}, which is there already, expected a new file: --force replaces it, --out "
             "names another one"
         )
-    with announced("recsys-data", f"looking at {args.data.name}"):
-        inferred = infer(args.data, tuple(args.label), args.hash_rows, tuple(args.ignore))
+    try:
+        with announced("recsys-data", f"looking at {args.data.name}"):
+            inferred = infer(args.data, tuple(args.label), args.hash_rows, tuple(args.ignore))
+    except NoLabelError as error:
+        if not args.json:
+            _print(_table(error.columns, {}))
+            sys.stdout.flush()
+        raise
     uses = row_uses(inferred.sample, inferred.schema.tables)
     text = to_toml(inferred.schema, {c.name: _comment(c, uses.get(c.name)) for c in inferred.columns})
     if args.out is not None:
@@ -86,7 +92,7 @@ def _inspect_columns(args: argparse.Namespace) -> int:
         found = {"num_rows": inferred.num_rows, "columns": columns, "schema": inferred.schema.to_json()}
         print(json.dumps({**found, "warnings": warnings}))
         return 0
-    _print(_table(inferred, uses))
+    _print(_table(inferred.columns, uses))
     if len(inferred.columns) > _NUM_SHOWN:
         print(
             f"{len(inferred.columns):,} columns, of which the first {_NUM_SHOWN} are shown; --out and --json give all"
@@ -143,7 +149,7 @@ def _comment(column: ColumnReport, use: RowUse | None) -> str:
     return found if use is None else f"{found}; {use}"
 
 
-def _table(inferred: Inferred, uses: Mapping[str, RowUse]) -> ConsoleRenderable:
+def _table(columns: Sequence[ColumnReport], uses: Mapping[str, RowUse]) -> ConsoleRenderable:
     rows = [
         [
             c.name,
@@ -154,7 +160,7 @@ def _table(inferred: Inferred, uses: Mapping[str, RowUse]) -> ConsoleRenderable:
             f"{c.missing:.1%}",
             c.reason,
         ]
-        for number, c in enumerate(inferred.columns)
+        for number, c in enumerate(columns)
         if number < _NUM_SHOWN or c.use not in ("dense", "sparse", "ignored")
     ]
     headings = ["column", "use", "holds", "different", "rows read", "missing", "why"]

@@ -63,6 +63,19 @@ def test_inspect_counts_the_rows_that_ids_read(tmp_path: Path, capsys: pytest.Ca
     assert len(found["warnings"]) == 1
 
 
+def test_without_a_label_the_columns_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "visits.csv"
+    path.write_text("shop,price,did_click\n" + "".join(f"s{i % 7},{i}.5,{i % 2}\n" for i in range(60)))
+    assert main(["inspect", str(path)]) == 2
+    printed = capsys.readouterr()
+    lines = [line.split() for line in printed.out.splitlines()]
+    assert ["shop", "sparse", "texts", "7", "-", "0.0%", "texts"] in lines
+    assert "--label did_click makes it the label" in printed.out
+    assert "label: found none among the columns 'shop', 'price', 'did_click'; name it with" in printed.err
+    assert main(["inspect", str(path), "--json"]) == 2
+    assert capsys.readouterr().out == ""
+
+
 def test_a_schema_is_replaced_on_request_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, schema = write_clicks(tmp_path / "clicks.csv", num_rows=50), tmp_path / "schema.toml"
     schema.write_text("edited")

@@ -4,6 +4,7 @@ What is inferred is a proposal, which ``recsys-data inspect`` shows with the rea
 """
 
 from recsys.data.tables.infer.column import ColumnReport
+from recsys.data.tables.infer.labels import NoLabelError
 from recsys.data.tables.infer.table import SAMPLE_ROWS, Inferred, infer
 
-__all__ = ["SAMPLE_ROWS", "ColumnReport", "Inferred", "infer"]
+__all__ = ["SAMPLE_ROWS", "ColumnReport", "Inferred", "NoLabelError", "infer"]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from recsys.data.labels import word_labels
 from recsys.data.lines import DataError, shown_names
 from recsys.data.tables.columns import Columns
-from recsys.data.tables.infer.column import Column
+from recsys.data.tables.infer.column import Column, ColumnReport
 from recsys.schema import LabelColumn
 
 _NAMES = (
@@ -36,6 +36,16 @@ _MEASURE = re.compile(
     r"((profile|comment|page|video)_)?(play|played|playing|watch|watched|watching|stay|dwell|read|reading)_?"
     r"(time|times|duration|seconds|ratio|percentage|progress)(_?(ms|s|sec|seconds))?"
 )
+
+
+class NoLabelError(DataError):
+    """No column is named as a label.
+
+    Attributes:
+        columns: What was found in the columns.
+    """
+
+    columns: tuple[ColumnReport, ...] = ()
 
 
 class Label:
@@ -94,7 +104,7 @@ def choose_labels(columns: Sequence[Column], names: Sequence[str]) -> list[Label
         return [_label(columns[0], "two classes in the first column")]
     if found:
         raise _unclear(found[0])
-    raise DataError(
+    raise NoLabelError(
         f"label: found none among the columns {shown_names(column.name for column in columns)}; name it with "
         "--label COLUMN, or --label COLUMN=TEXT,TEXT where texts say what is positive"
     )

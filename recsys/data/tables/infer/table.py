@@ -14,7 +14,7 @@ from recsys.data.lines import DataError, shown_names
 from recsys.data.tables.dataset import label_blocks
 from recsys.data.tables.infer.column import Column, ColumnReport
 from recsys.data.tables.infer.kinds import look_like_numbers, padded_text
-from recsys.data.tables.infer.labels import Label, choose_labels
+from recsys.data.tables.infer.labels import Label, NoLabelError, choose_labels
 from recsys.data.tables.infer.shadows import shadow_of
 from recsys.data.tables.infer.specs import date_tables, dense_column, table_spec, with_unique_names
 from recsys.data.tables.infer.uses import use_of
@@ -62,7 +62,8 @@ def infer(
         ignore: Columns to leave out.
 
     Raises:
-        DataError: The table cannot be read, has no label or no sparse column, or a label is the same in all rows.
+        NoLabelError: There is no label; the error has what was found in the columns.
+        DataError: The table cannot be read, has no sparse column, or a label is the same in all rows.
     """
     if hash_rows < 1:
         raise DataError(f"hash_rows: got {hash_rows}, expected at least 1")
@@ -79,12 +80,15 @@ def infer(
     found = _look_at(sample)
     # One array a column from here on, in place of those of all parts.
     sample = pa.table({column.name: column.array for column in found})
-    chosen = choose_labels([column for column in found if column.name not in given], labels)
+    try:
+        chosen = choose_labels([column for column in found if column.name not in given], labels)
+    except NoLabelError as error:
+        uses = _uses_of(found, given, files[0].kinds)
+        error.columns = tuple(column.report(*uses[column.name]) for column in found)
+        raise
     _check_classes(data, chosen)
-    uses = {**given, **{label.column.name: ("label", label.reason) for label in chosen}}
-    for column in (*_time_of([column for column in found if column.name not in uses]), *found):
-        if column.name not in uses:
-            uses[column.name] = use_of(column, uses, files[0].kinds.get(column.name, ""))
+    of_labels = {label.column.name: ("label", label.reason) for label in chosen}
+    uses = _uses_of(found, {**given, **of_labels}, files[0].kinds)
     by_use = {
         use: [c for c in found if uses[c.name][0] == use]
         for use in ("time", "weight", "dense", "sparse", "date")
@@ -124,6 +128,17 @@ def infer(
         ),
         label_texts=tuple(label.text for label in chosen),
     )
+
+
+def _uses_of(
+    columns: Sequence[Column], known: Mapping[str, tuple[str, str]], kinds: Mapping[str, str]
+) -> dict[str, tuple[str, str]]:
+    """Return the use of each column, with the reason; that of labels, and of columns left out, is known."""
+    uses = dict(known)
+    for column in (*_time_of([column for column in columns if column.name not in uses]), *columns):
+        if column.name not in uses:
+            uses[column.name] = use_of(column, uses, kinds.get(column.name, ""))
+    return uses
 
 
 def _shadow_notices(shadows: Mapping[str, tuple[str, str]]) -> Iterator[str]:

@@ -107,7 +107,9 @@ def _use(column: Column, uses: dict[str, tuple[str, str]]) -> tuple[str, str]:
 
 
 def _outcome_reason(column: Column, uses: dict[str, tuple[str, str]]) -> str:
-    label = next(name for name, (use, _) in uses.items() if use == "label")
+    label = next((name for name, (use, _) in uses.items() if use == "label"), None)
+    if label is None:
+        return f"named as a label or a measure of what follows; --label {column.name} makes it the label"
     reason = f"known only when {label!r} is, as a rule"
     if not column.is_binary and column.low not in RATINGS:
         return f"named as a measure of what follows, {reason}"
