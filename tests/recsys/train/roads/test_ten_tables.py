@@ -140,7 +140,9 @@ def test_what_inspect_proposes(name: str, tmp_path: Path, capsys: pytest.Capture
     assert (of["label"], of["time"]) == ((label,), (time,) if time else ())
     assert (of["sparse"], of["dense"], of["date"]) == (sparse, dense, dates)
     assert set(of["ignored"]) == set(ignored)
-    assert not found["warnings"]
+    # Amazon's votes have commas between thousands.
+    expected = ["column 'vote'"] if name == "amazon" else []
+    assert [warning.split(":")[0] for warning in found["warnings"]] == expected
 
 
 @pytest.mark.parametrize("name", _USES)
