@@ -78,18 +78,13 @@ def is_pure(module: fx.GraphModule, node: fx.Node) -> bool:
         schemas = [getattr(node.target, name)._schema for name in node.target.overloads()]
         return all(schema.returns and not schema.is_mutable for schema in schemas)
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    # Of Python's operators those that begin with an i write: iadd, __iand__.
-    is_operator = name.startswith("__") or getattr(node.target, "__module__", "") == "_operator"
-    writes = (
-        (name.startswith(("i", "__i")) and name.strip("_") not in ("is", "index", "invert"))
-        if is_operator
-        else name.endswith("_")
-    )
-    writes = (
-        writes
-        or name in ("setitem", "__setitem__", "_assert", "_check")
-        or any(node.kwargs.get(key) not in (None, False) for key in ("out", "inplace"))
-    )
+    if name.startswith("__") or getattr(node.target, "__module__", "") == "_operator":
+        # Of Python's operators those that begin with an i write: iadd, __iand__.
+        plain = name.strip("_")
+        writes = plain == "setitem" or (plain.startswith("i") and plain not in ("is", "index", "invert"))
+    else:
+        writes = name.endswith("_") or name in ("setitem", "_assert", "_check")
+    writes = writes or any(node.kwargs.get(key) not in (None, False) for key in ("out", "inplace"))
     return node.op in ("call_function", "call_method") and not writes
 
 

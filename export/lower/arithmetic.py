@@ -219,6 +219,12 @@ def as_whole(value: Any) -> Any:
     return computed(ElementwiseKind.TRUNCATE, value, dtype=torch.int64)
 
 
+@operator("is_floating_point", views=True)
+def is_floating_point(value: Value | Strided) -> bool:
+    """Return whether a value holds numbers with a point."""
+    return value.dtype is torch.float32
+
+
 def with_dtype(value: Any, dtype: torch.dtype) -> Any:
     """Return the same numbers as those of another type."""
     view = strided(value)

@@ -15,7 +15,6 @@ from export.lower.forms import matmul
 from export.lower.kinds import ElementwiseKind
 from export.lower.layers import linear
 from export.lower.reductions import mean, softmax
-from export.lower.strided import Strided
 from export.lower.values import Elementwise, NotLoweredError, Value, operator
 from export.lower.views import permute, reshaped, select, transpose, unsqueeze
 
@@ -89,9 +88,3 @@ def _mask_of(given: dict[str, Any]) -> Any:
         return mask
     padding = unsqueeze(unsqueeze(padding, 1), 1)
     return padding if mask is None else add(padding, mask)
-
-
-@operator("is_floating_point", views=True)
-def is_floating_point(value: Value | Strided) -> bool:
-    """Return whether a value holds numbers with a point."""
-    return value.dtype is torch.float32

@@ -150,12 +150,10 @@ def _contracted(
 ) -> Value:
     (first, second), (a, b) = views, by
     summed = [letter for letter in sizes if letter not in to]
-    each = [letter for letter in letters if letter in a and letter in b and sizes[letter] > 1]
-    of_first = [letter for letter in letters if letter in a and letter not in b]
-    of_second = [letter for letter in letters if letter in b and letter not in a]
-    ones = [letter for letter in letters if sizes[letter] == 1]
-    of_first = [letter for letter in of_first if letter not in ones]
-    of_second = [letter for letter in of_second if letter not in ones]
+    several = [letter for letter in letters if sizes[letter] > 1]
+    each = [letter for letter in several if letter in a and letter in b]
+    of_first = [letter for letter in several if letter in a and letter not in b]
+    of_second = [letter for letter in several if letter in b and letter not in a]
     num_columns = prod(sizes[letter] for letter in of_second)
     if num_columns < _FEW_COLUMNS <= prod(sizes[letter] for letter in of_first):
         return _contracted((second, first), [b, a], sizes, letters, to, dims)

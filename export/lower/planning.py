@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ from export.lower.values import (
     Weight,
 )
 
+T = TypeVar("T")
 # Of plans with forms or features, and of those without, which earlier releases read too.
 _VERSION, _WITHOUT_FORMS = 4, 3
 _ACTIVATIONS = {activation.name.lower(): activation for activation in Activation}
@@ -323,14 +325,12 @@ class _Planning:
         factor = value.factor if isinstance(value, Broadcast) else 0.0
         # Of a copy the second operand is the first.
         numbers = [_bits(factor), *value.sizes, *value.strides, *strides[0], *strides[-1]]
-        if numbers not in self._forms:
-            self._forms.append(numbers)
         kind, extra = StepKind.CONTRACT, 0
         if isinstance(value, Broadcast):
             kind, extra = StepKind.BROADCAST, int(value.kind)
         else:
             assert isinstance(value, Contract)
-        self._step(kind, [out, *operands], self._forms.index(numbers), extra)
+        self._step(kind, [out, *operands], _place_in(self._forms, numbers), extra)
 
     def _layer(self, layer: Linear, activation: str, out: _Place) -> None:
         constant = self._constant(Layer(layer.weight, layer.bias))
@@ -348,9 +348,7 @@ class _Planning:
         ids = self._ids
         assert ids is not None
         numbers = [self._input(ids.lengths), self._input(ids.values), ids.num_features, feature]
-        if numbers not in self._features:
-            self._features.append(numbers)
-        return self._features.index(numbers)
+        return _place_in(self._features, numbers)
 
     def _lookup(self, slots: tuple[Slot, ...], pooling: int, *, is_weighted: bool) -> int:
         ids = self._ids
@@ -382,9 +380,7 @@ class _Planning:
         return len(self._constants) - 1
 
     def _input(self, place: int) -> int:
-        if place not in self._inputs:
-            self._inputs.append(place)
-        return self._inputs.index(place)
+        return _place_in(self._inputs, place)
 
     def _scratch(self, width: int) -> _Place:
         return self._buffers.add(BufferKind.SCRATCH, 0, width)
@@ -440,6 +436,13 @@ class _Planning:
         for more in (*self._features, *self._forms):
             numbers += more
         return numbers
+
+
+def _place_in(items: list[T], item: T) -> int:
+    """Return the place of an item, which is added if it is not there."""
+    if item not in items:
+        items.append(item)
+    return items.index(item)
 
 
 def _bits(factor: float) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from export.lower.kinds import ElementwiseKind
-from export.lower.strided import Strided, contiguous, strided
+from export.lower.strided import Strided, contiguous
 from export.lower.values import (
     Elementwise,
     Length,
@@ -89,8 +89,3 @@ def take(vectors: Strided, numbers: Strided) -> Any:
     if vectors.has_rows or numbers.has_rows:
         return made
     return Strided(value=made, axes=tuple(contiguous(dims)))
-
-
-def take_of(vectors: Any, numbers: Any) -> Any:
-    """Return the same of what are no views yet."""
-    return take(strided(vectors), strided(numbers))

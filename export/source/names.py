@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from recsys.data.lines import counted
 from recsys.errors import CheckpointError
 
 # What wrappers put between the names of modules.
@@ -121,8 +122,7 @@ def _rules(names: Mapping[str, str], prefix: str, beside: Sequence[str]) -> list
     if prefix:
         rules.append(f"names behind {prefix!r}")
     if beside:
-        noun = "tensor" if len(beside) == 1 else "tensors"
-        rules.append(f"without {len(beside)} other {noun}: {some(sorted(beside), 3)}")
+        rules.append(f"without {counted(len(beside), 'other tensor')}: {some(sorted(beside), 3)}")
     return rules
 
 

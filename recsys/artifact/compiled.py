@@ -298,11 +298,10 @@ class CompiledGraphs:
         for graph, form, part in zip(self._target.graphs, self._forms, self._parts, strict=True):
             dense: Mapping[str, TensorInfo] = graph.compiled.dense if graph.compiled is not None else {}
             if isinstance(part, ProgramPart) and part.dense:
-                dense = part.dense
-            names = form.changeable(dense)
-            if isinstance(part, ProgramPart) and part.dense:
                 # Whole numbers among them are read by steps, as weights are.
-                names = set(part.dense)
+                dense, names = part.dense, set(part.dense)
+            else:
+                names = form.changeable(dense)
             found.append(
                 {
                     path: torch.empty(weight.shape, dtype=getattr(torch, weight.dtype), device="meta")

@@ -16,13 +16,20 @@ class DataError(ValueError):
     """A data file is missing or malformed; the message names the file, and the line if there is one."""
 
 
+def short_name(name: str) -> str:
+    """Return a name for a message, shortened if it is long."""
+    return name if len(name) <= _NAME_LENGTH else f"{name[: _NAME_LENGTH - 1]}…"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things in words: ``1 table``, ``2 tables``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def shown_names(names: Iterable[str]) -> str:
     """Return some names for a message: the first ones, each shortened."""
     first = list(islice(names, _NUM_SHOWN + 1))
-    shown = ", ".join(
-        repr(name if len(name) <= _NAME_LENGTH else name[: _NAME_LENGTH - 1] + "…")
-        for name in first[:_NUM_SHOWN]
-    )
+    shown = ", ".join(repr(short_name(name)) for name in first[:_NUM_SHOWN])
     return shown + (", …" if len(first) > _NUM_SHOWN else "")
 
 

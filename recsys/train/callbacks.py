@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from recsys.data.examples import Dataset, Reference
+from recsys.data.lines import counted
 from recsys.machine import install_command
 from recsys.metrics.exact import Metrics
 from recsys.train.progress import Epoch, Window
@@ -85,7 +86,7 @@ class ConsoleCallback(Callback):
         self._task = self._progress.add_task("training", total=num_epochs * dataset.num_train_rows)
         print(
             f"{dataset.name}: {dataset.num_train_rows} training and {dataset.num_held_out_rows} held-out rows, "
-            f"{_counted(len(dataset.dense_names), 'dense feature')}, {_counted(len(dataset.tables), 'table')}",
+            f"{counted(len(dataset.dense_names), 'dense feature')}, {counted(len(dataset.tables), 'table')}",
             flush=True,
         )
         for line in dataset.columns:
@@ -146,10 +147,6 @@ def summary_text(epoch: Epoch, reference: Reference | None, saved: Sequence[Path
     if reference is not None:
         lines.append(f"held-out AUC {_number(reference.auc)}, {reference.text}")
     return "\n".join([*lines, *(f"saved {path}" for path in saved)])
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _number(value: float | None) -> str:

@@ -87,11 +87,11 @@ async def _reload(
             await asyncio.wait_for(asked.get(), every_s or None)
             is_asked = True
         try:
-            before = _seen(server)
+            before = _seen(server) if is_asked else None
             if is_asked and read_config is not None:
                 await _reroute(server, read_config)
             await server.reload()
-            if is_asked and _seen(server) == before:
+            if before is not None and _seen(server) == before:
                 _log.info("SIGHUP: nothing new: routings, models and versions are as before")
         except Exception:
             _log.exception("the repository could not be looked through; what is served stays")

@@ -127,15 +127,21 @@ def test_models_of_the_zoo_have_programs_of_the_same_bits(tmp_path: Path, name: 
         assert same(exchanged[1](*inputs), own.forward_ranking(*inputs))
 
 
-@pytest.mark.parametrize("name", LOWERED)
-def test_archetypes_have_programs_of_the_same_bits(tmp_path: Path, name: str) -> None:
+def on_one_and_two_devices(path: Path, name: str) -> Iterator[LoadedArtifact]:
+    """An archetype for each target, as a program."""
     case = ARCHETYPES[name]
     torch.manual_seed(0)
     config = ExportConfig(targets=(("cpu",), ("cpu", "cpu")), **case.options)
-    export_model(case.served(case.make().eval()), tmp_path / "a", config)
+    export_model(case.served(case.make().eval()), path, config)
     for target in ("cpu", "cpu,cpu"):
-        own = load_artifact(tmp_path / "a", target=target)
+        own = load_artifact(path, target=target)
         assert isinstance(own.graphs, ProgramGraphs)
+        yield own
+
+
+@pytest.mark.parametrize("name", LOWERED)
+def test_archetypes_have_programs_of_the_same_bits(tmp_path: Path, name: str) -> None:
+    for own in on_one_and_two_devices(tmp_path / "a", name):
         (exchanged,) = own.scripted().calls
         for num_rows in (1, 2, 49, 300):
             inputs = batch_of(own.signature, num_rows, seed=num_rows).inputs()
@@ -144,14 +150,8 @@ def test_archetypes_have_programs_of_the_same_bits(tmp_path: Path, name: str) ->
 
 @pytest.mark.parametrize("name", FORMED)
 def test_archetypes_with_forms_have_programs_like_their_graphs(tmp_path: Path, name: str) -> None:
-    case = ARCHETYPES[name]
-    torch.manual_seed(0)
-    config = ExportConfig(targets=(("cpu",), ("cpu", "cpu")), **case.options)
-    export_model(case.served(case.make().eval()), tmp_path / "a", config)
-    for target in ("cpu", "cpu,cpu"):
-        own = load_artifact(tmp_path / "a", target=target)
-        plain = load_artifact(tmp_path / "a", target=target, own_operators=False)
-        assert isinstance(own.graphs, ProgramGraphs)
+    for own in on_one_and_two_devices(tmp_path / "a", name):
+        plain = load_artifact(tmp_path / "a", target=own.target_name, own_operators=False)
         inputs = [batch_of(own.signature, num_rows, seed=num_rows).inputs() for num_rows in (1, 2, 49, 130)]
         for batch in inputs:
             torch.testing.assert_close(own.forward(*batch), plain.forward(*batch), rtol=1e-5, atol=2e-6)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
+from recsys.data.lines import counted, short_name
 from recsys.data.tables.infer.table import Inferred
 
 _NUM_NAMES = 8
-_NAME_LENGTH = 40
 # Reasons are given where few columns are left out.
 _NUM_REASONS = 2
 
@@ -23,17 +23,19 @@ def column_lines(inferred: Inferred, data: object) -> tuple[str, ...]:
     schema = inferred.schema
     uses = [f"label {text}" for text in inferred.label_texts]
     uses += [
-        f"{use} {_short(name)}" for use, name in (("time", schema.time), ("weight", schema.weight)) if name
+        f"{use} {short_name(name)}"
+        for use, name in (("time", schema.time), ("weight", schema.weight))
+        if name
     ]
     uses += [f"{len(schema.dense)} dense: {_some(schema.dense_names)}"] if schema.dense else []
     tables = [table.name for table in schema.tables]
-    uses.append(f"{len(tables)} {'table' if len(tables) == 1 else 'tables'}: {_some(tables)}")
+    uses.append(f"{counted(len(tables), 'table')}: {_some(tables)}")
     left_out = [column for column in inferred.columns if column.use == "ignored"]
     hint = f"recsys-data inspect {shlex.quote(str(data))} shows why"
     if not left_out:
         return "; ".join(uses), hint
     if len(left_out) <= _NUM_REASONS:
-        names = ", ".join(f"{_short(column.name)} ({column.reason})" for column in left_out)
+        names = ", ".join(f"{short_name(column.name)} ({column.reason})" for column in left_out)
     else:
         names = f"{len(left_out)} columns: {_some(column.name for column in left_out)}"
     return "; ".join(uses), f"left out: {names}; {hint}"
@@ -41,11 +43,7 @@ def column_lines(inferred: Inferred, data: object) -> tuple[str, ...]:
 
 def _some(names: Iterable[str]) -> str:
     """Return names, the first of many only."""
-    short = [_short(name) for name in names]
+    short = [short_name(name) for name in names]
     more = len(short) - _NUM_NAMES
     # A number of one takes as much space as the name.
     return ", ".join(short) if more <= 1 else f"{', '.join(short[:_NUM_NAMES])} and {more} more"
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _NAME_LENGTH else f"{name[: _NAME_LENGTH - 1]}…"
