@@ -47,7 +47,8 @@ from export.verify.linear_dtypes import LinearTrial, choose_linear_dtype, with_l
 from export.verify.retrieval import check_options
 from export.verify.run import FloatOutputs, Verified, check_independence, float_outputs, verify
 from export.verify.samples import verification_samples
-from recsys.artifact.parts import MANIFEST_NAME, ROWS_NAME
+from recsys.artifact.manifest_file import MANIFEST_NAME
+from recsys.artifact.parts import ROWS_NAME
 from recsys.artifact.ranking import picked
 from recsys.artifact.samples import Batch
 from recsys.embedding import FloatCollection

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ class UnusableError(Exception):
     """A package cannot be used; the message says what to install, or what to raise. Commands end with it."""
 
 
-def _imported(module: str) -> Callable[[Sequence[str] | None], int]:
-    """Return the main function of a module that imports torch and fbgemm-gpu.
+def imported(module: str) -> ModuleType:
+    """Import a module that imports torch and fbgemm-gpu, and return it.
 
     Raises:
         UnusableError: One of them is missing or cannot be loaded.
@@ -87,7 +88,7 @@ def _imported(module: str) -> Callable[[Sequence[str] | None], int]:
 
     root.addFilter(hold)
     try:
-        run: Callable[[Sequence[str] | None], int] = importlib.import_module(module).main
+        found = importlib.import_module(module)
     except (ImportError, OSError) as error:
         from recsys.stack import unusable_package
 
@@ -101,7 +102,7 @@ def _imported(module: str) -> Callable[[Sequence[str] | None], int]:
         root.removeFilter(hold)
     for record in held:
         root.handle(record)
-    return run
+    return found
 
 
 def _open_standard_files() -> None:
@@ -162,7 +163,7 @@ def command(program: str, module: str, *, needs_torch: bool = True) -> Callable[
         try:
             check_address_space(needs_torch=needs_torch)
             with _ended_by_signals(program):
-                run = _imported(module)
+                run: Callable[[Sequence[str] | None], int] = imported(module).main
                 _say_data_warnings(program)
                 if program == SERVER:
                     # It has handlers of its own from when it listens.

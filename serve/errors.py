@@ -47,6 +47,10 @@ class UnusableModelsError(RuntimeError):
     """No model could be made ready, each because of its files or settings."""
 
 
+class EngineError(RuntimeError):
+    """The requested engine is not available; the message says why and what to do."""
+
+
 class NotAllowedError(RuntimeError):
     """Not permitted on this port."""
 

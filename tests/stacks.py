@@ -53,7 +53,7 @@ found = [each for each in found if not each.marker or each.marker.evaluate({"ext
 print(json.dumps([str(each).partition(";")[0] for each in found]))
 """
 _IMPORTS = """
-import export.pipeline, recsys, recsys.train.__main__, serve.app.cli, serve.client, torch
+import export.pipeline, recsys, recsys.train.__main__, serve.app.start, serve.client, torch
 for name in recsys.__all__:
     getattr(recsys, name)
 """

@@ -7,7 +7,8 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
-from recsys.artifact.parts import MANIFEST_NAME, read_manifest
+from recsys.artifact.manifest_file import MANIFEST_NAME
+from recsys.artifact.parts import read_manifest
 from recsys.errors import ArtifactError, ExportError
 from recsys.files import is_utf8, not_utf8, sync
 

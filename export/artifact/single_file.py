@@ -21,7 +21,8 @@ from recsys import torchscript
 from recsys.artifact.graphs import set_attribute
 from recsys.artifact.load import load_artifact
 from recsys.artifact.manifest import Manifest
-from recsys.artifact.parts import MANIFEST_NAME, ROWS_NAME, map_rows, read_manifest
+from recsys.artifact.manifest_file import MANIFEST_NAME
+from recsys.artifact.parts import ROWS_NAME, map_rows, read_manifest
 from recsys.errors import VerificationError
 from recsys.files import reserve
 from recsys.rows.memory import RowsMemory

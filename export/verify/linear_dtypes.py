@@ -18,7 +18,7 @@ from export.graph.prepared import PreparedModel
 from export.verify.samples import with_numbers_of
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.manifest import Manifest
-from recsys.artifact.parts import MANIFEST_NAME
+from recsys.artifact.manifest_file import MANIFEST_NAME
 from recsys.artifact.samples import random_batch
 from recsys.data.scoring import label_outputs, schema_for, scores
 from recsys.data.tables.dataset import rows_of

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import zipfile
-import zlib
 from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
@@ -16,25 +15,19 @@ from typing import BinaryIO
 from torch import Tensor
 
 from recsys.artifact.manifest import Manifest
+from recsys.artifact.manifest_file import ZIP_ERRORS, read_manifest_bytes
 from recsys.errors import (
-    ArtifactNotFoundError,
     ChecksumError,
-    ForeignFileError,
     ManifestError,
     MissingPartError,
     PartSizeError,
 )
-from recsys.files import is_utf8, not_utf8
 from recsys.rows.file import RowsFile
 from recsys.rows.layout import BlobLayout
 from recsys.rows.memory import RowsMemory
 
-MANIFEST_NAME = "manifest.json"
 ROWS_NAME = "rows.bin"
-_EXPECTED = "expected a folder or file that recsys-export wrote"
 _CHUNK_BYTES = 1 << 24
-# Errors of zipfile for damaged files.
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError)
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
@@ -43,24 +36,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     Raises:
         ArtifactError: It cannot be used; the subclass says why.
     """
-    where = Path(path)
-    if not is_utf8(where):
-        raise ForeignFileError(f"artifact: {not_utf8(where)}")
-    if not where.exists():
-        raise ArtifactNotFoundError(f"artifact: got {where.name!r}, which does not exist; {_EXPECTED}")
-    if where.is_dir():
-        manifest = where / MANIFEST_NAME
-        if not manifest.is_file():
-            raise ForeignFileError(
-                f"artifact: got the folder {where.resolve().name!r} without {MANIFEST_NAME}; {_EXPECTED} (the models "
-                "of a folder: recsys-serve --repository)"
-            )
-        return Manifest.loads(manifest.read_bytes())
-    if not where.is_file():
-        raise ForeignFileError(
-            f"artifact: got {where.name!r}, which is neither a file nor a folder; {_EXPECTED}"
-        )
-    return Manifest.loads(_manifest_of_file(where))
+    return Manifest.loads(read_manifest_bytes(path))
 
 
 def check_sizes(path: Path, manifest: Manifest) -> None:
@@ -80,24 +56,6 @@ def check_sizes(path: Path, manifest: Manifest) -> None:
         _check_size(path / part.path, part.size_bytes)
     if manifest.rows_path is not None:
         _check_size(path / manifest.rows_path, manifest.layout.num_bytes)
-
-
-def _manifest_of_file(path: Path) -> bytes:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [n for n in archive.namelist() if n.endswith(f"/extra/{MANIFEST_NAME}")]
-            if len(names) != 1:
-                raise ForeignFileError(
-                    f"artifact: got {path.name!r}, which holds no manifest; {_EXPECTED} (a checkpoint is exported "
-                    "first: recsys-export CHECKPOINT)"
-                )
-            return archive.read(names[0])
-    except ForeignFileError:
-        raise
-    except _ZIP_ERRORS as error:
-        raise ForeignFileError(
-            f"artifact: got {path.name!r}, which is of another kind, or damaged ({type(error).__name__}); {_EXPECTED}"
-        ) from None
 
 
 def checked_part(where: Path, manifest: Manifest, name: str) -> BinaryIO:
@@ -191,7 +149,7 @@ def damaged_member(path: Path, unread_bytes: int | None) -> str | None:
                 with archive.open(name) as member:
                     while member.read(_CHUNK_BYTES):
                         pass
-            except _ZIP_ERRORS:
+            except ZIP_ERRORS:
                 return name
     return None
 

@@ -10,12 +10,9 @@ from serve.engine import native
 from serve.engine.interface import Engine
 from serve.engine.records import Observer
 from serve.engine.reference.engine import ReferenceEngine
+from serve.errors import EngineError
 
 _log = logging.getLogger("serve")
-
-
-class EngineError(RuntimeError):
-    """The requested engine is not available; the message says why and what to do."""
 
 
 def choose_engine(kind: str) -> Callable[[Observer], Engine]:

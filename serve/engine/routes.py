@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import xxhash
 
-from serve.engine.interface import Servable
 from serve.errors import ModelNotFoundError, NotReadyError
+
+if TYPE_CHECKING:  # what is routed to needs torch, the settings of a routing do not
+    from serve.engine.interface import Servable
 
 # Maximum number of model names in an error text.
 _MAX_NAMES = 8

@@ -17,10 +17,11 @@ import logging
 import re
 import stat
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from recsys.artifact.parts import MANIFEST_NAME, read_manifest
+from recsys.artifact.manifest_file import MANIFEST_NAME, read_manifest_bytes
 from serve.errors import ModelNotFoundError, RequestError
 from serve.models.routing import version_order
 
@@ -173,12 +174,24 @@ class SingleArtifact:
         path: an artifact written by ``recsys-export``.
 
     Raises:
-        ArtifactError: the path is not an artifact, or its manifest is damaged.
+        ArtifactError: the path is not an artifact.
     """
 
     def __init__(self, path: Path) -> None:
+        read_manifest_bytes(path)
         self._path = path
-        self.name, self.version = read_manifest(path).name, _ONLY_VERSION
+        self.version = _ONLY_VERSION
+
+    @cached_property
+    def name(self) -> str:
+        """The name in the manifest, which is read when this is first asked for: that takes torch.
+
+        Raises:
+            ArtifactError: the manifest is damaged.
+        """
+        from recsys.artifact.parts import read_manifest
+
+        return read_manifest(self._path).name
 
     def names(self) -> list[str]:
         """See ``ModelSource``."""

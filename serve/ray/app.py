@@ -20,7 +20,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from recsys.cli import near_misses
-from serve.app.cli import set_process, source_of
+from serve.app.cli import source_of
+from serve.app.start import set_process
 from serve.config.options import ConfigError, all_options, sections
 from serve.config.settings import CaptureConfig, Settings
 from serve.config.sources import Effective, effective

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from recsys.stack import stack_of
-from serve.app import cli
+from serve.app import options
 from tests.deploy.dockerfile import Instruction, read
 from tests.deploy.manifests import BASE, ROOT, load
 
@@ -112,7 +112,7 @@ def test_entry_point_is_ours_and_its_arguments_parse(capsys: pytest.CaptureFixtu
     (name,) = entry.words()
     assert PROJECT["scripts"][name] == "serve.app.__main__:main"
     with pytest.raises(SystemExit) as ended:
-        cli.parser().parse_args(command.words())
+        options.parser().parse_args(command.words())
     assert ended.value.code == 0
     assert "usage: recsys-serve" in capsys.readouterr().out
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from serve.app import cli
+from serve.app import options
 from serve.config.sources import effective
 from serve.tools import probe
 from serve.wire import predict_pb2 as wire
@@ -137,7 +137,7 @@ def test_kserve_containers_fit_the_schema_of_pods(version: str) -> None:
     "arguments", [container()["args"], runtime_container()["args"]], ids=["base", "kserve"]
 )
 def test_arguments_are_those_of_the_server(arguments: list[str]) -> None:
-    cli.parser().parse_args(arguments)
+    options.parser().parse_args(arguments)
 
 
 @pytest.mark.parametrize("path", TOMLS, ids=_id)
@@ -166,7 +166,7 @@ def test_settings_with_tls_are_those_without_and_tls() -> None:
 @pytest.mark.parametrize("kserve", [False, True], ids=["base", "kserve"])
 def test_pods_are_given_the_time_to_drain(kserve: bool) -> None:
     if kserve:
-        args = cli.parser().parse_args(runtime_container()["args"])
+        args = options.parser().parse_args(runtime_container()["args"])
         drain_s, only = float(args.drain_timeout_s), runtime_container()
         predictor = load(KSERVE / "inference-service.yaml")["spec"]["predictor"]
         grace_s = predictor["terminationGracePeriodSeconds"]
@@ -297,7 +297,7 @@ def test_kserve_service_asks_for_what_the_runtime_offers() -> None:
     ]
     assert model["modelFormat"] in formats
     assert model["protocolVersion"] in runtime["spec"]["protocolVersions"]
-    args = cli.parser().parse_args(runtime_container()["args"])
+    args = options.parser().parse_args(runtime_container()["args"])
     # KServe routes to the first port alone, and puts the artifact where it always puts them.
     assert runtime_container()["ports"][0] == {
         "name": "h2c",

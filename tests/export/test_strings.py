@@ -11,7 +11,7 @@ import torch
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection
-from recsys.artifact.parts import MANIFEST_NAME
+from recsys.artifact.manifest_file import MANIFEST_NAME
 from recsys.artifact.samples import read_samples
 from recsys.errors import ExportError
 from recsys.hashing import hash_text

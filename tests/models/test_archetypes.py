@@ -21,7 +21,8 @@ from recsys.errors import ExportError
 from serve.client import Client
 from serve.config.models import ModelSettings
 from serve.config.settings import ServerConfig
-from serve.engine.choose import EngineError, choose_engine
+from serve.engine.choose import choose_engine
+from serve.errors import EngineError
 from tests.models.archetypes import ARCHETYPES, Rows, call, trained
 from tests.support.export_models import named, rounded
 from tests.support.serve.live import LiveServer

@@ -11,7 +11,7 @@ from export.artifact.destination import Destination
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.artifact.load import load_artifact
-from recsys.artifact.parts import MANIFEST_NAME
+from recsys.artifact.manifest_file import MANIFEST_NAME
 from recsys.errors import ExportError
 from tests.support.export_models import bare
 

@@ -23,7 +23,8 @@ from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.delta import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from recsys.artifact.parts import MANIFEST_NAME, read_manifest
+from recsys.artifact.manifest_file import MANIFEST_NAME
+from recsys.artifact.parts import read_manifest
 from recsys.artifact.ranking import RankingBatch, ranking_batch
 from recsys.artifact.samples import Batch
 from recsys.errors import DeltaError, ExportError

@@ -19,7 +19,8 @@ from export.config import ExportConfig, target_name
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection
 from recsys.artifact.load import load_artifact, rank_rows
-from recsys.artifact.parts import MANIFEST_NAME, ROWS_NAME
+from recsys.artifact.manifest_file import MANIFEST_NAME
+from recsys.artifact.parts import ROWS_NAME
 from recsys.configs import BaseEmbeddingConfig, DataType
 from recsys.errors import ExportError, PlanError, TargetError
 from recsys.quant import float_tables, float_weights

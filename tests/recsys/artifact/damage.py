@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from recsys.artifact.load import LoadedArtifact
-from recsys.artifact.parts import MANIFEST_NAME
+from recsys.artifact.manifest_file import MANIFEST_NAME
 from recsys.artifact.samples import random_batch
 
 Json = Any

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from recsys.artifact.load import load_artifact
-from recsys.artifact.parts import MANIFEST_NAME, ROWS_NAME, read_manifest
+from recsys.artifact.manifest_file import MANIFEST_NAME
+from recsys.artifact.parts import ROWS_NAME, read_manifest
 from recsys.errors import (
     ArtifactError,
     ArtifactNotFoundError,

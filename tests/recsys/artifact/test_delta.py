@@ -23,7 +23,8 @@ from recsys.artifact.delta_file import DeltaFile, DeltaWriter
 from recsys.artifact.delta_header import DeltaHeader, TableDelta
 from recsys.artifact.load import LoadedArtifact, load_artifact, load_rows
 from recsys.artifact.loaded_rows import LoadedRows
-from recsys.artifact.parts import MANIFEST_NAME, ROWS_NAME
+from recsys.artifact.manifest_file import MANIFEST_NAME
+from recsys.artifact.parts import ROWS_NAME
 from recsys.errors import (
     ArtifactError,
     ChecksumError,

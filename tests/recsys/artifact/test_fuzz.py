@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from recsys.artifact.load import load_artifact
-from recsys.artifact.parts import MANIFEST_NAME, ROWS_NAME
+from recsys.artifact.manifest_file import MANIFEST_NAME
+from recsys.artifact.parts import ROWS_NAME
 from recsys.errors import ArtifactError
 from tests.recsys.artifact.damage import answers, lie, manifest_of, same
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from recsys.artifact.load import load_artifact
 from recsys.artifact.loaded_rows import artifact_digest
 from recsys.artifact.manifest import Manifest
-from recsys.artifact.parts import MANIFEST_NAME, read_manifest
+from recsys.artifact.manifest_file import MANIFEST_NAME
+from recsys.artifact.parts import read_manifest
 from recsys.errors import ArtifactError, ManifestError, NewerVersionError, PartSizeError
 from tests.recsys.artifact.damage import answers, digest_of, lie, manifest_of, same, write_manifest
 

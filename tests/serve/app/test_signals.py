@@ -26,18 +26,27 @@ pathlib.Path(__file__).with_name("importing").touch()
 time.sleep(120)
 """
 
+ARGUMENTS = {
+    "serve.app": ["model.artifact"],
+    "export": ["model.pt"],
+    "recsys.train": ["--data", "synthetic", "--out", "model.pt"],
+}
+
 
 @pytest.fixture
 def slow(tmp_path: Path) -> Path:
-    """A folder with a torch whose import does not end."""
+    """A folder with a torch whose import does not end, and what looks like an artifact until torch reads it."""
     (tmp_path / "torch.py").write_text(SLOW_TORCH)
+    (tmp_path / "model.artifact").mkdir()
+    (tmp_path / "model.artifact" / "manifest.json").write_text("{}")
     return tmp_path
 
 
 def started(slow: Path, module: str, *before: str) -> subprocess.Popen[str]:
-    """A command that imports torch."""
+    """A command whose arguments are right, so that it imports torch."""
     process = subprocess.Popen(
-        [*before, sys.executable, "-m", module, "model.artifact"],
+        [*before, sys.executable, "-m", module, *ARGUMENTS[module]],
+        cwd=slow,
         env={**os.environ, "PYTHONPATH": f"{slow}:{ROOT}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -52,7 +61,7 @@ def started(slow: Path, module: str, *before: str) -> subprocess.Popen[str]:
     raise AssertionError("torch was not imported")
 
 
-@pytest.mark.parametrize("module", ["serve.app", "export", "recsys.train"])
+@pytest.mark.parametrize("module", ARGUMENTS)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_commands_that_start_end_at_once(slow: Path, module: str, number: signal.Signals) -> None:
     process = started(slow, module)

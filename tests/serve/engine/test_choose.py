@@ -10,9 +10,10 @@ import pytest
 
 from recsys.native_module import NotBuiltError
 from serve.engine import native
-from serve.engine.choose import EngineError, choose_engine
+from serve.engine.choose import choose_engine
 from serve.engine.native import load_binding
 from serve.engine.reference.engine import ReferenceEngine
+from serve.errors import EngineError
 
 
 @pytest.fixture

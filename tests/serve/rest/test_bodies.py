@@ -219,7 +219,7 @@ def test_texts_of_errors_do_not_grow_with_what_clients_write(rest: LiveServer, p
 def test_what_was_imported_is_out_of_the_collectors_sight() -> None:
     """In a process of its own: what is frozen stays so."""
     code = (
-        "import gc; from serve.app.cli import freeze_imports; freeze_imports(); "
+        "import gc; from serve.app.start import freeze_imports; freeze_imports(); "
         "print(gc.get_freeze_count(), len(gc.get_objects()))"
     )
     done = subprocess.run(

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from recsys.artifact.parts import MANIFEST_NAME
+from recsys.artifact.manifest_file import MANIFEST_NAME
 
 
 def add_version(root: Path, model: str, version: str, artifact: Path) -> Path:

@@ -1,0 +1,60 @@
+"""The file of the manifest: found and read, without torch."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from pathlib import Path
+
+from recsys.errors import ArtifactNotFoundError, ForeignFileError
+from recsys.files import is_utf8, not_utf8
+
+MANIFEST_NAME = "manifest.json"
+_EXPECTED = "expected a folder or file that recsys-export wrote"
+#: Errors of zipfile for damaged files.
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError)
+
+
+def read_manifest_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Return the manifest of a directory or a single file, not yet checked.
+
+    Raises:
+        ArtifactError: There is none; the subclass says why.
+    """
+    where = Path(path)
+    if not is_utf8(where):
+        raise ForeignFileError(f"artifact: {not_utf8(where)}")
+    if not where.exists():
+        raise ArtifactNotFoundError(f"artifact: got {where.name!r}, which does not exist; {_EXPECTED}")
+    if where.is_dir():
+        manifest = where / MANIFEST_NAME
+        if not manifest.is_file():
+            raise ForeignFileError(
+                f"artifact: got the folder {where.resolve().name!r} without {MANIFEST_NAME}; {_EXPECTED} (the models "
+                "of a folder: recsys-serve --repository)"
+            )
+        return manifest.read_bytes()
+    if not where.is_file():
+        raise ForeignFileError(
+            f"artifact: got {where.name!r}, which is neither a file nor a folder; {_EXPECTED}"
+        )
+    return _manifest_of_file(where)
+
+
+def _manifest_of_file(path: Path) -> bytes:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [n for n in archive.namelist() if n.endswith(f"/extra/{MANIFEST_NAME}")]
+            if len(names) != 1:
+                raise ForeignFileError(
+                    f"artifact: got {path.name!r}, which holds no manifest; {_EXPECTED} (a checkpoint is exported "
+                    "first: recsys-export CHECKPOINT)"
+                )
+            return archive.read(names[0])
+    except ForeignFileError:
+        raise
+    except ZIP_ERRORS as error:
+        raise ForeignFileError(
+            f"artifact: got {path.name!r}, which is of another kind, or damaged ({type(error).__name__}); {_EXPECTED}"
+        ) from None

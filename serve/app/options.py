@@ -1,0 +1,105 @@
+"""The options of recsys-serve."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+from recsys.cli import Parser, add_program_options
+from serve.config.options import NONE, POSITIONAL, Option, Section, key_of, sections
+
+_EPILOG = """\
+example:
+  recsys-serve model.artifact --port 8500 --metrics-port 8501
+  recsys-predict 127.0.0.1:8500 --random
+  recsys-serve --repository models/ --models dlrm,ranker --config serve.toml
+  recsys-serve --config serve.toml --check-config
+
+Every setting can also stand in the file of --config or in the environment; a flag beats the environment, that beats
+the file. docs/configuration.md has their names.
+
+exit codes: 0 stopped with every accepted request answered, 1 failed, 2 bad usage, settings or artifact
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's parser: the arguments defined here, and a flag for each setting."""
+    top = Parser(
+        prog="recsys-serve",
+        usage="recsys-serve [ARTIFACT | --repository DIR] [--config FILE] [--check-config] [setting ...]",
+        description="Serve an artifact, or a repository of models, over gRPC until SIGTERM or SIGINT.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    top.add_argument(
+        "artifact", nargs="?", metavar="ARTIFACT", help="what recsys-export wrote; or --repository"
+    )
+    top.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")
+    top.add_argument(
+        "--check-config",
+        action="store_true",
+        help="print the settings that hold, look at all they name, and stop",
+    )
+    top.add_argument(
+        "--json", action="store_true", help="print the ready and stopped lines, or the check, as JSON"
+    )
+    add_program_options(top)
+    for section in sections():
+        _add_section(top, section)
+    return top
+
+
+def _add_section(top: argparse.ArgumentParser, section: Section) -> None:
+    group = top.add_argument_group(".".join(section.path) or "server", section.about)
+    for option in section.options:
+        if option.path == POSITIONAL:
+            continue
+        if option.path == ("process", "engine"):
+            either = group.add_mutually_exclusive_group()
+            _add_option(either, option)
+            either.add_argument(
+                "--native", dest=option.key, action="store_const", const="native", help="--engine native"
+            )
+        elif option.path == ("metrics_port",):
+            either = group.add_mutually_exclusive_group()
+            _add_option(either, option)
+            either.add_argument(
+                "--no-metrics", dest=option.key, action="store_const", const=NONE, help="serve no metrics"
+            )
+        else:
+            _add_option(group, option)
+
+
+def _add_option(group: argparse._ActionsContainer, option: Option) -> None:
+    """Add a setting's flag. Values stay strings: they are parsed like those of the environment."""
+    about = option.about.replace("None", NONE).replace("``", "").replace("%", "%%")
+    if option.default is not dataclasses.MISSING and option.default not in ("", ()):
+        default = NONE if option.default is None else str(option.default)
+        about += f" (default: {default.lower() if option.kind is bool else default})"
+    if option.kind is not bool:
+        metavar = {int: "N", float: "X", Path: "PATH"}.get(option.kind, "TEXT")  # type: ignore[call-overload]
+        group.add_argument(option.flag, dest=option.key, metavar=metavar, help=about)
+        return
+    negative = "--no-" + option.flag.removeprefix("--")
+    # The flag that changes the default comes first, with the help text.
+    both = ((option.flag, "true", about), (negative, "false", f"turn off: {about}"))
+    for flag, word, text in reversed(both) if option.default else both:
+        changes = (word == "true") != option.default
+        group.add_argument(
+            flag,
+            dest=option.key,
+            action="store_const",
+            const=word,
+            help=text if changes else argparse.SUPPRESS,
+        )
+
+
+def flags_of(args: argparse.Namespace) -> dict[str, str]:
+    """Return the settings that were given as arguments."""
+    own = {"artifact", "config", "check_config", "json"}
+    flags = {key: text for key, text in vars(args).items() if key not in own and text is not None}
+    if args.artifact is not None:
+        flags[key_of(POSITIONAL)] = args.artifact
+    return flags
