@@ -80,7 +80,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
     return 0;
   }
   if (recsys::ops::WritePlan(plan) != numbers) __builtin_trap();
-  if (plan.scratch_width > kMostScratch || plan.buffers.size() > 16 || plan.steps.size() > 16) {
+  if (plan.scratch_width > kMostScratch || plan.ids_width > kMostScratch ||
+      plan.buffers.size() > 16 || plan.steps.size() > 16) {
     return 0;
   }
   // Steps that would take long.
@@ -93,8 +94,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   std::vector<std::vector<float>> memory;
   for (const recsys::ops::Buffer& buffer : plan.buffers) {
     if (buffer.width > kMostWidth) return 0;
-    const bool is_scratch = buffer.kind == BufferKind::kScratch;
-    memory.emplace_back(static_cast<std::size_t>(is_scratch ? 0 : buffer.width * kNumRows), 0.25F);
+    const bool is_scratch = buffer.kind == BufferKind::kScratch || buffer.kind == BufferKind::kIds;
+    // As the number of a row's IDs it says 2.
+    memory.emplace_back(static_cast<std::size_t>(is_scratch ? 0 : buffer.width * kNumRows), 2.25F);
     const std::int64_t stride = buffer.kind == BufferKind::kConstant ? 0 : buffer.width;
     bound.reads.push_back({memory.back().data(), stride});
     bound.writes.push_back({memory.back().data(), stride});

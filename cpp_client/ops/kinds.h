@@ -13,8 +13,10 @@ enum class BufferKind : std::int64_t {
   kConstant = 1,
   kScratch = 2,
   kOutput = 3,
+  /// In scratch memory, a row for each ID: of the steps after EACH_ID alone.
+  kIds = 4,
 };
-constexpr std::int64_t kNumBufferKind = 4;
+constexpr std::int64_t kNumBufferKind = 5;
 
 /// What a step does.
 enum class StepKind : std::int64_t {
@@ -38,8 +40,14 @@ enum class StepKind : std::int64_t {
   kDifferences = 8,
   /// Vectors of b by the numbers in a, which are bounded to those that are there.
   kTake = 9,
+  /// The next `index` steps for each of a row's IDs: as many as a says, at most `extra`.
+  kEachId = 10,
+  /// For each ID its row's a, or the vector of its place there.
+  kToIds = 11,
+  /// What was computed for each ID, side by side in its row.
+  kFromIds = 12,
 };
-constexpr std::int64_t kNumStepKind = 10;
+constexpr std::int64_t kNumStepKind = 13;
 
 /// What follows a linear layer in its step.
 enum class Activation : std::int32_t {

@@ -25,6 +25,11 @@ void Put(const Place& place, std::vector<std::int64_t>* numbers) {
 
 Place PlaceAt(const std::int64_t* at) { return {at[0], at[1], at[2]}; }
 
+/// Returns the rows of a width in scratch memory that pass all steps together.
+std::int64_t TileOf(std::int64_t width) {
+  return width <= kWideRow ? kPlanRows : std::max<std::int64_t>(kTileNumbers / width, 1);
+}
+
 bool IsBelow(std::int64_t index, std::int64_t count) { return index >= 0 && index < count; }
 
 class Checking {
@@ -45,8 +50,21 @@ class Checking {
     for (std::size_t i = 0; i < plan_.forms.size(); ++i) {
       if (!IsRight(plan_.forms[i])) return Wrong("form", i);
     }
+    // The most IDs of a row in the steps before `end`.
+    std::int64_t most = 0;
+    std::size_t end = 0;
     for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
-      if (!IsRight(plan_.steps[i])) return Wrong("step", i);
+      const Step& step = plan_.steps[i];
+      if (i >= end) most = 0;
+      if (step.kind != StepKind::kEachId) {
+        if (!IsRight(step) || !IsIn(step, most)) return Wrong("step", i);
+        continue;
+      }
+      if (most != 0 || !IsEachId(step, Count(plan_.steps) - static_cast<std::int64_t>(i) - 1)) {
+        return Wrong("step", i);
+      }
+      most = step.extra;
+      end = i + 1 + static_cast<std::size_t>(step.index);
     }
     return {};
   }
@@ -64,6 +82,7 @@ class Checking {
       case BufferKind::kConstant:
         return IsBelow(buffer.index, num_constants_);
       case BufferKind::kScratch:
+      case BufferKind::kIds:
         return IsBelow(buffer.index, kMostWidth);
       case BufferKind::kOutput:
         return IsBelow(buffer.index, plan_.num_outputs);
@@ -103,8 +122,8 @@ class Checking {
       if (place.width != 0 && !CanRead(place)) return false;
     }
     if (!CanRead(step.out)) return false;
-    const BufferKind to = plan_.buffers[static_cast<std::size_t>(step.out.buffer)].kind;
-    if (to != BufferKind::kScratch && to != BufferKind::kOutput) return false;
+    const BufferKind to = KindOf(step.out);
+    if (to == BufferKind::kInput || to == BufferKind::kConstant) return false;
     switch (step.kind) {
       case StepKind::kLookup:
         return IsBelow(step.index, Count(plan_.lookups)) && !IsSequence(step);
@@ -120,6 +139,11 @@ class Checking {
         return CanRead(step.a) && CanRead(step.b) && !Overlap(step.out, step.a) &&
                !Overlap(step.out, step.b) && step.extra >= 1 && step.extra <= kMostWidth &&
                step.b.width % step.extra == 0 && step.a.width * step.extra == step.out.width;
+      case StepKind::kEachId:
+        return false;
+      case StepKind::kToIds:
+      case StepKind::kFromIds:
+        return CanRead(step.a);
       case StepKind::kContract:
       case StepKind::kBroadcast:
         return IsFormed(step);
@@ -134,6 +158,47 @@ class Checking {
         return IsElementwise(step);
     }
     return false;
+  }
+
+  /// Whether a step leads `num_left` others.
+  bool IsEachId(const Step& step, std::int64_t num_left) const {
+    return step.index >= 1 && step.index <= num_left && step.extra >= 1 &&
+           step.extra <= kMostWidth && CanRead(step.a) && step.a.width == 1 &&
+           KindOf(step.a) != BufferKind::kIds;
+  }
+
+  /// Whether a step reads and writes what there is: rows of IDs among `most` of a row, or none if
+  /// that is 0.
+  bool IsIn(const Step& step, std::int64_t most) const {
+    const bool is_to_ids = step.kind == StepKind::kToIds;
+    const bool is_from_ids = step.kind == StepKind::kFromIds;
+    const bool writes_ids = KindOf(step.out) == BufferKind::kIds;
+    for (const Place& place : {step.a, step.b, step.c}) {
+      if (place.width == 0) continue;
+      const BufferKind kind = KindOf(place);
+      const bool reads_ids = kind == BufferKind::kIds;
+      const bool fits =
+          most == 0 || is_to_ids ? !reads_ids : kind == BufferKind::kConstant || reads_ids;
+      if (!fits) return false;
+    }
+    if (most == 0) return !writes_ids && !is_to_ids && !is_from_ids;
+    if (is_from_ids) return !writes_ids && IsProduct(step.a.width, most, step.out.width);
+    if (!writes_ids) return false;
+    switch (step.kind) {
+      case StepKind::kToIds:
+        return step.a.width == step.out.width || IsProduct(step.out.width, most, step.a.width);
+      case StepKind::kLookup:
+      case StepKind::kSequence:
+      case StepKind::kLength:
+      case StepKind::kDifferences:
+        return false;
+      default:
+        return true;
+    }
+  }
+
+  BufferKind KindOf(const Place& place) const {
+    return plan_.buffers[static_cast<std::size_t>(place.buffer)].kind;
   }
 
   template <typename Item>
@@ -155,7 +220,7 @@ class Checking {
     }
     if (buffer.kind != second.kind) return false;
     if (buffer.kind == BufferKind::kOutput) return buffer.index == second.index;
-    return buffer.kind == BufferKind::kScratch &&
+    return (buffer.kind == BufferKind::kScratch || buffer.kind == BufferKind::kIds) &&
            buffer.index < second.index + ScratchWidth(second.width) &&
            second.index < buffer.index + ScratchWidth(buffer.width);
   }
@@ -318,16 +383,17 @@ std::string ReadPlan(const std::int64_t* numbers, std::int64_t count, std::int64
   }
   const std::int64_t* at = numbers + header;
   plan->buffers.clear();
-  plan->scratch_width = plan->num_outputs = 0;
+  plan->scratch_width = plan->ids_width = plan->num_outputs = 0;
   for (std::int64_t i = 0; i < num_buffers; ++i, at += kOfBuffer) {
     plan->buffers.push_back({static_cast<BufferKind>(at[0]), at[1], at[2]});
     const Buffer& buffer = plan->buffers.back();
     if (buffer.kind == BufferKind::kOutput) ++plan->num_outputs;
     // Not yet checked: neither number may make the sum overflow.
-    if (buffer.kind == BufferKind::kScratch && IsBelow(buffer.index, kMostWidth) &&
+    const bool is_of_ids = buffer.kind == BufferKind::kIds;
+    if ((buffer.kind == BufferKind::kScratch || is_of_ids) && IsBelow(buffer.index, kMostWidth) &&
         IsBelow(buffer.width, kMostWidth + 1)) {
-      plan->scratch_width =
-          std::max(plan->scratch_width, buffer.index + ScratchWidth(buffer.width));
+      std::int64_t& width = is_of_ids ? plan->ids_width : plan->scratch_width;
+      width = std::max(width, buffer.index + ScratchWidth(buffer.width));
     }
   }
   plan->lookups.clear();
@@ -354,9 +420,8 @@ std::string ReadPlan(const std::int64_t* numbers, std::int64_t count, std::int64
       at += kLoops;
     }
   }
-  plan->tile_rows = plan->scratch_width <= kWideRow
-                        ? kPlanRows
-                        : std::max<std::int64_t>(kTileNumbers / plan->scratch_width, 1);
+  plan->tile_rows = TileOf(plan->scratch_width);
+  plan->tile_ids = TileOf(plan->ids_width);
   return Checking(*plan, num_inputs, num_constants).Text();
 }
 

@@ -20,7 +20,8 @@ constexpr std::int64_t kPlanRows = 48;
 /// Rows of numbers.
 struct Buffer {
   BufferKind kind = BufferKind::kScratch;
-  /// Which input, constant or output; of scratch memory the numbers before it in each row.
+  /// Which input, constant or output; of scratch memory the numbers before it in each row, or for
+  /// each ID.
   std::int64_t index = 0;
   std::int64_t width = 0;
 };
@@ -40,11 +41,11 @@ struct Step {
   /// Of a lookup or a sequence its position among the plan's lookups; of a linear layer the
   /// constant with its weights; of an interaction its WeightType; of a length or differences the
   /// position among the plan's features; of a contraction or a broadcast the position among its
-  /// forms; of others the ElementwiseKind.
+  /// forms; of each ID the number of steps; of others the ElementwiseKind.
   std::int64_t index = 0;
   /// Of a linear layer its Activation; of an interaction its dim; of a sequence 1 where it is read
   /// from the last ID on; of a broadcast the ElementwiseKind; of taken vectors their width; of
-  /// others `count`, or the bits of `factor`.
+  /// each ID the most of them in a row; of others `count`, or the bits of `factor`.
   std::int64_t extra = 0;
 };
 
@@ -82,6 +83,9 @@ struct Plan {
   std::int64_t tile_rows = kPlanRows;
   /// Numbers of a row in scratch memory.
   std::int64_t scratch_width = 0;
+  /// The same of IDs.
+  std::int64_t tile_ids = kPlanRows;
+  std::int64_t ids_width = 0;
   std::int64_t num_outputs = 0;
 };
 

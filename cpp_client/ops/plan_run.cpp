@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "ops/plan.h"
@@ -50,12 +51,18 @@ class Tiles {
  private:
   WrongId RunTile(std::int64_t first, std::int64_t end) {
     first_ = first;
-    num_rows_ = std::min(bound_.plan->tile_rows, end - first);
+    count_ = num_rows_ = std::min(bound_.plan->tile_rows, end - first);
     std::swap(found_, next_);
     scratch_ = reinterpret_cast<float*>(ScratchOf(
         Scratch::kBuffers, bound_.plan->scratch_width * num_rows_ * std::int64_t{sizeof(float)}));
     const std::vector<Step>& steps = bound_.plan->steps;
     for (std::size_t i = 0; i < steps.size(); ++i) {
+      if (steps[i].kind == StepKind::kEachId) {
+        RunEachId(steps[i], &steps[i + 1]);
+        // Behind the last of its steps.
+        i += static_cast<std::size_t>(steps[i].index);
+        continue;
+      }
       Run(steps[i]);
       if (static_cast<std::int64_t>(i) != last_lookup_ || first + num_rows_ >= end) continue;
       const std::int64_t num_next = std::min(bound_.plan->tile_rows, end - first - num_rows_);
@@ -113,6 +120,28 @@ class Tiles {
     return part;
   }
 
+  /// Runs some steps for the IDs of all rows, one tile after the other.
+  void RunEachId(const Step& each, const Step* steps) {
+    const Rows lengths = Read(each.a);
+    const std::int64_t tile_ids = bound_.plan->tile_ids;
+    ids_scratch_ = reinterpret_cast<float*>(ScratchOf(
+        Scratch::kIdBuffers, bound_.plan->ids_width * tile_ids * std::int64_t{sizeof(float)}));
+    const auto run = [&] {
+      for (std::int64_t i = 0; i < each.index; ++i) Run(steps[i]);
+      count_ = 0;
+    };
+    count_ = 0;
+    for (std::int64_t row = 0; row < num_rows_; ++row) {
+      const std::int64_t num_ids = NumIdsOf(lengths.data[row * lengths.stride], each.extra);
+      for (std::int64_t place = 0; place < num_ids; ++place) {
+        id_at_[static_cast<std::size_t>(count_++)] = {row, place};
+        if (count_ == tile_ids) run();
+      }
+    }
+    if (count_ > 0) run();
+    count_ = num_rows_;
+  }
+
   void Run(const Step& step) {
     const OutRows out = Write(step.out);
     switch (step.kind) {
@@ -124,7 +153,7 @@ class Tiles {
       case StepKind::kLinear:
         return RunLinear(step, out);
       case StepKind::kDot:
-        return kernels_.dot(static_cast<WeightType>(step.index), Read(step.a), num_rows_,
+        return kernels_.dot(static_cast<WeightType>(step.index), Read(step.a), count_,
                             {step.a.width / step.extra, step.extra}, out);
       case StepKind::kElementwise:
         return kernels_.elementwise(ElementwiseOf(step), out);
@@ -142,7 +171,13 @@ class Tiles {
       case StepKind::kDifferences:
         return ReadDifferences(FeatureOf(step), first_, num_rows_, step.extra, out);
       case StepKind::kTake:
-        return TakeVectors(step, Read(step.a), Read(step.b), num_rows_, out);
+        return TakeVectors(step, Read(step.a), Read(step.b), count_, out);
+      case StepKind::kToIds:
+        return ReadToIds(step, Read(step.a), id_at_.data(), count_, out);
+      case StepKind::kFromIds:
+        return WriteFromIds(step, Read(step.a), id_at_.data(), count_, out);
+      case StepKind::kEachId:
+        return;
     }
   }
 
@@ -152,7 +187,7 @@ class Tiles {
 
   Formed FormedOf(const Step& step, ElementwiseKind kind) const {
     const Form& form = bound_.plan->forms[static_cast<std::size_t>(step.index)];
-    return {&form, kind, Read(step.a), step.b.width > 0 ? Read(step.b) : Read(step.a), num_rows_};
+    return {&form, kind, Read(step.a), step.b.width > 0 ? Read(step.b) : Read(step.a), count_};
   }
 
   /// A row may have several vectors, which a layer takes as rows.
@@ -162,9 +197,9 @@ class Tiles {
     const Rows in = Read(step.a);
     const std::int64_t num_vectors = step.a.width / weights.num_inputs;
     if (num_vectors == 1) {
-      return kernels_.linear(weights, in, num_rows_, activation, out, &ahead_);
+      return kernels_.linear(weights, in, count_, activation, out, &ahead_);
     }
-    for (std::int64_t row = 0; row < num_rows_; ++row) {
+    for (std::int64_t row = 0; row < count_; ++row) {
       kernels_.linear(weights, {in.data + row * in.stride, weights.num_inputs}, num_vectors,
                       activation, {out.data + row * out.stride, weights.num_outputs}, &ahead_);
     }
@@ -176,7 +211,7 @@ class Tiles {
     made.a = Read(step.a);
     made.b = step.b.width > 0 ? Read(step.b) : made.a;
     made.c = step.c.width > 0 ? Read(step.c) : made.a;
-    made.num_rows = num_rows_;
+    made.num_rows = count_;
     made.width = step.out.width;
     if (made.kind == ElementwiseKind::kLayerNorm) made.count = step.b.width;
     if (TakesFactor(made.kind)) {
@@ -192,13 +227,16 @@ class Tiles {
     if (buffer.kind == BufferKind::kScratch) {
       return {scratch_ + buffer.index * num_rows_ + place.column, ScratchWidth(buffer.width)};
     }
+    if (buffer.kind == BufferKind::kIds) {
+      return {ids_scratch_ + buffer.index * count_ + place.column, ScratchWidth(buffer.width)};
+    }
     const OutRows rows = bound_.writes[static_cast<std::size_t>(place.buffer)];
     return {rows.data + first_ * rows.stride + place.column, rows.stride};
   }
 
   Rows Read(const Place& place) const {
     const Buffer& buffer = bound_.plan->buffers[static_cast<std::size_t>(place.buffer)];
-    if (buffer.kind == BufferKind::kScratch || buffer.kind == BufferKind::kOutput) {
+    if (buffer.kind != BufferKind::kInput && buffer.kind != BufferKind::kConstant) {
       const OutRows rows = Write(place);
       return {rows.data, rows.stride};
     }
@@ -212,7 +250,10 @@ class Tiles {
   std::int64_t last_lookup_ = -1;
   Ahead ahead_;
   std::int64_t first_ = 0, num_rows_ = 0;
-  float* scratch_ = nullptr;
+  /// Rows, or IDs, that a step takes.
+  std::int64_t count_ = 0;
+  std::array<IdAt, kPlanRows> id_at_;
+  float *scratch_ = nullptr, *ids_scratch_ = nullptr;
 };
 
 }  // namespace

@@ -5,6 +5,15 @@
 #include "ops/scratch.h"
 
 namespace recsys::ops {
+namespace {
+
+/// Returns a number without the part behind the point, between 0 and `most`; 0 for NaN.
+std::int64_t Bounded(float number, std::int64_t most) {
+  if (number >= static_cast<float>(most)) return most;
+  return number > 0 ? static_cast<std::int64_t>(number) : 0;
+}
+
+}  // namespace
 
 void ReadSequences(const Kernels& kernels, const Lookup& lookup, const std::uint8_t* const* found,
                    const Step& step, OutRows out) {
@@ -72,11 +81,27 @@ void TakeVectors(const Step& step, Rows numbers, Rows from, std::int64_t num_row
     const float* const vectors = from.data + row * from.stride;
     float* to = out.data + row * out.stride;
     for (std::int64_t i = 0; i < count; ++i, to += width) {
-      // NaN takes the first one.
-      const bool is_last = at[i] >= static_cast<float>(last);
-      const std::int64_t number = is_last ? last : at[i] > 0 ? static_cast<std::int64_t>(at[i]) : 0;
-      std::copy_n(vectors + number * width, width, to);
+      std::copy_n(vectors + Bounded(at[i], last) * width, width, to);
     }
+  }
+}
+
+std::int64_t NumIdsOf(float length, std::int64_t most) { return Bounded(length, most); }
+
+void ReadToIds(const Step& step, Rows from, const IdAt* ids, std::int64_t num_ids, OutRows out) {
+  const std::int64_t width = step.out.width;
+  const std::int64_t by_place = step.a.width == width ? 0 : width;
+  for (std::int64_t i = 0; i < num_ids; ++i) {
+    std::copy_n(from.data + ids[i].row * from.stride + ids[i].place * by_place, width,
+                out.data + i * out.stride);
+  }
+}
+
+void WriteFromIds(const Step& step, Rows from, const IdAt* ids, std::int64_t num_ids, OutRows out) {
+  const std::int64_t width = step.a.width;
+  for (std::int64_t i = 0; i < num_ids; ++i) {
+    std::copy_n(from.data + i * from.stride, width,
+                out.data + ids[i].row * out.stride + ids[i].place * width);
   }
 }
 

@@ -24,6 +24,20 @@ void ReadDifferences(const FeatureIds& feature, std::int64_t first, std::int64_t
 /// Writes vectors of `from` by their numbers.
 void TakeVectors(const Step& step, Rows numbers, Rows from, std::int64_t num_rows, OutRows out);
 
+/// An ID by its row in a tile, and its place in the row.
+struct IdAt {
+  std::int64_t row = 0, place = 0;
+};
+
+/// Returns how many IDs of a row there are, for their number as a step has computed it.
+std::int64_t NumIdsOf(float length, std::int64_t most);
+
+/// Writes for each ID the numbers of its row, or those of its place in the row.
+void ReadToIds(const Step& step, Rows from, const IdAt* ids, std::int64_t num_ids, OutRows out);
+
+/// Writes the numbers of each ID at its place in its row.
+void WriteFromIds(const Step& step, Rows from, const IdAt* ids, std::int64_t num_ids, OutRows out);
+
 }  // namespace recsys::ops
 
 #endif  // RECSYS_OPS_PLAN_STEPS_H_

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from export.lower.bags import IdsSpace
 from export.lower.kinds import ElementwiseKind
 from export.lower.strided import Axis, Strided, contiguous, loops_of, operand, strided
 from export.lower.values import (
@@ -39,6 +40,8 @@ def both(first: Any, second: Any) -> tuple[Strided, Strided]:
     """
     given = [one for one in (first, second) if isinstance(one, Called)]
     spaces = {space for one in given if (space := _space_of(one)) is not None}
+    # What is computed of dense weights is there for each row, and so for each ID.
+    spaces -= {space.rows for space in spaces if isinstance(space, IdsSpace)}
     if len(spaces) > 1:
         raise NotLoweredError("it computes with rows and contexts")
     space = spaces.pop() if spaces else Space.ROWS

@@ -32,6 +32,7 @@ class BufferKind(Code):
     CONSTANT = 1
     SCRATCH = 2
     OUTPUT = 3
+    IDS = 4, "In scratch memory, a row for each ID: of the steps after EACH_ID alone."
 
 
 class StepKind(Code):
@@ -50,6 +51,9 @@ class StepKind(Code):
     LENGTH = 7, "The number of a bag's IDs."
     DIFFERENCES = 8, "ID i less ID j of a bag's first IDs, for each pair; those that are missing are 0."
     TAKE = 9, "Vectors of b by the numbers in a, which are bounded to those that are there."
+    EACH_ID = 10, "The next `index` steps for each of a row's IDs: as many as a says, at most `extra`."
+    TO_IDS = 11, "For each ID its row's a, or the vector of its place there."
+    FROM_IDS = 12, "What was computed for each ID, side by side in its row."
 
 
 class Activation(Code):

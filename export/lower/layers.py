@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from export.lower.arithmetic import computed
+from export.lower.bags import IdsSpace
 from export.lower.forms import matmul
 from export.lower.kinds import ElementwiseKind
 from export.lower.strided import Strided, strided
@@ -133,7 +134,8 @@ def linear(value: Value, weight: Any, bias: Any = None) -> Value:
         raise NotLoweredError("a linear layer whose weights are not float32")
     if not all(bool(one.isfinite().all()) for one in (weight, bias) if one is not None):
         raise NotLoweredError("a linear layer whose weights are not finite")
-    if isinstance(value, Join) and any(_is_sum_of_parts(part.value, value) for part in value.parts):
+    has_sums = isinstance(value, Join) and any(_is_sum_of_parts(part.value, value) for part in value.parts)
+    if has_sums and not isinstance(value.space, IdsSpace):
         # Loaders of TorchScript fold the sum into the layer's weights, which is faster.
         raise NotLoweredError("a linear layer over vectors and their sums")
     return Linear(

@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 from export.graph.inputs.computed import RequestFeatures
 from export.graph.prepared import PreparedModel
 from export.graph.ranking import RankingCollection, RankingFeatures
-from export.lower.sequences import Rows
+from export.lower.bags import Rows, ids_space
 from export.lower.values import Join, Lookup, NotLoweredError, Part, Slot, Space, Value
 from recsys.configs import BaseEmbeddingConfig, EmbeddingBagConfig, PoolingType, tables_with
 from recsys.embedding import EmbeddingBagCollection, takes_weights
@@ -163,9 +163,9 @@ class LookedUp(ShardedCollection):
         return Rows(
             # Each block of columns is read by itself.
             slots=tuple(replace(slot, column=0) for slot, _ in found),
-            dims=tuple(dim for _, dim in found),
-            space=space,
-            feature=found[0][0].feature,
+            block_dims=tuple(dim for _, dim in found),
+            dims=(sum(dim for _, dim in found),),
+            space=ids_space(space, found[0][0].feature, False),
         )
 
     def _argument_of(self, features: KeyedJaggedTensor) -> str:

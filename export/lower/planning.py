@@ -14,20 +14,19 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from export.lower.bags import Differences, FromIds, IdsSpace, Length, Sequence, ToIds
 from export.lower.kinds import Activation, BufferKind, ElementwiseKind, StepKind
+from export.lower.strided import NUM_LOOPS
 from export.lower.values import (
     Broadcast,
     Contract,
-    Differences,
     Elementwise,
     Formed,
     Join,
-    Length,
     Linear,
     Lookup,
     Part,
     Products,
-    Sequence,
     Slot,
     Take,
     Value,
@@ -144,7 +143,10 @@ class _Planning:
         places: Mapping[Value, int],
         ids: LookupInputs | None,
     ) -> None:
-        self._values = list(values)
+        # What is computed for each ID stands before that for which it is.
+        self._values = [
+            one for value in values for one in (*(value.within if isinstance(value, FromIds) else ()), value)
+        ]
         self._outputs = list(outputs)
         self._given = places
         self._ids = ids
@@ -170,7 +172,9 @@ class _Planning:
         for value in reversed(self._values):
             self._place_parts(value)
         for value in self._values:
-            self._emit(value)
+            # What is computed for each ID belongs to a step.
+            if not isinstance(value.space, IdsSpace):
+                self._emit(value)
         for value, place in self._copied_outputs:
             self._copy(place, self._place_of(value))
         self._place_scratch()
@@ -234,7 +238,7 @@ class _Planning:
         """Give the parts of a join their places side by side."""
         if isinstance(value, Join):
             if value not in self._places:
-                self._places[value] = self._scratch(value.width)
+                self._places[value] = self._scratch(value)
             column = 0
             for part in value.parts:
                 self._place_part(value, part, self._places[value].part(column, part.width))
@@ -267,7 +271,7 @@ class _Planning:
         elif isinstance(value, Weight):
             place = self._buffers.add(BufferKind.CONSTANT, self._constant(value), value.width)
         else:
-            place = self._scratch(value.width)
+            place = self._scratch(value)
         self._places[value] = place
         return place
 
@@ -302,8 +306,26 @@ class _Planning:
         elif isinstance(value, Take):
             places = [out, self._place_of(value.numbers), self._place_of(value.vectors)]
             self._step(StepKind.TAKE, places, 0, value.each)
+        elif isinstance(value, ToIds):
+            self._step(StepKind.TO_IDS, [out, self._place_of(value.source)], 0, 0)
+        elif isinstance(value, FromIds):
+            self._each_id(value, out)
         else:
             raise AssertionError(value)
+
+    def _each_id(self, value: FromIds, out: _Place) -> None:
+        """Write the padding, then what is computed for each ID."""
+        one = [0] * (NUM_LOOPS - 1)
+        fill = [_bits(0.0), *[1] * (NUM_LOOPS - 1), value.width, *one, 1, *one, 0, *one, 0]
+        places = [out, self._place_of(value.padding)]
+        self._step(StepKind.BROADCAST, places, _place_in(self._forms, fill), int(ElementwiseKind.COPY))
+        begin = len(self._steps)
+        self._step(StepKind.EACH_ID, [_NOWHERE, self._place_of(value.lengths)], 0, value.dims[0])
+        for each in value.within:
+            self._emit(each)
+        self._step(StepKind.FROM_IDS, [out, self._place_of(value.source)], 0, 0)
+        kind, given, _, most = self._steps[begin]
+        self._steps[begin] = (kind, given, len(self._steps) - begin - 1, most)
 
     def _elementwise(self, value: Elementwise, out: _Place) -> None:
         if value in self._layers:
@@ -382,8 +404,9 @@ class _Planning:
     def _input(self, place: int) -> int:
         return _place_in(self._inputs, place)
 
-    def _scratch(self, width: int) -> _Place:
-        return self._buffers.add(BufferKind.SCRATCH, 0, width)
+    def _scratch(self, value: Value) -> _Place:
+        kind = BufferKind.IDS if isinstance(value.space, IdsSpace) else BufferKind.SCRATCH
+        return self._buffers.add(kind, 0, value.width)
 
     def _place_scratch(self) -> None:
         """Give scratch buffers memory: two share it if no step needs both."""
@@ -395,13 +418,13 @@ class _Planning:
         buffers = self._buffers
         placed: list[int] = []
         for i, kind in enumerate(buffers.kinds):
-            if kind is not BufferKind.SCRATCH or i not in used:
+            if kind not in (BufferKind.SCRATCH, BufferKind.IDS) or i not in used:
                 continue
             # Behind those that are used at the same time and would overlap, one after the other.
             taken = sorted(
                 (buffers.indices[j], buffers.indices[j] + _scratch_width(buffers.widths[j]))
                 for j in placed
-                if used[i][0] <= used[j][1] and used[j][0] <= used[i][1]
+                if buffers.kinds[j] is kind and used[i][0] <= used[j][1] and used[j][0] <= used[i][1]
             )
             at = 0
             for begin, end in taken:

@@ -113,8 +113,8 @@ def layer_norm(
         raise NotLoweredError("a layer norm over other dimensions than the last")
     if value.width == dim:
         found: Any = computed(ElementwiseKind.STANDARDIZE, reshaped(value, (dim,)), eps)
-        found = found if weight is None else mul(found, weight.reshape(-1))
-        return reshaped(found if bias is None else found + bias.reshape(-1), value.dims)
+        found = found if weight is None else mul(found, weight_of(weight, value.space))
+        return reshaped(found if bias is None else found + weight_of(bias, value.space), value.dims)
     operands = [value, *(_each(one, dim, number, value) for one, number in ((weight, 1.0), (bias, 0.0)))]
     return Elementwise(
         dims=value.dims, space=value.space, kind=ElementwiseKind.LAYER_NORM, operands=operands, factor=eps

@@ -6,27 +6,16 @@ Shape letters: B rows, F features, N number of IDs, S places, D embedding dim.
 from __future__ import annotations
 
 from collections.abc import Sequence as Several
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from export.lower.arithmetic import computed
+from export.lower.bags import Differences, IdsSpace, Length, Rows
+from export.lower.jagged import Flipped, ids_of, rows_at_places, values_at_places
 from export.lower.kinds import ElementwiseKind
-from export.lower.values import (
-    Called,
-    Differences,
-    Expand,
-    Length,
-    NotLoweredError,
-    NumRows,
-    Sequence,
-    Slot,
-    Space,
-    Value,
-    operator,
-)
-from export.lower.views import cat, narrow
+from export.lower.values import Called, NotLoweredError, NumRows, Space, Value, operator
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,50 +117,14 @@ class NumIds:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows(Called):
-    """Rows of tables for the IDs of a feature, ``[N, D]``.
-
-    Attributes:
-        slots: The columns of the rows: one for each block of them.
-        dims: Of each block, without padding.
-        space: The bags'.
-        feature: Its position.
-        is_expanded: Whether they are those of rows that share contexts.
-    """
-
-    slots: tuple[Slot, ...]
-    dims: tuple[int, ...]
-    space: Space
-    feature: int
-    is_expanded: bool = False
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the numbers."""
-        return torch.float32
-
-    def size(self, dim: int | None = None) -> Any:
-        """Return N or D."""
-        return NumIds() if dim == 0 else sum(self.dims)
-
-    def float(self) -> Rows:
-        """Return the rows: they are float32."""
-        return self
-
-    def expanded(self) -> Rows:
-        """Return the rows of contexts for the rows that share them."""
-        return replace(self, is_expanded=True)
-
-
-@dataclass(frozen=True, eq=False)
 class Offsets(Called):
     """Where the IDs of bags begin, by their lengths."""
 
-    lengths: Value
+    lengths: Value | Flipped
 
     def clamp(self, min: Any = None, max: Any = None) -> Offsets:  # noqa: A002
         """Return the same: they lie between 0 and N."""
-        if min not in (0, None) or not isinstance(max, NumIds | None):
+        if min not in (0, None) or not (isinstance(max, NumIds | None) or _is_num_ids(max)):
             raise NotLoweredError("it bounds offsets")
         return self
 
@@ -179,9 +132,13 @@ class Offsets(Called):
 @operator("asynchronous_complete_cumsum")
 def offsets_of(lengths: Any) -> Offsets:
     """Return offsets."""
-    if not isinstance(lengths, Value):
+    if not isinstance(lengths, (Value, Flipped)):
         raise NotLoweredError("it sums up what are no lengths")
     return Offsets(lengths)
+
+
+def _is_num_ids(number: Any) -> bool:
+    return isinstance(number, NumRows) and isinstance(number.space, IdsSpace)
 
 
 @operator("tensor_split")
@@ -232,27 +189,30 @@ class PaddedIds(Called):
 
 @operator("jagged_to_padded_dense", views=True)
 def padded(values: Any, offsets: Several[Any], sizes: Several[int], padding: float = 0.0) -> Any:
-    """Return the first S rows, or IDs, of each bag, and zeros behind them."""
+    """Return the numbers of the first S IDs of each bag, and a number behind them."""
     (of,), (size,) = offsets, sizes
+    lengths = of.lengths if isinstance(of, Offsets) else None
+    is_backwards = isinstance(values, Flipped)
+    if is_backwards and isinstance(lengths, Flipped):
+        values, lengths = values.of, lengths.of
     values = values.settled()
-    if not isinstance(values, (Rows, Ids)) or not isinstance(of, Offsets) or padding != 0:
+    if not isinstance(lengths, Value) or not isinstance(values, (Value, Ids)):
         raise NotLoweredError("it pads what it computes")
-    lengths = of.lengths
-    is_expanded = isinstance(lengths, Expand)
-    if isinstance(lengths, Expand):
-        lengths = lengths.source
-    is_own = isinstance(lengths, Length) and (lengths.space, lengths.feature) == (
-        values.space,
-        values.feature,
-    )
-    if not is_own or is_expanded is not (isinstance(values, Rows) and values.is_expanded):
-        raise NotLoweredError("it pads bags by the lengths of others")
+    space = ids_of(lengths)
     if isinstance(values, Ids):
+        if padding != 0 or is_backwards:
+            raise NotLoweredError("it pads what it computes")
+        if (
+            space is None
+            or space.is_expanded
+            or (space.bags, space.feature) != (values.space, values.feature)
+        ):
+            raise NotLoweredError("it pads bags by the lengths of others")
         return PaddedIds(values, size)
-    parts = []
-    for slot, dim in zip(values.slots, values.dims, strict=True):
-        found: Any = Sequence(dims=(size, slot.dim), space=values.space, slot=slot)
-        if is_expanded:
-            found = Expand(dims=found.dims, source=found)
-        parts.append(narrow(found, 2, 0, dim))
-    return parts[0] if len(parts) == 1 else cat(parts, 2)
+    if space is None or values.space is not space:
+        raise NotLoweredError("it pads bags by the lengths of others")
+    if isinstance(values, Rows) and padding == 0:
+        found = rows_at_places(values, size, is_backwards=is_backwards)
+    else:
+        found = values_at_places(values, lengths, size, padding, is_backwards=is_backwards)
+    return Flipped(found) if is_backwards else found

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from export.lower.bags import Length
 from export.lower.kinds import ElementwiseKind
 from export.lower.strided import Strided, contiguous
 from export.lower.values import (
     Elementwise,
-    Length,
     NotLoweredError,
     Take,
     Value,

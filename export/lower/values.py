@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial
 from itertools import count
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -54,11 +53,16 @@ class NotLoweredError(Exception):
     """A model does something that no step does; the message says what."""
 
 
-class Space(Enum):
-    """Which rows a value has."""
+@dataclass(frozen=True)
+class Space:
+    """Which rows a value has: those of the batch, contexts, or those of a class below. Each exists once."""
 
-    ROWS = "rows"
-    CONTEXTS = "contexts"
+    name: str
+    ROWS: ClassVar[Space]
+    CONTEXTS: ClassVar[Space]
+
+
+Space.ROWS, Space.CONTEXTS = Space("rows"), Space("contexts")
 
 
 @dataclass(frozen=True)
@@ -441,28 +445,6 @@ class Broadcast(Formed):
 
     kind: ElementwiseKind
     factor: float = 0.0
-
-
-@dataclass(eq=False, kw_only=True)
-class Sequence(Value):
-    """The rows of a bag's first S IDs, ``[S, D]`` as they are stored, and zeros behind them."""
-
-    slot: Slot
-    is_backwards: bool = False
-
-
-@dataclass(eq=False, kw_only=True)
-class Length(Value):
-    """The number of a bag's IDs."""
-
-    feature: int
-
-
-@dataclass(eq=False, kw_only=True)
-class Differences(Value):
-    """ID i less ID j of a bag's first S IDs, ``[S, S]``; those that are missing are 0."""
-
-    feature: int
 
 
 @dataclass(eq=False, kw_only=True)

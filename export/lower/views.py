@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from export.lower.bags import IdsSpace, ToIds
 from export.lower.strided import Axis, Strided, contiguous, reshaped_axes, strided, tidy
 from export.lower.taking import take
 from export.lower.values import (
@@ -184,9 +185,11 @@ def lifted_to(value: Value, space: Space) -> Value:
     """Return numbers that are the same for every row in a space."""
     if value.space is space:
         return value
-    if not isinstance(value, Weight):
-        raise NotLoweredError("it computes with rows and contexts")
-    return replace(value, space=space)
+    if isinstance(value, Weight):
+        return replace(value, space=space)
+    if isinstance(space, IdsSpace):
+        return ToIds(dims=value.dims, space=space, dtype=value.dtype, source=lifted_to(value, space.rows))
+    raise NotLoweredError("it computes with rows and contexts")
 
 
 @operator("repeat", views=True)

@@ -164,7 +164,15 @@ def test_archetypes_with_forms_have_programs_like_their_graphs(tmp_path: Path, n
 
 
 @pytest.mark.parametrize(
-    ("name", "context"), [("bst", ("history", "user")), ("sasrec", ("history",)), ("bert4rec", ("history",))]
+    ("name", "context"),
+    [
+        ("bst", ("history", "user")),
+        ("sasrec", ("history",)),
+        ("bert4rec", ("history",)),
+        ("din", ("history", "user")),
+        ("din", ("target", "dense_features")),
+        ("din", ("history", "target")),
+    ],
 )
 def test_sequences_of_contexts_are_read_once(tmp_path: Path, name: str, context: tuple[str, ...]) -> None:
     case = ARCHETYPES[name]

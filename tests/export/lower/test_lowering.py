@@ -60,6 +60,18 @@ FORMED: dict[str, dict[str, int]] = {
     "wukong": {"lookup": 1, "linear": 7, "contract": 8, "elementwise": 11},
     "ple": {"lookup": 1, "linear": 19, "contract": 5, "elementwise": 16},
     "xdeepfm": {"lookup": 1, "linear": 4, "contract": 2, "broadcast": 4, "elementwise": 7},
+    "din": {
+        "lookup": 1,
+        "sequence": 2,
+        "length": 1,
+        "each_id": 1,
+        "to_ids": 2,
+        "from_ids": 1,
+        "linear": 4,
+        "contract": 1,
+        "broadcast": 1,
+        "elementwise": 4,
+    },
     "bst": {
         "lookup": 1,
         "sequence": 2,
@@ -90,10 +102,7 @@ FORMED: dict[str, dict[str, int]] = {
         "take": 4,
     },
 }
-OTHERS = {
-    "two_tower": "no step computes topk",
-    "din": "no step computes repeat_interleave",
-}
+OTHERS = {"two_tower": "no step computes topk"}
 
 
 def test_the_archetypes_are_known() -> None:
@@ -157,6 +166,8 @@ STEPS = {
     "vectors by number": (
         lambda m, x: m.over(x + m.rows((x[:, :1] * 9).long().clamp(0, 8)).flatten(1)), {"rows": nn.Embedding(9, 16)},
         {"lookup": 1, "linear": 1, "elementwise": 5, "take": 1}),
+    "numbers several times": (lambda m, x: m.over(x[:, :4].repeat_interleave(4, dim=1)), {}, {
+        "lookup": 1, "linear": 1, "broadcast": 1}),
 }  # fmt: skip
 
 

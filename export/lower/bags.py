@@ -1,0 +1,119 @@
+"""Values of bags: their lengths, the rows of their IDs, and what is computed for each ID.
+
+Shape letters: B rows, N number of IDs, S places, D embedding dim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from export.lower.values import Slot, Space, Value
+
+
+@dataclass(frozen=True)
+class IdsSpace(Space):
+    """The IDs of a feature's bags.
+
+    Attributes:
+        bags: The space of the bags.
+        feature: Its position.
+        is_expanded: Whether the bags are those of contexts, each taken by all rows that share it.
+    """
+
+    bags: Space
+    feature: int
+    is_expanded: bool
+
+    @property
+    def rows(self) -> Space:
+        """The space of what is made of the bags."""
+        return Space.ROWS if self.is_expanded else self.bags
+
+
+@cache
+def ids_space(bags: Space, feature: int, is_expanded: bool) -> IdsSpace:
+    """Return the space of a feature's IDs."""
+    return IdsSpace("ids", bags, feature, is_expanded)
+
+
+@dataclass(eq=False, kw_only=True)
+class Sequence(Value):
+    """The rows of a bag's first S IDs, ``[S, D]`` as they are stored, and zeros behind them."""
+
+    slot: Slot
+    is_backwards: bool = False
+
+
+@dataclass(eq=False, kw_only=True)
+class Length(Value):
+    """The number of a bag's IDs."""
+
+    feature: int
+
+
+@dataclass(eq=False, kw_only=True)
+class Differences(Value):
+    """ID i less ID j of a bag's first S IDs, ``[S, S]``; those that are missing are 0."""
+
+    feature: int
+
+
+@dataclass(eq=False, kw_only=True)
+class Rows(Value):
+    """Rows of tables for the IDs of a feature, ``[N, D]``.
+
+    Attributes:
+        slots: The columns of the rows: one for each block of them.
+        block_dims: Of each block, without padding.
+        padded: By the number of places and the order, the rows at the places of bags.
+    """
+
+    slots: tuple[Slot, ...]
+    block_dims: tuple[int, ...]
+    padded: dict[tuple[int, bool], Any] = field(default_factory=dict, init=False)
+
+    @property
+    def ids(self) -> IdsSpace:
+        """The space of the IDs."""
+        assert isinstance(self.space, IdsSpace)
+        return self.space
+
+    def expanded(self) -> Rows:
+        """Return the rows of contexts for the rows that share them."""
+        return replace(self, space=ids_space(self.ids.bags, self.ids.feature, True))
+
+
+@dataclass(eq=False, kw_only=True)
+class ToIds(Value):
+    """For each ID the numbers of its row, or of its place in the row if they are those of S places."""
+
+    source: Value
+
+    @property
+    def sources(self) -> list[Value]:
+        """The values that it is computed of."""
+        return [self.source]
+
+
+@dataclass(eq=False, kw_only=True)
+class FromIds(Value):
+    """What is computed for the first S IDs of each bag, and a number behind it.
+
+    Attributes:
+        source: What is computed for an ID.
+        within: All that is computed for an ID, for this value alone, in order.
+        lengths: Those of the bags.
+        padding: The number.
+    """
+
+    source: Value
+    within: tuple[Value, ...]
+    lengths: Value
+    padding: Value
+
+    @property
+    def sources(self) -> list[Value]:
+        """The values that it is computed of."""
+        return [self.source, self.lengths, self.padding]
