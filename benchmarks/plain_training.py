@@ -45,8 +45,8 @@ from recsys.data.tables.dataset import table_dataset
 from recsys.hashing import ID_MASK
 from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.train.config import MATMUL_PRECISIONS, ModelConfig, RunConfig, TrainConfig
+from recsys.train.defaults import DEFAULTS
 from recsys.train.ranks import ONE_RANK, process_group
-from recsys.train.sources import DEFAULTS
 from recsys.train.trainer import Trainer
 
 #: How many times the plain loop's samples ours should train.

@@ -142,7 +142,9 @@ def _ended_by_signals(program: str) -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def command(program: str, module: str, *, needs_torch: bool = True) -> Callable[..., int]:
+def command(
+    program: str, module: str, *, options: str | None = None, needs_torch: bool = True
+) -> Callable[..., int]:
     """Return the main function of a command.
 
     Its module is imported when it is called. If a package is missing or cannot be loaded, the command says in one line
@@ -151,6 +153,8 @@ def command(program: str, module: str, *, needs_torch: bool = True) -> Callable[
     Args:
         program: The name of the command.
         module: The module whose ``main`` runs it.
+        options: A module whose ``parse`` parses the arguments without torch, before ``module`` is imported: help and
+            wrong arguments are answered at once. None where ``module`` does so itself.
         needs_torch: Whether the module imports torch and fbgemm-gpu.
     """
 
@@ -163,6 +167,8 @@ def command(program: str, module: str, *, needs_torch: bool = True) -> Callable[
         try:
             check_address_space(needs_torch=needs_torch)
             with _ended_by_signals(program):
+                if options is not None:
+                    importlib.import_module(options).parse(words)
                 run: Callable[[Sequence[str] | None], int] = imported(module).main
                 _say_data_warnings(program)
                 if program == SERVER:

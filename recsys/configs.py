@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from recsys.data_type import DataType as DataType
 from recsys.table_modules import TAKEN_NAMES
 
 
@@ -24,21 +25,6 @@ class PoolingType(Enum):
     SUM = "SUM"
     MEAN = "MEAN"
     NONE = "NONE"
-
-
-@unique
-class DataType(Enum):
-    """The data type of a table's stored numbers."""
-
-    FP32 = "FP32"
-    FP16 = "FP16"
-    BF16 = "BF16"
-    INT8 = "INT8"
-    INT4 = "INT4"
-    INT2 = "INT2"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 #: The bits of a stored number.

@@ -6,7 +6,7 @@ import sys
 
 from recsys.cli import command
 
-main = command("recsys-data", "recsys.data.cli")
+main = command("recsys-data", "recsys.data.cli", options="recsys.data.options")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,7 +6,7 @@ import sys
 
 from recsys.cli import command
 
-main = command("recsys-plan", "recsys.planner.cli")
+main = command("recsys-plan", "recsys.planner.cli", options="recsys.planner.options")
 
 # Processes that measure links import this module anew.
 if __name__ == "__main__":

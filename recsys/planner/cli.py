@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,19 @@ from typing import Any
 from rich.console import Console
 
 from recsys.checkpoint import build_model, load_checkpoint
-from recsys.cli import Parser, add_program_options, count, size
-from recsys.configs import DataType
 from recsys.embedding import takes_weights
 from recsys.errors import PlanError
 from recsys.files import read_json, replacing
 from recsys.find_collections import find_collections
 from recsys.planner.cost.calibrate import CalibrateOptions, calibrate
 from recsys.planner.cost.constraints import read_constraints
-from recsys.planner.cost.estimate import OPTIMIZERS, Workload
+from recsys.planner.cost.estimate import Workload
 from recsys.planner.cost.tables import collection_tables, tables_from_json
-from recsys.planner.cost.topology import DEVICES, Topology, default_topology, read_topology
+from recsys.planner.cost.topology import Topology, default_topology, read_topology
 from recsys.planner.evaluate import differences
 from recsys.planner.fit import Problem
-from recsys.planner.planner import DEFAULT_RESERVED_FRACTION, EmbeddingShardingPlanner
+from recsys.planner.options import STORED, parse
+from recsys.planner.planner import EmbeddingShardingPlanner
 from recsys.planner.report.page import page
 from recsys.planner.report.report import print_summary
 from recsys.planner.report.summary import summarize
@@ -35,20 +33,7 @@ from recsys.rows.format import CUDA_ROW_ALIGNMENT, HOST_ROW_ALIGNMENT
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.plan_file import read_plan
 
-_EPILOG = """\
-examples:
-  recsys-plan model.pt --world-size 8 --hbm 80GB           plan, report, model.plan.json, model.plan.html
-  recsys-plan tables.json --world-size 128 --hbm 40GB      tables of a model that is not written yet: a list of
-                                                           {"name": ..., "num_embeddings": ..., "embedding_dim": ...}
-  recsys-plan model.pt --device cpu --world-size 2 --ddr 8GB --data-type int8    for inference on host memory
-  recsys-plan model.pt --world-size 8 --plan edited.json   estimate a plan as it is
-  recsys-plan calibrate --out topology.json                measure this machine; then --topology topology.json
-  recsys-plan diff before.json after.json                  what changed; exit code 1 where something did
-
-exit codes: 0 planned, 1 nothing fits or a file cannot be used, 2 bad usage
-"""
 _PIPE_WIDTH = 150
-_STORED = {t.value.lower(): t for t in DataType if t is not DataType.BF16}
 
 
 class _UsageError(ValueError):
@@ -57,11 +42,10 @@ class _UsageError(ValueError):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return 0 on success, 1 on failure, 2 for bad usage."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    commands: dict[str, Callable[[list[str]], int]] = {"calibrate": _calibrate, "diff": _diff}
-    command = commands.get(words[0]) if words else None
+    arguments = parse(argv)
+    commands = {"plan": _plan, "calibrate": _calibrate, "diff": _diff}
     try:
-        return _plan(words) if command is None else command(words[1:])
+        return commands[arguments.command](arguments)
     except _UsageError as error:
         print(f"recsys-plan: {error}", file=sys.stderr)
         return 2
@@ -73,8 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _plan(words: list[str]) -> int:
-    arguments = _parser().parse_args(words)
+def _plan(arguments: argparse.Namespace) -> int:
     source: Path = arguments.model
     stem = source.name.removesuffix(".pt").removesuffix(".json")
     out = arguments.out or (None if arguments.plan else source.with_name(f"{stem}.plan.json"))
@@ -110,55 +93,6 @@ def _plan(words: list[str]) -> int:
         for path in [*([] if out is None else [out]), *([] if arguments.no_html else [html])]:
             console.print(str(path), style="bold", soft_wrap=True, markup=False, highlight=False)
     return 1 if summary.over_capacity else 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="recsys-plan",
-        description="Plan how embedding tables are sharded, and show what lies where and what it costs.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("model", type=Path, metavar="MODEL", help="what recsys-train --out wrote, or tables in JSON (*.json)")
-    add("--out", type=Path, help="the plan (default: MODEL's name with .plan.json)")
-    add("--force", action="store_true", help="replace a plan that is there")
-    add("--html", type=Path, help="the page (default: MODEL's name with .plan.html)")
-    add("--no-html", action="store_true", help="write no page")
-    add("--json", action="store_true", help="print plan and report as JSON")
-    add("--plan", type=Path, metavar="FILE", help="estimate this plan instead of making one")
-    ranks = parser.add_argument_group("ranks")
-    ranks.add_argument("--topology", type=Path, metavar="FILE", help="what `recsys-plan calibrate` wrote")
-    ranks.add_argument("--device", choices=DEVICES, help="of every rank (default: cuda)")
-    ranks.add_argument("--world-size", type=count, metavar="N", help="number of ranks (default: 1)")
-    ranks.add_argument(
-        "--local-world-size", type=count, metavar="N", help="ranks per host (default: all, up to 8)"
-    )
-    ranks.add_argument("--hbm", type=size, metavar="SIZE", help="device memory per rank, such as 80GB")
-    ranks.add_argument("--ddr", type=size, metavar="SIZE", help="host memory per rank, such as 128GB")
-    ranks.add_argument(
-        "--reserve",
-        type=_percent,
-        default=100 * DEFAULT_RESERVED_FRACTION,
-        metavar="PERCENT",
-        help="of each rank's device memory that is not for tables (default: 15)",
-    )
-    work = parser.add_argument_group("work")
-    work.add_argument(
-        "--batch-size", type=count, metavar="N", help="samples per rank and step (default: 512)"
-    )
-    work.add_argument("--constraints", type=Path, metavar="FILE", help="per table, in JSON")
-    work.add_argument(
-        "--optimizer", choices=list(OPTIMIZERS), help="of the tables (default: rowwise_adagrad)"
-    )
-    work.add_argument(
-        "--data-type",
-        choices=list(_STORED),
-        help="plan inference, all tables stored so (default: plan training)",
-    )
-    parser.commands = ("calibrate", "diff")
-    add_program_options(parser)
-    return parser
 
 
 def _topology(arguments: argparse.Namespace) -> Topology:
@@ -214,7 +148,7 @@ def _plan_of(path: Path, world_size: int) -> ShardingPlan:
 
 
 def _problem(source: Path, planner: EmbeddingShardingPlanner, data_type: str | None) -> Problem:
-    stored = None if data_type is None else _STORED[data_type]
+    stored = None if data_type is None else STORED[data_type]
     if source.suffix == ".json":
         data = read_json(source, "tables", PlanError)
         if _is_plan(data):
@@ -243,18 +177,7 @@ def _is_plan(data: Any) -> bool:
     return True
 
 
-def _calibrate(words: list[str]) -> int:
-    parser = Parser(
-        prog="recsys-plan calibrate",
-        description="Measure this machine's memory and links for the planner's cost model.",
-        epilog="exit codes: 0 measured, 1 failed or no such device, 2 bad usage",
-    )
-    add = parser.add_argument
-    add("--out", type=Path, required=True, help="the topology, in JSON; replaced if it is there")
-    add("--device", choices=DEVICES, help="to measure (default: cuda where there is one)")
-    add("--ranks", type=count, default=2, metavar="N", help="processes for the links (default: 2)")
-    add("--seconds", type=float, default=10.0, help="for all measurements, roughly (default: 10)")
-    arguments = parser.parse_args(words)
+def _calibrate(arguments: argparse.Namespace) -> int:
     if not 0 < arguments.seconds <= 3600:
         raise _UsageError(f"--seconds: got {arguments.seconds}, expected above 0, at most 3600")
     _check_folder("--out", arguments.out)
@@ -268,15 +191,7 @@ def _calibrate(words: list[str]) -> int:
     return 0
 
 
-def _diff(words: list[str]) -> int:
-    parser = Parser(
-        prog="recsys-plan diff",
-        description="What changed between two plans.",
-        epilog="exit codes: 0 nothing changed, 1 something did, 2 bad usage or a file that is no plan",
-    )
-    parser.add_argument("before", type=Path, help="a plan, in JSON")
-    parser.add_argument("after", type=Path, help="another plan")
-    arguments = parser.parse_args(words)
+def _diff(arguments: argparse.Namespace) -> int:
     try:
         lines = differences(read_plan(arguments.before), read_plan(arguments.after))
     except PlanError as error:
@@ -296,12 +211,6 @@ def _check_folder(option: str, path: Path | None) -> None:
 def _write(path: Path, text: str) -> None:
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
-
-
-def _percent(text: str) -> float:
-    if not re.fullmatch(r"\d{1,2}(\.\d+)?%?", text):
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected 0 to below 100")
-    return float(text.removesuffix("%"))
 
 
 if __name__ == "__main__":

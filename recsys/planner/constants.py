@@ -1,4 +1,4 @@
-"""TorchRec's defaults of a topology and a plan, by their names. Bandwidths are in bytes/ms."""
+"""TorchRec's defaults of a topology and a plan, by their names, and optimizers. Bandwidths are in bytes/ms."""
 
 from __future__ import annotations
 
@@ -26,3 +26,12 @@ NUM_POOLINGS = 1.0
 #: The minimum columns of a column-wise shard.
 MIN_CW_DIM = 128
 BIGINT_DTYPE = 8
+#: Share of device memory reserved for everything that is not counted: activations, caches, fragmentation.
+DEFAULT_RESERVED_FRACTION = 0.15
+#: Float32 numbers of optimizer state for a row of D numbers: (for each row, for each number of it).
+OPTIMIZERS = {
+    "sgd": (0, 0),
+    "rowwise_adagrad": (1, 0),
+    "adagrad": (0, 1),
+    "adam": (0, 2),
+}

@@ -19,7 +19,7 @@ from recsys.configs import BaseEmbeddingConfig
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, takes_weights
 from recsys.errors import PlanError
 from recsys.find_collections import find_collections
-from recsys.planner.constants import BATCH_SIZE
+from recsys.planner.constants import BATCH_SIZE, DEFAULT_RESERVED_FRACTION
 from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.cost.estimate import Estimator, Workload, step_latency_us
 from recsys.planner.cost.tables import collection_tables, planned_tables
@@ -52,9 +52,6 @@ from recsys.planner.search.search import search
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.sharders import get_default_sharders
 
-#: Share of device memory reserved for everything that is not counted: activations, caches, fragmentation.
-#: TorchRec's default.
-DEFAULT_RESERVED_FRACTION = 0.15
 # Weights, gradients and two numbers of optimizer state (Adam).
 _DENSE_COPIES = 4
 

@@ -6,9 +6,9 @@ import sys
 
 from recsys.cli import command
 
-main = command("recsys-train", "recsys.train.cli")
+main = command("recsys-train", "recsys.train.cli", options="recsys.train.options")
 #: The command recsys-eval.
-evaluate = command("recsys-eval", "recsys.train.eval_cli")
+evaluate = command("recsys-eval", "recsys.train.eval_cli", options="recsys.train.eval_options")
 
 if __name__ == "__main__":
     sys.exit(main())

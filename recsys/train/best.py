@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from recsys.train.progress import Epoch
+if TYPE_CHECKING:  # options need no torch
+    from recsys.train.progress import Epoch
 
 #: "last" keeps the last epoch, whatever its metrics.
 BEST_METRICS = ("loss", "auc", "ne", "last")

@@ -35,12 +35,13 @@ from recsys.train.config import (
     TrainConfig,
     read_model_config,
 )
+from recsys.train.defaults import DEFAULTS
 from recsys.train.job import Trained, TrainJob, train_over_ranks
 from recsys.train.loop import DivergedError
-from recsys.train.options import given, parser
+from recsys.train.options import given, parse
 from recsys.train.progress import Epoch
 from recsys.train.ranks import Ranks, find_ranks
-from recsys.train.sources import DEFAULTS, DataConfig, open_dataset
+from recsys.train.sources import DataConfig, open_dataset
 from recsys.train.warm_start import WarmStart, read_start
 
 # Lines on the data before the training.
@@ -49,7 +50,7 @@ _NUM_NOTICES = 6
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    args = parser().parse_args(argv)
+    args = parse(argv)
     threads_before = torch.get_num_threads()
     torch.set_num_threads(args.threads)
     try:

@@ -7,11 +7,13 @@ import tomllib
 from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from recsys.data.examples import Dataset
-from recsys.schema import TableSpec
 from recsys.train.best import BEST_METRICS
+
+if TYPE_CHECKING:  # options and their defaults need no torch
+    from recsys.data.examples import Dataset
+    from recsys.schema import TableSpec
 
 MODELS = ("dlrm", "dcn", "deepfm", "din", "mmoe", "twotower")
 _FACTORIES = {

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.checkpoint.single_file import build_model, load_checkpoint
-from recsys.cli import Parser, add_program_options, count, whole_table
+from recsys.cli import whole_table
 from recsys.data.batches import row_chunks
 from recsys.data.examples import Block, Examples
 from recsys.data.scoring import label_outputs, schema_for, scores, with_rows
@@ -25,16 +25,8 @@ from recsys.data.tables.schema_file import read_schema
 from recsys.metrics.exact import Metrics, measure
 from recsys.models.click import ClickModel
 from recsys.schema import Schema
+from recsys.train.eval_options import parse
 
-_EXAMPLES = """\
-examples:
-  recsys-eval model.artifact --data clicks.csv --held-out
-  recsys-eval model.artifact --data today.parquet --checkpoint model.pt
-
-The artifact's own schema says which column is what. NE is the loss divided by that of the mean label; calibration
-the mean prediction divided by the mean label. Rows count by the weights of the schema's weight column.
-Exit status: 0 measured, 1 the model failed, 2 wrong options or data.
-"""
 _BATCH_ROWS = 1024
 # Probabilities are clipped before their logit, as far as a float32 tells them from 0 and 1.
 _LEAST = 1e-7
@@ -42,7 +34,7 @@ _LEAST = 1e-7
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    args = _parser().parse_args(argv)
+    args = parse(argv)
     torch.set_num_threads(args.threads)
     try:
         found = _measured(args)
@@ -151,37 +143,6 @@ def _model_logits(model: ClickModel, examples: Examples) -> NDArray[np.float32]:
         batch = examples.batch(rows)
         parts.append(model.logits(batch.dense, batch.kjt).numpy())
     return np.concatenate(parts)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="recsys-eval",
-        description="Measure an artifact on a table of examples.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("artifact", type=Path, help="what recsys-export wrote")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        required=True,
-        metavar="PATH",
-        help="a CSV, Parquet, ORC, Feather or JSON-lines file, a folder of them or a pattern",
-    )
-    parser.add_argument(
-        "--held-out", action="store_true", help="only the rows that recsys-train holds out of this table"
-    )
-    parser.add_argument(
-        "--checkpoint", type=Path, metavar="FILE", help="measure the float model beside the artifact"
-    )
-    parser.add_argument(
-        "--schema", type=Path, metavar="FILE", help="says which column is what (default: the artifact's)"
-    )
-    parser.add_argument("--limit-rows", type=count, metavar="N", help="use the first N rows only")
-    parser.add_argument("--threads", type=count, default=1, metavar="N", help="CPU threads (default 1)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    add_program_options(parser)
-    return parser
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from recsys.cli import Parser, add_program_options, count, counts
 from recsys.train.best import BEST_METRICS
 from recsys.train.config import MATMUL_PRECISIONS, MODELS, RunConfig, TrainConfig
-from recsys.train.sources import DEFAULTS, SYNTHETIC_ROWS
+from recsys.train.defaults import DEFAULTS, SYNTHETIC_ROWS
 
 _EXAMPLES = """\
 examples:
@@ -39,8 +40,8 @@ def _count_or_none(text: str) -> int:
     return 0 if text == "0" else count(text)
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the parsed arguments."""
     made = Parser(
         prog="recsys-train",
         usage="%(prog)s --data PATH (--out FILE | --checkpoint-dir DIR | both) [options]",
@@ -130,7 +131,7 @@ def parser() -> argparse.ArgumentParser:
     _add_model(made.add_argument_group("model"))
     _add_training(made.add_argument_group("training"))
     add_program_options(made)
-    return made
+    return made.parse_args(argv)
 
 
 def _default(name: str) -> str:

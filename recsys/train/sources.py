@@ -1,8 +1,8 @@
-"""The data sources by name, with the default sizes and rates of each."""
+"""The data sources by name, and how they are opened."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from recsys.data.tables.infer.summary import column_lines
 from recsys.data.tables.row_use import row_uses, warnings_of
 from recsys.data.tables.schema_file import read_schema
 from recsys.schema import Schema
-from recsys.train.config import ModelConfig, TrainConfig
+from recsys.train.defaults import DEFAULTS, SYNTHETIC_ROWS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,31 +45,6 @@ class DataConfig:
     labels: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     seed: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Defaults:
-    """Default sizes and rates of a source."""
-
-    train: TrainConfig
-    model: ModelConfig = field(default_factory=ModelConfig)
-
-
-_CLICK_LOG = Defaults(
-    train=TrainConfig(epochs=1, batch_size=1024, row_learning_rate=0.02),
-    model=ModelConfig(dense_layers=(256, 64), over_layers=(256, 128)),
-)
-DEFAULTS = {
-    "synthetic": Defaults(
-        train=TrainConfig(
-            epochs=2, batch_size=512, learning_rate=2e-3, row_learning_rate=0.1, row_weight_decay=3e-5
-        )
-    ),
-    "criteo": _CLICK_LOG,
-    "table": _CLICK_LOG,
-    "movielens": Defaults(train=TrainConfig(epochs=3, batch_size=512, row_weight_decay=1e-3)),
-}
-SYNTHETIC_ROWS = 300_000
 
 
 def open_dataset(config: DataConfig) -> Dataset:

@@ -4,7 +4,7 @@ import sys
 
 from recsys.cli import command
 
-main = command("recsys-profile", "serve.profiler.cli")
+main = command("recsys-profile", "serve.profiler.cli", options="serve.profiler.options")
 
 if __name__ == "__main__":
     sys.exit(main())

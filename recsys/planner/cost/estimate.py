@@ -15,19 +15,12 @@ from dataclasses import dataclass
 
 from recsys.configs import DataType
 from recsys.errors import PlanError
-from recsys.planner.constants import BWD_COMPUTE_MULTIPLIER
+from recsys.planner.constants import BWD_COMPUTE_MULTIPLIER, OPTIMIZERS
 from recsys.planner.cost.machine import Link, Memory
 from recsys.planner.cost.tables import PlannedTable
 from recsys.planner.cost.topology import Topology
 from recsys.rows.format import RowFormat
 
-# Float32 numbers of optimizer state for a row of D numbers: (for each row, for each number of it).
-OPTIMIZERS = {
-    "sgd": (0, 0),
-    "rowwise_adagrad": (1, 0),
-    "adagrad": (0, 1),
-    "adam": (0, 2),
-}
 _FLOAT_BYTES = 4
 _LENGTH_BYTES = 8
 _FLOAT_TYPE_BYTES = {DataType.FP32: 4, DataType.FP16: 2, DataType.BF16: 2}

@@ -13,8 +13,8 @@ from recsys.data.examples import Bags, Dataset, Examples
 from recsys.data.lines import DataError
 from recsys.data.movielens import DENSE_NAMES, SMOOTHING, movielens
 from recsys.data.movielens_files import CLASSIC_GENRES, read_movielens
+from recsys.train.defaults import DEFAULTS
 from recsys.train.job import train
-from recsys.train.sources import DEFAULTS
 from tests.recsys.data.blocks import all_of
 from tests.support.shared_data import data_file
 

@@ -100,6 +100,8 @@ def _run(
 def test_every_command_says_what_to_install(tmp_path: Path, packages: dict[str, str], text: str) -> None:
     (tmp_path / "token").write_text("secret-of-sixteen-characters\n")
     (tmp_path / "token").chmod(0o600)
+    (tmp_path / "model.artifact").mkdir()
+    (tmp_path / "model.artifact" / "manifest.json").write_text("{}")
     done = _run(tmp_path, packages, _COMMANDS, json.dumps([PROJECT["scripts"], _WORDS]))
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import shlex
 import shutil
 import subprocess
@@ -72,6 +73,34 @@ def test_the_version_needs_no_torch() -> None:
     code = "import sys; sys.modules['torch'] = None; from serve.app.__main__ import main; main(['--version'])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == f"recsys-serve {recsys.__version__}\n"
+
+
+# What is answered by each command without torch: its help, and an option that it does not have.
+_QUICK = """
+import contextlib, importlib, io, json, sys
+sys.modules["torch"] = None
+for program, place in json.loads(sys.argv[1]).items():
+    module, name = place.split(":")
+    for word, status, text in (("--help", 0, "usage: "), ("--nonsense", 2, "--nonsense")):
+        printed = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+                ended = getattr(importlib.import_module(module), name)([word])
+        except SystemExit as exited:
+            ended = exited.code or 0
+        assert (ended, text in printed.getvalue()) == (status, True), (program, word, printed.getvalue())
+"""
+
+
+def test_help_and_wrong_options_need_no_torch() -> None:
+    words = [
+        sys.executable,
+        "-c",
+        _QUICK,
+        json.dumps({name: SCRIPTS[name] for name in SCRIPTS if name != "recsys-export"}),
+    ]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_commands_start_without_what_completes() -> None:

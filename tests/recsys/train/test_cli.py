@@ -276,7 +276,7 @@ def test_data_that_is_no_path_and_no_name(capsys: pytest.CaptureFixture[str]) ->
 
 def test_help_as_a_process() -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "recsys.train.cli", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "recsys.train", "--help"], capture_output=True, text=True, check=True
     )
     assert "examples:\n  recsys-train --data clicks.csv --out model.pt" in result.stdout
 
