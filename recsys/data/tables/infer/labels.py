@@ -48,6 +48,18 @@ class NoLabelError(DataError):
     columns: tuple[ColumnReport, ...] = ()
 
 
+class LabelValueError(DataError):
+    """A value of the sample is none of a label.
+
+    Attributes:
+        label: The label.
+    """
+
+    def __init__(self, label: LabelColumn, text: str) -> None:
+        super().__init__(text)
+        self.label = label
+
+
 class Label:
     """A label that was found.
 
@@ -56,12 +68,18 @@ class Label:
         values: float32 ``[N]``, zeros and ones: the labels of the sample's rows.
         reason: Why the column is one, and which of its values are positive.
         text: Its name, with the positive values and their share.
+
+    Raises:
+        LabelValueError: A value is wrong or missing.
     """
 
     def __init__(self, column: Column, entry: LabelColumn, reason: str) -> None:
         self.column = entry
         table = pa.table({column.name: column.array})
-        self.values = Columns(table, lambda row: f"row {row} of the sample").label(entry)
+        try:
+            self.values = Columns(table, lambda row: f"row {row} of the sample").label(entry)
+        except DataError as error:
+            raise LabelValueError(entry, str(error)) from None
         share = f"{self.values.mean():.1%}"
         self.reason = f"{reason}, in {share} of the rows"
         self.text = f"{column.name} ({_positive(column, entry)}, {share})"

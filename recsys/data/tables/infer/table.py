@@ -14,11 +14,12 @@ from recsys.data.lines import DataError, shown_names
 from recsys.data.tables.dataset import label_blocks
 from recsys.data.tables.infer.column import Column, ColumnReport
 from recsys.data.tables.infer.kinds import look_like_numbers, padded_text
-from recsys.data.tables.infer.labels import Label, NoLabelError, choose_labels
+from recsys.data.tables.infer.labels import Label, LabelValueError, NoLabelError, choose_labels
 from recsys.data.tables.infer.shadows import shadow_of
 from recsys.data.tables.infer.specs import date_tables, dense_column, table_spec, with_unique_names
 from recsys.data.tables.infer.uses import use_of
 from recsys.data.tables.reading.files import listed, open_files
+from recsys.data.tables.reading.pieces import Piece, TableFile
 from recsys.data.tables.reading.sample import sample_rows
 from recsys.data.tables.values.arrow_types import plain
 from recsys.machine import num_processors
@@ -86,6 +87,11 @@ def infer(
         uses = _uses_of(found, given, files[0].kinds)
         error.columns = tuple(column.report(*uses[column.name]) for column in found)
         raise
+    except LabelValueError as error:
+        # Where they stand, the values are named with the line of their file.
+        for _ in label_blocks(_pieces_with(error.label.name, files), [error.label]):
+            pass
+        raise
     _check_classes(data, chosen)
     of_labels = {label.column.name: ("label", label.reason) for label in chosen}
     uses = _uses_of(found, {**given, **of_labels}, files[0].kinds)
@@ -128,6 +134,13 @@ def infer(
         ),
         label_texts=tuple(label.text for label in chosen),
     )
+
+
+def _pieces_with(name: str, files: Sequence[TableFile]) -> Iterator[Piece]:
+    """Yield the pieces of the files that have a column."""
+    for file in files:
+        if name in file.types:
+            yield from file.pieces()
 
 
 def _uses_of(

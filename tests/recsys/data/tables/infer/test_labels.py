@@ -138,14 +138,41 @@ def test_a_threshold_is_given_with_the_name() -> None:
         pytest.param(["no"] * 50, (), "got 0 in all 50 rows", id="words"),
         pytest.param([1, 2] * 25, ("target>=3",), r"got 0 in all 50 rows \(none is at least 3\)", id="given"),
         pytest.param(["a", "b"] * 25, ("target=c",), r"all 50 rows \(none is one of 'c'\)", id="given-text"),
-        pytest.param(
-            [0, 1, None] * 20, (), "row 2 of the sample: column 'target': got a missing", id="missing"
-        ),
+        pytest.param([0, 1, None] * 20, (), "data, row 2: column 'target': got a missing", id="missing"),
     ],
 )
 def test_one_class_is_an_error(values: Any, labels: tuple[str, ...], text: str) -> None:
     with pytest.raises(DataError, match=text):
         infer(_table(values), labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "place"),
+    [
+        ("t.csv", "click,user\n1,7\n0,8\n,9\n1,7\n", "t.csv, line 4: column 'click': got a missing value"),
+        (
+            "t.csv",
+            'click,user\n1,"7\n7"\n0,8\n,9\n1,7\n',
+            "t.csv, line 5: column 'click': got a missing value",
+        ),
+        ("t.jsonl", '{"click": 1, "user": 7}\n{"click": 0, "user": 8}\n{"user": 9}\n', "t.jsonl, line 3: "),
+    ],
+    ids=["plain", "line ends in quotes", "json"],
+)
+def test_a_value_that_is_no_label_is_named_by_its_line(
+    tmp_path: Path, name: str, text: str, place: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=f"^{place}"):
+        infer(tmp_path / name, ["click"])
+
+
+def test_a_wrong_label_of_a_folder_is_named_by_its_file(tmp_path: Path) -> None:
+    for part in range(3):
+        label = "" if part == 2 else "0"
+        (tmp_path / f"part-{part}.csv").write_text(f"click,user\n1,7\n{label},8\n")
+    with pytest.raises(DataError, match=r"^part-2\.csv, line 3: column 'click': got a missing value"):
+        infer(tmp_path)
 
 
 def test_a_class_beyond_the_sample_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
