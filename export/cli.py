@@ -125,7 +125,6 @@ def _config(arguments: argparse.Namespace, name: str) -> ExportConfig:
         samples=arguments.samples,
         accept_unproven=arguments.accept_unproven,
         graph_format=arguments.graph_format,
-        pt2_isa=arguments.pt2_isa,
         single_file=arguments.single_file,
         overwrite=arguments.force,
     )

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from export.artifact.compiling import DEFAULT_ISA, check_compiler
 from recsys.configs import DataType
 from recsys.errors import ExportError
 from recsys.hashing import STRING_HASHES
@@ -75,8 +74,7 @@ class ExportConfig:
         samples: Requests in JSON, or a table, to verify with. If None, the rows that the checkpoint holds, or random
             ones.
         accept_unproven: Export although all outputs hardly vary over the samples, so that equal ones prove nothing.
-        graph_format: How graphs are written: ``torchscript``; ``pt2``, compiled by AOTInductor; or ``both``.
-        pt2_isa: The instructions that compiled graphs use, one of ``recsys.artifact.compiled.ISAS``.
+        graph_format: How graphs are written beside programs: ``torchscript``, ``pt2`` (ExportedPrograms) or ``both``.
         single_file: Write one TorchScript file instead of a directory.
         overwrite: Replace what is at the destination.
     """
@@ -108,7 +106,6 @@ class ExportConfig:
     samples: Path | None = None
     accept_unproven: bool = False
     graph_format: str = "torchscript"
-    pt2_isa: str = DEFAULT_ISA
     single_file: bool = False
     overwrite: bool = False
 
@@ -155,8 +152,8 @@ class ExportConfig:
 
         if self.graph_format not in GRAPH_FORMATS:
             raise ExportError(f"format: got {self.graph_format!r}, expected {' or '.join(GRAPH_FORMATS)}")
-        if self.is_compiled:
-            self._check_compiled()
+        if self.is_exported:
+            self._check_exported()
 
     def _check_features(self) -> None:
         for argument, features in self.features.items():
@@ -183,8 +180,8 @@ class ExportConfig:
         return {name: value for name, value in plain.items() if value}
 
     @property
-    def is_compiled(self) -> bool:
-        """Whether graphs are compiled."""
+    def is_exported(self) -> bool:
+        """Whether graphs are written as ExportedPrograms."""
         return self.graph_format != "torchscript"
 
     @property
@@ -192,18 +189,17 @@ class ExportConfig:
         """Whether graphs are written in TorchScript."""
         return self.graph_format != "pt2"
 
-    def _check_compiled(self) -> None:
+    def _check_exported(self) -> None:
         elsewhere = [target_name(target) for target in self.targets if set(target) != {"cpu"}]
         if elsewhere:
             raise ExportError(
-                f"format: got {self.graph_format!r} for targets {elsewhere}, expected 'torchscript': graphs are "
-                "compiled for the CPU only"
+                f"format: got {self.graph_format!r} for targets {elsewhere}, expected 'torchscript': "
+                "ExportedPrograms are made for the CPU only"
             )
         if self.single_file:
             raise ExportError(
                 f"format: got {self.graph_format!r} for a single file, expected 'torchscript': it is a TorchScript file"
             )
-        check_compiler(self.pt2_isa)
 
     @property
     def linear_bound(self) -> float:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from export.artifact.compiling import DEFAULT_ISA
 from export.config import AUTO, DENSE_DTYPES, GRAPH_FORMATS
-from recsys.artifact.compiled import ISAS
 from recsys.cli import Parser, add_program_options, count
 from recsys.configs import DataType
 from recsys.hashing import STRING_HASHES
@@ -67,14 +65,7 @@ def make_parser() -> argparse.ArgumentParser:
         default="torchscript",
         choices=list(GRAPH_FORMATS),
         dest="graph_format",
-        help="how graphs are written: torchscript (default), pt2 (compiled by AOTInductor, beside an ExportedProgram; "
-        "needs g++) or both",
-    )
-    graphs.add_argument(
-        "--pt2-isa",
-        default=DEFAULT_ISA,
-        choices=list(ISAS),
-        help=f"the instructions that compiled graphs use (default: {DEFAULT_ISA})",
+        help="how graphs are written beside programs: torchscript (default), pt2 (as ExportedPrograms) or both",
     )
     rows = parser.add_argument_group("tables")
     rows.add_argument(

@@ -136,7 +136,21 @@ def export_model(
         artifact_bytes=artifact_bytes,
         peak_rss_bytes=_peak_rss_bytes(),
         seconds=time.monotonic() - started,
-        notes=(*prepared.notes, *_products_note(prepared.config.linear_dtype)),
+        notes=(
+            *prepared.notes,
+            *_products_note(prepared.config.linear_dtype),
+            *_unserved_note(config, has_programs=bool(programs.parts)),
+        ),
+    )
+
+
+def _unserved_note(config: ExportConfig, *, has_programs: bool) -> tuple[str, ...]:
+    """Return a note where an artifact holds nothing that servers run."""
+    if config.is_scripted or has_programs:
+        return ()
+    return (
+        "servers refuse this artifact, an ExportedProgram alone, which load_exported_artifact runs in Python; "
+        "--format both adds TorchScript",
     )
 
 

@@ -73,7 +73,6 @@ c10::IValue CallDirect(const ops::Program& graph, const std::vector<c10::IValue>
 }  // namespace
 
 c10::IValue Callable::Call(std::vector<c10::IValue> inputs) const {
-  if (compiled_ != nullptr) return compiled_->Call(inputs);
   if (direct_ != nullptr) return CallDirect(*direct_, inputs);
   torch::jit::Stack stack = std::move(inputs);
   stack.insert(stack.begin(), self_);
@@ -88,26 +87,22 @@ LoadedGraphs::LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan,
       linear_dtype_(std::move(linear_dtype)),
       frozen_(Frozen()) {}
 
-LoadedGraphs::LoadedGraphs(std::vector<CompiledForm> forms)
-    : forms_(std::move(forms)), frozen_(Compiled({})) {}
+LoadedGraphs::LoadedGraphs(ProgramForms programs)
+    : programs_(std::move(programs)), frozen_(Bound({})) {}
 
-std::vector<Callable> LoadedGraphs::Compiled(const TensorMap& weights) const {
-  std::vector<Callable> compiled;
-  for (const CompiledForm& form : forms_) {
-    if (form.plan == nullptr) {
-      compiled.emplace_back(std::make_shared<const CompiledGraph>(form, weights));
-    } else {
-      compiled.emplace_back(form.plan->Bind(form.rows, weights, form.linear_dtype));
-    }
+std::vector<Callable> LoadedGraphs::Bound(const TensorMap& weights) const {
+  std::vector<Callable> bound;
+  for (const ProgramPart& part : programs_.parts) {
+    bound.emplace_back(part.Bind(programs_.rows, weights, programs_.linear_dtype));
   }
-  return compiled;
+  return bound;
 }
 
-GraphChange LoadedGraphs::Recompiled(const TensorMap& weights) const {
+GraphChange LoadedGraphs::Rebound(const TensorMap& weights) const {
   GraphChange change;
   TensorMap together = weights;
   together.insert(exchanged_.begin(), exchanged_.end());
-  change.frozen = Compiled(together);
+  change.frozen = Bound(together);
   change.weights.push_back(std::move(together));
   return change;
 }
@@ -115,26 +110,12 @@ GraphChange LoadedGraphs::Recompiled(const TensorMap& weights) const {
 std::vector<TensorMap> LoadedGraphs::Dense() const {
   std::vector<TensorMap> forms;
   for (const torch::jit::Module& module : modules_) forms.push_back(DenseTensors(module, plan_));
-  for (std::size_t i = 0; i < forms_.size(); ++i) {
+  for (const ProgramPart& part : programs_.parts) {
     TensorMap& tensors = forms.emplace_back();
-    const auto add = [&tensors](const std::string& path, const std::string& dtype,
-                                const std::vector<std::int64_t>& shape) {
+    for (const DenseWeight& weight : part.dense()) {
       // Without numbers: only its type and shape are looked at.
-      const auto options = at::TensorOptions().dtype(ScalarTypeOf(dtype)).device(at::kMeta);
-      tensors.emplace(path, at::empty(shape, options));
-    };
-    if (forms_[i].plan != nullptr && !forms_[i].plan->dense().empty()) {
-      for (const DenseWeight& weight : forms_[i].plan->dense()) {
-        add(weight.path, weight.dtype, weight.shape);
-      }
-      continue;
-    }
-    const CompiledGraph* const compiled = frozen_[i].compiled();
-    for (const CompiledPart::Tensor& tensor :
-         compiled != nullptr ? compiled->Dense() : forms_[i].dense) {
-      // Whole numbers, such as positions, are a part of a plan itself.
-      if (compiled == nullptr && tensor.dtype.find("float") == std::string::npos) continue;
-      add(tensor.path, tensor.dtype, tensor.shape);
+      const auto options = at::TensorOptions().dtype(ScalarTypeOf(weight.dtype)).device(at::kMeta);
+      tensors.emplace(weight.path, at::empty(weight.shape, options));
     }
   }
   return forms;
@@ -181,7 +162,7 @@ void LoadedGraphs::Check(const DeltaHeader& header) const {
 
 GraphChange LoadedGraphs::Exchanged(const TensorMap& weights, const Signature& signature,
                                     const Answers* verified) {
-  if (modules_.empty()) return Recompiled(weights);
+  if (modules_.empty()) return Rebound(weights);
   GraphChange change;
   std::vector<TensorMap> held;
   for (const torch::jit::Module& module : modules_) {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "check/files/delta_file.h"
-#include "model/compiled.h"
+#include "model/programs.h"
 #include "model/skeleton.h"
 #include "recsys/signature.h"
 
@@ -29,12 +29,7 @@ class Callable {
       : self_(module._ivalue()),
         forward_(&module.get_method("forward").function()),
         direct_(std::move(direct)) {}
-  explicit Callable(std::shared_ptr<const CompiledGraph> compiled)
-      : compiled_(std::move(compiled)) {}
   explicit Callable(std::shared_ptr<const ops::Program> direct) : direct_(std::move(direct)) {}
-
-  /// Null if it is another kind of graph.
-  const CompiledGraph* compiled() const { return compiled_.get(); }
 
   /// Runs the graph. Throws torch's exceptions.
   c10::IValue Call(std::vector<c10::IValue> inputs) const;
@@ -44,12 +39,11 @@ class Callable {
   torch::jit::ObjectPtr self_;
   torch::jit::Function* forward_ = nullptr;
   std::shared_ptr<const ops::Program> direct_;
-  std::shared_ptr<const CompiledGraph> compiled_;
 };
 
 /// Other weights of a model's forms, and the forms frozen with them.
 struct GraphChange {
-  /// By form; of compiled forms one, with all that are not the packages'.
+  /// By form; of programs one, with all that are not the parts'.
   std::vector<TensorMap> weights;
   std::vector<Callable> frozen;
 };
@@ -62,8 +56,8 @@ class LoadedGraphs {
   /// Takes the scripted forms with their tensors in place, not frozen. `linear_dtype`: in which
   /// linear layers multiply; empty leaves all operators as they are.
   LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan, std::string linear_dtype);
-  /// Loads compiled forms. Throws Error (kManifest).
-  explicit LoadedGraphs(std::vector<CompiledForm> forms);
+  /// Binds programs. Throws Error (kManifest).
+  explicit LoadedGraphs(ProgramForms programs);
 
   const Callable& plain() const { return frozen_[0]; }
   /// Null if the model has no ranking form.
@@ -84,10 +78,10 @@ class LoadedGraphs {
 
  private:
   std::vector<Callable> Frozen() const;
-  /// Returns the compiled forms with weights in the place of their own.
-  std::vector<Callable> Compiled(const TensorMap& weights) const;
-  /// Returns the compiled forms with other weights beside those that were exchanged before.
-  GraphChange Recompiled(const TensorMap& weights) const;
+  /// Returns the programs with weights in the place of their own.
+  std::vector<Callable> Bound(const TensorMap& weights) const;
+  /// Returns the programs with other weights beside those that were exchanged before.
+  GraphChange Rebound(const TensorMap& weights) const;
   /// Returns the dense weights of each form.
   std::vector<TensorMap> Dense() const;
 
@@ -95,9 +89,9 @@ class LoadedGraphs {
   Plan plan_;
   std::string linear_dtype_;
   /// In the place of modules.
-  std::vector<CompiledForm> forms_;
+  ProgramForms programs_;
   std::vector<Callable> frozen_;
-  /// In the place of those of compiled forms.
+  /// In the place of those of programs.
   TensorMap exchanged_;
 };
 

@@ -9,9 +9,9 @@
 #include "check/files/file_name.h"
 #include "model/answers.h"
 #include "model/artifact_files.h"
-#include "model/compiled.h"
 #include "model/fbgemm.h"
 #include "model/parts.h"
+#include "model/programs.h"
 #include "model/rows/rows_memory.h"
 #include "model/skeleton.h"
 #include "ops/isa.h"
@@ -85,19 +85,19 @@ class Opening {
   void LoadFolder();
   void LoadFile();
   std::string ReadPart(const std::string& name) const;
-  /// Loads compiled graphs, and programs.
-  void LoadForms();
+  void LoadPrograms();
   /// Whether programs run here in the place of TorchScript.
   bool HasPrograms() const;
+  /// Checks that there is TorchScript, which runs where no program does.
+  void CheckScripted() const;
 
   const std::string& path_;
   const ModelOptions& options_;
   std::shared_ptr<LoadedRows> rows_;
   const Target* target_ = nullptr;
-  bool is_compiled_ = false;
   std::vector<torch::jit::Module> modules_;
-  /// Compiled graphs and programs: set in the place of modules.
-  std::optional<LoadedGraphs> forms_;
+  /// Set in the place of modules.
+  std::optional<LoadedGraphs> programs_;
   at::Tensor blob_;
 };
 
@@ -127,25 +127,29 @@ bool Opening::HasPrograms() const {
                      [](const Graph* graph) { return !graph->program.empty(); });
 }
 
-void Opening::LoadForms() {
-  std::vector<CompiledForm> forms;
+void Opening::CheckScripted() const {
+  if (!target_->graph.skeleton.empty()) return;
+  const std::vector<const Graph*> graphs = Graphs();
+  const bool has_all = std::none_of(graphs.begin(), graphs.end(),
+                                    [](const Graph* graph) { return graph->program.empty(); });
+  const std::string reason =
+      has_all ? "its program cannot run: own operators are turned off" : "no program";
+  throw Error(ErrorKind::kTarget,
+              "target " + Repr(target_->name) + ": holds no TorchScript, and " + reason +
+                  "; run recsys-export --format both (an ExportedProgram is run by "
+                  "load_exported_artifact in Python alone)");
+}
+
+void Opening::LoadPrograms() {
+  ProgramForms programs;
   for (const Graph* graph : Graphs()) {
-    CompiledForm form;
-    if (graph->compiled) form.dense = graph->compiled->dense;
-    form.signature = &manifest().signature;
-    form.is_ranking = !forms.empty();
-    form.rows = blob_;
-    form.linear_dtype = linear_dtype();
-    const std::string& program = graph->program_part();
-    if (program.empty() || form.linear_dtype.empty()) {
-      const Part& part = *manifest().FindSkeleton(graph->compiled->package);
-      form.package = std::make_shared<Package>(path_ + "/" + part.path, part);
-    } else {
-      form.plan = std::make_shared<ProgramPart>(program, ReadPart(program));
-    }
-    forms.push_back(std::move(form));
+    // Not needed, but what was damaged is told before it is.
+    if (!graph->skeleton.empty()) ReadPart(graph->skeleton);
+    programs.parts.emplace_back(graph->program, ReadPart(graph->program));
   }
-  forms_.emplace(std::move(forms));
+  programs.rows = blob_;
+  programs.linear_dtype = linear_dtype();
+  programs_.emplace(std::move(programs));
 }
 
 void Opening::LoadFolder() {
@@ -160,12 +164,7 @@ void Opening::LoadFolder() {
   blob_ = rows_->file->Held(num_bytes, options_);
   if (options_.copy_rows) rows_->file.reset();
   if (options_.verify_checksums) CheckRows(manifest(), blob_);
-  if (is_compiled_) return LoadForms();
-  if (HasPrograms()) {
-    // Not needed, but what was damaged is told before it is.
-    for (const Graph* graph : Graphs()) ReadPart(graph->skeleton);
-    return LoadForms();
-  }
+  if (HasPrograms()) return LoadPrograms();
   for (const Graph* graph : Graphs()) {
     modules_.push_back(LoadScript(ReadPart(graph->skeleton), graph->skeleton));
   }
@@ -199,8 +198,7 @@ std::unique_ptr<Model::Parts> Opening::Run() {
   CheckRowsMemory(options_);
   rows_->manifest = ManifestAt(path_);
   target_ = &ChooseTarget(manifest(), options_.target);
-  is_compiled_ = options_.compiled || target_->graph.skeleton.empty();
-  if (is_compiled_) CheckUsable(*target_, linear_dtype());
+  if (!HasPrograms()) CheckScripted();
   LoadFbgemm(options_.fbgemm_path);
   if (IsArtifactFolder(path_)) {
     LoadFolder();
@@ -220,8 +218,8 @@ std::unique_ptr<Model::Parts> Opening::Run() {
     if (rank.rows.is_same(blob_)) parts->description.rows_pages = PagesOf(blob_);
   }
   rows_->digest = rows_->state_now = parts->description.digest;
-  if (forms_) {
-    parts->graphs = std::move(forms_);
+  if (programs_) {
+    parts->graphs = std::move(programs_);
   } else {
     parts->graphs.emplace(std::move(modules_), target_->plan, linear_dtype());
   }
@@ -259,11 +257,12 @@ std::unique_ptr<Model::Parts> OpenChecked(const std::string& path, const ModelOp
   const std::string target = "target " + Repr(opening.target().name) + ": ";
   const std::string found =
       "with own operators it answers otherwise than the export verified (" + difference + ")";
-  if (opening.target().linear_dtype != "float32") {
+  const bool has_script = !opening.target().graph.skeleton.empty();
+  if (opening.target().linear_dtype != "float32" || !has_script) {
     throw Error(ErrorKind::kTarget,
                 target + found +
-                    ", and it cannot do without them: export it on this machine, or with "
-                    "--linear-dtype float32");
+                    ", and it cannot do without them: export it on this machine, or with " +
+                    (has_script ? "--linear-dtype float32" : "--format both"));
   }
   parts.reset();
   ModelOptions plain = options;

@@ -13,25 +13,22 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
-from export.artifact.compiling import compile_program, save_program
+from export.graph.exported import exported_program, save_exported
 from export.graph.graph import Graph, make_graph
 from export.graph.inputs.binding import schema_of
 from export.graph.prepared import PreparedModel, target_modules
-from export.graph.program import program
 from export.graph.tree import exchanged
 from export.lower.lowering import lower
 from export.lower.part import program_part
 from export.lower.values import NotLoweredError
 from recsys import machine, torchscript
-from recsys.artifact.graphs import outside_collections
 from recsys.artifact.manifest import Manifest, Part, TableInfo
 from recsys.artifact.parts import ROWS_NAME
-from recsys.artifact.targets import DENSE_DTYPES, CompiledGraph, RankingGraph, Target, TensorInfo
+from recsys.artifact.targets import RankingGraph, Target
 from recsys.configs import EmbeddingBagConfig
 from recsys.errors import ExportError
 from recsys.rows.quantize import QuantizationError
 from recsys.sharding.plan.device_rows import table_path
-from recsys.sharding.plan.plan import ShardingPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +99,15 @@ def write_graphs(
         The target, for the manifest.
 
     Raises:
-        ExportError: FX or TorchScript does not support the model, or the graph calls foreign operators.
+        ExportError: FX or TorchScript does not support the model, the graph calls foreign operators, or there is no
+            program where it is needed.
     """
+    config = prepared.config
+    if not (config.is_scripted or programs.parts or config.linear_dtype == "float32"):
+        raise ExportError(
+            f"format: got {config.graph_format!r} with linear_dtype {config.linear_dtype!r}, expected 'both': an "
+            f"ExportedProgram multiplies in float32, and the model has no program: {programs.missing}"
+        )
     env = prepared.stored.envs[target]
     position = list(prepared.stored.envs).index(target)
     prepared.progress("trace and script", position, len(prepared.stored.envs))
@@ -122,7 +126,7 @@ def write_graphs(
         dense_dtype=prepared.config.dense_dtype,
         linear_dtype=prepared.config.linear_dtype,
         ranking=None if ranking is None else replace(ranking, ranks={} if on_host else ranking.ranks),
-        compiled=plain.compiled,
+        exported=plain.exported,
         program=plain.program,
     )
     return WrittenTarget(target=made, parts=tuple(writing.parts))
@@ -151,12 +155,12 @@ def make_graphs(prepared: PreparedModel, target: str, *, is_scripted: bool) -> l
 
 
 def export_graph(prepared: PreparedModel, graph: Graph, *, is_ranking: bool) -> ExportedProgram:
-    """Return a graph as a program that takes the rows as an input.
+    """Return a graph as an ExportedProgram, which takes the rows as an input.
 
     Raises:
         ExportError: torch.export does not support the model.
     """
-    return program(
+    return exported_program(
         graph.module,
         list(graph.rows),
         prepared.signature,
@@ -187,53 +191,23 @@ class _GraphWriting:
 
     def write(self, graph: Graph, name: str, *, is_ranking: bool) -> RankingGraph:
         """Write a graph; ``name`` is that of its files without a suffix."""
-        skeleton, rows, ranks, compiled = None, {}, {}, None
+        skeleton, rows, ranks, exported = None, {}, {}, None
         if graph.script is not None:
             file = self._work / f"{name}.pt"
             torchscript.save(graph.script, file)
             skeleton, rows, ranks = self._add(file), graph.rows, graph.ranks
-        if self._prepared.config.is_compiled:
-            compiled = self._compile(graph, name, is_ranking=is_ranking)
+        if self._prepared.config.is_exported:
+            file = self._work / f"{name}.exported.pt2"
+            save_exported(export_graph(self._prepared, graph, is_ranking=is_ranking), file)
+            exported = self._add(file)
         program = None
         if self._programs.parts and _is_on_host(self._prepared, self._target):
             program = self._programs.parts[is_ranking].path
-        return RankingGraph(skeleton=skeleton, rows=rows, ranks=ranks, compiled=compiled, program=program)
-
-    def _compile(self, graph: Graph, name: str, *, is_ranking: bool) -> CompiledGraph:
-        prepared = self._prepared
-        # Compiling takes long, and is for nothing where the program that is asked for cannot be made.
-        if not self._programs.parts and prepared.config.linear_dtype != "float32":
-            raise ExportError(
-                f"format: got {prepared.config.graph_format!r} with linear_dtype {prepared.config.linear_dtype!r}, "
-                f"expected 'torchscript': the model has no program beside the compiled graph {name!r}: "
-                f"{self._programs.missing}"
-            )
-        prepared.progress("compile", 0, 1)
-        exported = export_graph(prepared, graph, is_ranking=is_ranking)
-        portable, package = self._work / f"{name}.exported.pt2", self._work / f"{name}.pt2"
-        save_program(exported, portable)
-        compile_program(exported, prepared.config.pt2_isa, package)
-        prepared.progress("compile", 1, 1)
-        return CompiledGraph(
-            package=self._add(package),
-            exported=self._add(portable),
-            isa=prepared.config.pt2_isa,
-            torch=str(torch.__version__),
-            dense=dense_weights(exported, prepared.stored.plans[self._target]),
-        )
+        return RankingGraph(skeleton=skeleton, rows=rows, ranks=ranks, exported=exported, program=program)
 
     def _add(self, file: Path) -> str:
         self.parts.append(_part(file))
         return file.name
-
-
-def dense_weights(exported: ExportedProgram, plan: ShardingPlan) -> dict[str, TensorInfo]:
-    """Return the tensors of a program that deltas may change, without their numbers."""
-    return {
-        path: TensorInfo(dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape))
-        for path, tensor in outside_collections(exported.state_dict, plan).items()
-        if tensor.dtype in DENSE_DTYPES.values() and tensor.numel()
-    }
 
 
 def make_manifest(

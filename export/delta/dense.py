@@ -14,20 +14,20 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.export import ExportedProgram
 
-from export.artifact.compiling import load_program, load_programs, save_program
-from export.artifact.writing import WrittenPrograms, export_graph, make_graphs, write_graphs
+from export.artifact.writing import WrittenPrograms, write_graphs, write_programs
 from export.config import ExportConfig, read_of_forward
 from export.graph.inputs.forward import parameters
 from export.graph.inputs.pruning import features_of, pruned
 from export.graph.prepared import PreparedModel
+from export.lower.part import text_and_weights
 from export.pipeline import in_range, prepare, with_outputs
 from export.verify.run import float_outputs
 from recsys import torchscript
-from recsys.artifact.graphs import dense_tensors, outside_collections
+from recsys.artifact.graphs import dense_tensors
 from recsys.artifact.load import load_skeletons
 from recsys.artifact.manifest import Manifest
+from recsys.artifact.parts import checked_part
 from recsys.artifact.targets import DENSE_DTYPES, Target
 from recsys.artifact.warm_up import warm_up_rows
 from recsys.errors import ExportError
@@ -63,7 +63,7 @@ def dense_changes(
         form
         for target in manifest.targets
         for form in (
-            _programs(load_programs(artifact, manifest, target), target)
+            _programs_of(artifact, manifest, target)
             if target.skeleton is None
             else _forms(load_skeletons(artifact, manifest, target), target)
         )
@@ -144,7 +144,12 @@ def _forms_of_model(model: nn.Module, manifest: Manifest) -> list[_Form]:
         work = Path(folder)
         for target in manifest.targets:
             if target.skeleton is None:
-                forms += _programs(_read_back(prepared, target.name, work), target)
+                programs = write_programs(prepared, work)
+                if not programs.parts:
+                    raise ExportError(
+                        f"delta: new checkpoint: it has no program: {programs.missing}; {_WHOLE}"
+                    )
+                forms += [_program((work / part.path).read_bytes()) for part in programs.parts]
                 continue
             written = write_graphs(prepared, target.name, work, WrittenPrograms())
             forms += _forms([torchscript.load(work / part.path) for part in written.parts], written.target)
@@ -170,25 +175,22 @@ def _with_fitting_rows(prepared: PreparedModel, manifest: Manifest) -> PreparedM
     return replace(prepared, signature=signature, samples=rows, clean=in_range(signature, rows))
 
 
-def _read_back(prepared: PreparedModel, target: str, work: Path) -> list[ExportedProgram]:
-    """Return a target's programs as an artifact would hold them."""
-    programs = []
-    for i, graph in enumerate(make_graphs(prepared, target, is_scripted=False)):
-        save_program(export_graph(prepared, graph, is_ranking=i > 0), work / "program.pt2")
-        programs.append(load_program(work / "program.pt2"))
-    return programs
-
-
-def _programs(programs: Sequence[ExportedProgram], target: Target) -> list[_Form]:
-    """Return forms; tensors that are no weights belong to what is computed."""
-    return [
-        _Form(
-            str(found.graph)
-            + "".join(f"{name}: {tensor}" for name, tensor in sorted(found.constants.items())),
-            outside_collections(found.state_dict, target.plan),
+def _programs_of(artifact: Path, manifest: Manifest, target: Target) -> list[_Form]:
+    """Return the forms of a target without TorchScript: its programs. Its ExportedPrograms are not trusted."""
+    names = [graph.program for graph in target.graphs if graph.program is not None]
+    if len(names) < len(target.graphs):
+        raise ExportError(
+            f"delta: target {target.name!r} holds neither TorchScript nor a program, expected one of them; {_WHOLE}"
         )
-        for found in programs
-    ]
+    forms = []
+    for name in names:
+        with checked_part(artifact, manifest, name) as file:
+            forms.append(_program(file.read()))
+    return forms
+
+
+def _program(part: bytes) -> _Form:
+    return _Form(*text_and_weights(part))
 
 
 def _forms(modules: Sequence[torch.jit.ScriptModule], target: Target) -> list[_Form]:

@@ -7,19 +7,23 @@ read, all others their constants. Metadata ``recsys`` says, in JSON, what the pr
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from export.lower.lowering import Gather, Lowered
 from export.lower.planning import Constant, Layer, Plan
 from export.lower.values import Slot
+from recsys.errors import ManifestError
 
 _FORMAT = "recsys-plan"
+_WEIGHTS = "weights."
 _DTYPE_CODES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
@@ -31,6 +35,32 @@ _LENGTH = struct.Struct("<Q")
 def program_part(program: Lowered) -> bytes:
     """Return the bytes of the part. They are the same whatever the type is in which linear layers multiply."""
     return _Writing(program).run()
+
+
+def text_and_weights(part: bytes) -> tuple[str, dict[str, Tensor]]:
+    """Return all that a part says and holds but the dense weights, as text, and these by path.
+
+    Raises:
+        ManifestError: The bytes are no such part.
+    """
+    dtypes = {code: dtype for dtype, code in _DTYPE_CODES.items()}
+    texts, weights = {}, {}
+    try:
+        start = _LENGTH.size + _LENGTH.unpack_from(part)[0]
+        header = json.loads(part[_LENGTH.size : start])
+        metadata = header.pop("__metadata__")
+        for name, tensor in header.items():
+            begin, end = (start + offset for offset in tensor.pop("data_offsets"))
+            if name.startswith(_WEIGHTS):
+                numbers = torch.from_numpy(np.frombuffer(part[begin:end], np.uint8).copy())
+                weights[name.removeprefix(_WEIGHTS)] = numbers.view(dtypes[tensor["dtype"]]).view(
+                    tensor["shape"]
+                )
+            else:
+                texts[name] = [tensor, hashlib.sha256(part[begin:end]).hexdigest()]
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, struct.error) as error:
+        raise ManifestError(f"program: not readable ({type(error).__name__})") from None
+    return json.dumps([metadata, texts]), weights
 
 
 class _Writing:
@@ -56,7 +86,7 @@ class _Writing:
                 for path, tensor in program.weights.items()
             },
         }
-        stored = {f"weights.{path}": program.weights[path] for path in sorted(self._weights)}
+        stored = {f"{_WEIGHTS}{path}": program.weights[path] for path in sorted(self._weights)}
         return _written({**self._tensors, **stored}, about)
 
     def _step(self, number: int, step: Plan | Gather) -> dict[str, Any]:

@@ -6,16 +6,16 @@ Shape letters: B batch, D embedding dim.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from export.artifact.compiling import load_programs
 from export.graph.graph import ExportedModel, Ids, named_outputs
 from export.graph.prepared import PreparedModel, target_modules
 from export.graph.tree import exchanged
@@ -42,10 +42,10 @@ from export.verify.samples import with_numbers_of
 from export.verify.shapes import request_outputs, signature_outputs
 from export.verify.variation import hardly_varying
 from recsys.artifact.answers import Answers, few_rows
+from recsys.artifact.exported import load_exported_artifact
 from recsys.artifact.graphs import can_exchange
-from recsys.artifact.inputs import checked_inputs
-from recsys.artifact.load import load_artifact, load_compiled_artifact
-from recsys.artifact.parts import ROWS_NAME, map_rows, read_manifest
+from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.artifact.parts import ROWS_NAME, map_rows
 from recsys.artifact.ranking import RankingBatch, picked
 from recsys.artifact.samples import Batch, fewest_rows, random_batch
 from recsys.errors import ExportError, VerificationError
@@ -55,9 +55,11 @@ from recsys.sharding.plan.device_rows import DeviceRows
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.signature import Output
 
+Load = Callable[..., LoadedArtifact]
+
 # Of the batches that graphs are verified with, beside that of all samples.
 _SCRIPTED_SIZES = (1,)
-_COMPILED_SIZES = (1, 2, 3, 17, 1025)
+_EXPORTED_SIZES = (1, 2, 3, 17, 1025)
 _EXPECTED = "what the model makes of the stored rows"
 # What torch says of an ID beyond its table.
 _BEYOND = re.compile("valid range|index_size|out of range|out of bounds")
@@ -254,27 +256,26 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
     for i, name in enumerate(prepared.stored.envs):
         prepared.progress("verify", i, len(prepared.stored.envs))
         tolerance = _tolerance(prepared, name)
-        for is_compiled in _formats(prepared):
-            target = _target(prepared, work, name, own_operators=False, is_compiled=is_compiled)
+        for load, sizes in _formats(prepared):
+            target = _target(prepared, work, name, load)
             outputs, verified.checked[name] = _check_samples(target, reference, samples, tolerance)
-            for predict in (target.predict, *([_programs(prepared, work, name)] if is_compiled else [])):
-                _check_batch_sizes(
-                    prepared, predict, reference, tolerance, _sizes(prepared, is_compiled=is_compiled)
-                )
-            if target.can_exchange:
-                target = _target(prepared, work, name, own_operators=True, is_compiled=is_compiled)
-                if target.exchanged:
-                    verified.exchanged[name] = target.exchanged[0]
-                linear = max(tolerance, LINEAR_TOLERANCES[prepared.config.linear_dtype])
-                outputs, verified.checked[name] = _check_samples(target, reference, samples, linear)
-            # The float model has no policies for IDs out of range, so it is compared on samples without such.
-            if not torch.equal(clean.values, samples.values):
-                outputs = target.predict(clean)
-            found = comparable(outputs, floats.item_scores)
-            verified.differences[name] = compare(found, expected_of_floats, None, "the float model")
-            verified.ran_on[name] = target.ran_on
-            if prepared.signature.context:
-                verified.ranking[name] = check_ranking(prepared, target.predict, target.predict_ranking)
+            _check_batch_sizes(prepared, target.predict, reference, tolerance, sizes)
+            if load is load_exported_artifact and prepared.signature.context:
+                check_ranking(prepared, target.predict, target.predict_ranking)
+        if target.can_exchange:
+            target = _target(prepared, work, name, load_artifact)
+            if target.exchanged:
+                verified.exchanged[name] = target.exchanged[0]
+            linear = max(tolerance, LINEAR_TOLERANCES[prepared.config.linear_dtype])
+            outputs, verified.checked[name] = _check_samples(target, reference, samples, linear)
+        # The float model has no policies for IDs out of range, so it is compared on samples without such.
+        if not torch.equal(clean.values, samples.values):
+            outputs = target.predict(clean)
+        found = comparable(outputs, floats.item_scores)
+        verified.differences[name] = compare(found, expected_of_floats, None, "the float model")
+        verified.ran_on[name] = target.ran_on
+        if prepared.signature.context:
+            verified.ranking[name] = check_ranking(prepared, target.predict, target.predict_ranking)
     return verified
 
 
@@ -322,12 +323,14 @@ def _answers(prepared: PreparedModel, reference: Reference) -> dict[str, Any]:
     return Answers(batch=picked(signature, samples, rows), outputs=floats, tolerance=tolerance).to_json()
 
 
-def _formats(prepared: PreparedModel) -> list[bool]:
-    """Return for each format of the graphs whether it is compiled."""
-    return [
-        *([False] if prepared.config.is_scripted else []),
-        *([True] if prepared.config.is_compiled else []),
-    ]
+def _formats(prepared: PreparedModel) -> list[tuple[Load, Sequence[int]]]:
+    """Return for each format of the graphs how it is loaded, and the sizes of further batches."""
+    formats: list[tuple[Load, Sequence[int]]] = []
+    if prepared.config.is_scripted:
+        formats.append((partial(load_artifact, own_operators=False), _SCRIPTED_SIZES))
+    if prepared.config.is_exported:
+        formats.append((load_exported_artifact, _EXPORTED_SIZES))
+    return formats
 
 
 def _check_samples(
@@ -345,46 +348,19 @@ def _check_samples(
     return outputs, checked
 
 
-def _sizes(prepared: PreparedModel, *, is_compiled: bool) -> Sequence[int]:
-    """Return the sizes of further batches. A model whose rows belong together may not take one row."""
-    sizes = _COMPILED_SIZES if is_compiled else _SCRIPTED_SIZES
-    return [max(size, fewest_rows(prepared.signature)) for size in sizes]
-
-
 def _check_batch_sizes(
     prepared: PreparedModel, predict: Predict, reference: Reference, tolerance: float, sizes: Sequence[int]
 ) -> None:
-    """Compare a graph on batches of sizes that compilers treat apart, made of the samples."""
-    for num_rows in sizes:
+    """Compare a graph on batches of sizes that compilers treat apart, made of the samples.
+
+    A model whose rows belong together may not take one row.
+    """
+    for size in sizes:
+        num_rows = max(size, fewest_rows(prepared.signature))
         rows = torch.arange(num_rows) % prepared.samples.num_rows
         expected, scores = reference.of(rows)
         outputs = predict(picked(prepared.signature, prepared.samples, rows))
         compare(comparable(outputs, scores), expected, tolerance, f"{_EXPECTED} (a batch of {num_rows})")
-
-
-def _programs(prepared: PreparedModel, work: Path, name: str) -> Predict:
-    """Return the portable form of a target, after its ranking form was compared with it.
-
-    Raises:
-        VerificationError: The two differ.
-    """
-    manifest = read_manifest(work)
-    target = next(target for target in manifest.targets if target.name == name)
-    modules = [found.module() for found in load_programs(work, manifest, target)]
-    rows = map_rows(work / ROWS_NAME, prepared.stored.layout, random_access=True)
-
-    def call(inputs: Sequence[Tensor], *, is_ranking: bool) -> dict[str, Tensor]:
-        signature = prepared.signature
-        with torch.no_grad():
-            outputs = modules[is_ranking](*checked_inputs(signature, inputs, is_ranking=is_ranking), rows)
-        return {output.name: tensor for output, tensor in zip(signature.outputs, outputs, strict=True)}
-
-    def predict(batch: Batch) -> dict[str, Tensor]:
-        return call(batch.inputs(), is_ranking=False)
-
-    if prepared.signature.context:
-        check_ranking(prepared, predict, lambda batch: call(batch.inputs(), is_ranking=True))
-    return predict
 
 
 def _check_lookups(prepared: PreparedModel, work: Path, from_floats: dict[str, list[Any]]) -> None:
@@ -406,23 +382,19 @@ class _Target:
     exchanged: tuple[operators.Exchanged, ...] = ()
 
 
-def _target(
-    prepared: PreparedModel, work: Path, name: str, *, own_operators: bool, is_compiled: bool
-) -> _Target:
+def _target(prepared: PreparedModel, work: Path, name: str, load: Load) -> _Target:
     """Return a target."""
     env = prepared.stored.envs[name]
     if env.lacking():
         # Without such a device: the same plan in host memory, not scripted.
         return _on_host(prepared, work, name, on_host(env))
-    memory = RowsMemory(random_access=True)
-    load = load_compiled_artifact if is_compiled else load_artifact
-    artifact = load(work, target=name, verify_checksums=False, memory=memory, own_operators=own_operators)
-    has_operators = not is_compiled or any(graph.program_part for graph in artifact.target.graphs)
+    artifact = load(work, target=name, verify_checksums=False, memory=RowsMemory(random_access=True))
+    target = artifact.target
     return _Target(
         predict=lambda batch: artifact.forward(*batch.inputs()),
         predict_ranking=lambda batch: artifact.forward_ranking(*batch.inputs()),
         ran_on=name,
-        can_exchange=has_operators and can_exchange(artifact.target),
+        can_exchange=(target.skeleton or target.program) is not None and can_exchange(target),
         exchanged=artifact.graphs.own_operators,
     )
 

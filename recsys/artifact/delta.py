@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recsys.artifact.compiled import CompiledChange, CompiledGraphs
 from recsys.artifact.delta_file import DeltaFile
 from recsys.artifact.delta_header import DeltaHeader, TableDelta
 from recsys.artifact.graphs import GraphChange, LoadedGraphs
 from recsys.artifact.loaded_rows import LoadedRows
+from recsys.artifact.programs import ProgramChange, ProgramGraphs
 from recsys.errors import DeltaError
 from recsys.json_checks import wrong
 from recsys.rows.layout import block_rows
@@ -91,7 +91,7 @@ class PreparedDelta:
     num_dense_left: int
     changes: Sequence[BlockChange]
     dense: Mapping[str, Tensor | None]
-    graphs: GraphChange | CompiledChange | None
+    graphs: GraphChange | ProgramChange | None
     _loaded: LoadedRows
 
     @property
@@ -201,7 +201,7 @@ def check_fit(header: DeltaHeader, loaded: LoadedRows) -> None:
         _check_dense(header, loaded.graphs)
 
 
-def _check_dense(header: DeltaHeader, graphs: LoadedGraphs | CompiledGraphs) -> None:
+def _check_dense(header: DeltaHeader, graphs: LoadedGraphs | ProgramGraphs) -> None:
     """Check that every dense weight is a tensor of a graph, with its type and shape."""
     forms = graphs.tensors()
     for i, weight in enumerate(header.dense):

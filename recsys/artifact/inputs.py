@@ -72,7 +72,7 @@ def check_same_lengths(signature: Signature, inputs: Sequence[Tensor]) -> None:
 def computed_id_error(error: Exception) -> ComputedIdError | None:
     """Return what a graph says of an ID that it has computed; None for any other error of a graph.
 
-    Compiled graphs, and those of earlier releases, do not say which ID, nor of which table.
+    ExportedPrograms, and graphs of earlier releases, do not say which ID, nor of which table.
     """
     # The same words stand further up, in the source that torch shows.
     _, marker, told = str(error).rpartition(_COMPUTED_ID)

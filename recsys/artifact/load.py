@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +22,13 @@ from torch import Tensor
 
 from recsys import torchscript
 from recsys.artifact.answers import Answers
-from recsys.artifact.compiled import (
-    CompiledGraphs,
-    CompiledModel,
-    Package,
-    ProgramPart,
-    usable_part,
-)
 from recsys.artifact.cuda_graphs import Capture, CudaGraphOptions
 from recsys.artifact.graphs import LoadedGraphs, can_exchange, place, share, tensor_at
 from recsys.artifact.inputs import check_same_lengths, computed_id_error, without_rows
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.parts import check_rows, checked_part, damaged_member, open_rows, read_manifest
-from recsys.artifact.programs import ProgramGraphs
+from recsys.artifact.programs import ProgramGraphs, ProgramPart
 from recsys.artifact.targets import RankingGraph, Target
 from recsys.errors import (
     ChecksumError,
@@ -63,14 +57,14 @@ class LoadedArtifact:
     Attributes:
         manifest: The manifest of the artifact.
         target: The target that was loaded.
-        graphs: The model, and its ranking form over the same rows if the signature has a context: programs, scripted
-            graphs that are frozen with their rows in place, or compiled ones. ``recsys.artifact.delta`` exchanges them.
+        graphs: The model, and its ranking form over the same rows if the signature has a context: programs, or scripted
+            graphs that are frozen with their rows in place. ``recsys.artifact.delta`` exchanges them.
         rows: The rows that its lookups read; ``recsys.artifact.delta`` changes them in place.
     """
 
     manifest: Manifest
     target: Target
-    graphs: LoadedGraphs | CompiledGraphs
+    graphs: LoadedGraphs | ProgramGraphs
     rows: LoadedRows
 
     @property
@@ -91,23 +85,16 @@ class LoadedArtifact:
         """Return the graphs in TorchScript.
 
         Raises:
-            TargetError: There are only compiled ones.
+            TargetError: The target has none.
         """
-        if isinstance(self.graphs, ProgramGraphs):
-            return self.graphs.scripted()
-        if isinstance(self.graphs, CompiledGraphs):
-            raise TargetError(
-                f"target {self.target.name!r}: loaded as compiled graphs, which are no TorchScript"
-            )
-        return self.graphs
+        return self.graphs.scripted() if isinstance(self.graphs, ProgramGraphs) else self.graphs
 
     @property
     def has_own_operators(self) -> bool:
         """Whether operators of recsys_ops compute some of it."""
-        if isinstance(self.graphs, CompiledGraphs):
-            parts = [graph.program_part for graph in self.target.graphs]
-            return not operators.why_missing() and any(parts)
-        return any(o.num_linear or o.num_dot or o.num_lookup for o in self.graphs.own_operators)
+        return any(
+            o.num_linear or o.num_dot or o.num_lookup or o.num_planned for o in self.graphs.own_operators
+        )
 
     @property
     def signature(self) -> Signature:
@@ -185,7 +172,7 @@ def load_artifact(
     own_operators: bool = True,
     cuda_graphs: CudaGraphOptions = _NO_CUDA_GRAPHS,
 ) -> LoadedArtifact:
-    """Load a model: its TorchScript graphs, or those that are compiled if the target has no others.
+    """Load a model: its programs where own operators are built, else its TorchScript graphs.
 
     Args:
         path: A directory or a single file that ``recsys-export`` wrote.
@@ -220,17 +207,18 @@ def _load(
 ) -> LoadedArtifact:
     where = Path(path)
     manifest = read_manifest(where)
-    chosen = _choose(manifest, target)
+    chosen = choose_target(manifest, target)
+    runs_programs = own_operators and not cuda_graphs.rows and where.is_dir() and _has_programs(chosen)
+    if not runs_programs:
+        _check_scripted(chosen, own_operators)
     capture = None
     if cuda_graphs.rows:
         capture = Capture.on_target(chosen, manifest.signature, cuda_graphs, manifest.verified_rows())
-    if chosen.skeleton is None:
-        return _load_compiled(path, chosen.name, verify_checksums, memory, own_operators)
     if where.is_dir():
         blob, file = open_rows(where, manifest, memory)
         if verify_checksums:
             check_rows(manifest, blob)
-        if own_operators and capture is None and _has_programs(chosen):
+        if runs_programs:
             return _load_programs(where, manifest, chosen, blob, file)
         modules = load_skeletons(where, manifest, chosen)
     else:
@@ -260,50 +248,56 @@ def _has_programs(target: Target) -> bool:
     return all(graph.program is not None for graph in target.graphs) and can_exchange(target)
 
 
+def _check_scripted(target: Target, own_operators: bool) -> None:
+    """Check that a target has TorchScript, which runs where no program does.
+
+    Raises:
+        TargetError: It has none.
+    """
+    if target.skeleton is not None:
+        return
+    if any(graph.program is None for graph in target.graphs):
+        reason = "no program"
+    else:
+        missing = operators.why_missing() if own_operators else ""
+        reason = f"its program cannot run: {missing or 'own operators are turned off'}"
+    raise TargetError(
+        f"target {target.name!r}: holds no TorchScript, and {reason}; run recsys-export --format both (an "
+        "ExportedProgram is run by load_exported_artifact in Python alone)"
+    )
+
+
 def _load_programs(
     where: Path, manifest: Manifest, target: Target, blob: Tensor, file: RowsFile | None
 ) -> LoadedArtifact:
     """Load a target's programs over rows in host memory."""
     parts = []
     for graph in target.graphs:
-        # TorchScript is not needed, but what was damaged is told before it is.
-        with checked_part(where, manifest, _skeleton_of(graph)):
-            pass
+        if graph.skeleton is not None:
+            # TorchScript is not needed, but what was damaged is told before it is.
+            with checked_part(where, manifest, graph.skeleton):
+                pass
         assert graph.program is not None
         with checked_part(where, manifest, graph.program) as opened:
             parts.append(ProgramPart(graph.program, opened.read()))
     ranks = rank_rows(manifest, target, blob)
-
-    def load_scripted() -> LoadedGraphs:
-        modules = load_skeletons(where, manifest, target)
-        _place(modules, target, ranks)
-        return LoadedGraphs(modules, target)
-
-    model = CompiledModel(signature=manifest.signature, rows=blob)
-    graphs = ProgramGraphs(parts, target, model, load_scripted)
+    scripted = partial(load_scripted, where, manifest, target, ranks)
+    graphs = ProgramGraphs(parts, blob, target.linear_dtype, scripted)
     rows = LoadedRows(manifest=manifest, ranks=ranks, file=file, graphs=graphs)
     return LoadedArtifact(manifest=manifest, target=target, graphs=graphs, rows=rows)
 
 
-def load_compiled_artifact(
-    path: str | os.PathLike[str],
-    *,
-    target: str | None = None,
-    verify_checksums: bool = True,
-    memory: RowsMemory = _DEFAULT_MEMORY,
-    own_operators: bool = True,
-) -> LoadedArtifact:
-    """Load a model's compiled graphs, also where the target has TorchScript. Arguments as for ``load_artifact``.
+def load_scripted(
+    where: Path, manifest: Manifest, target: Target, ranks: Sequence[DeviceRows]
+) -> LoadedGraphs:
+    """Return a target's graphs in TorchScript over rows that are there.
 
     Raises:
-        TargetError: There are none, or this processor or this torch cannot run them.
-        ArtifactError: The artifact cannot be used otherwise; the subclass says why.
+        ArtifactError: They cannot be used; the subclass says why.
     """
-
-    def load(own_operators: bool) -> LoadedArtifact:
-        return _load_compiled(path, target, verify_checksums, memory, own_operators)
-
-    return _checked(load, own_operators)
+    modules = load_skeletons(where, manifest, target)
+    _place(modules, target, ranks)
+    return LoadedGraphs(modules, target)
 
 
 def _checked(load: Callable[[bool], LoadedArtifact], own_operators: bool) -> LoadedArtifact:
@@ -324,10 +318,11 @@ def _checked(load: Callable[[bool], LoadedArtifact], own_operators: bool) -> Loa
     if not difference:
         return loaded
     found = f"with own operators it answers otherwise than the export verified ({difference})"
-    if target.linear_dtype != "float32":
+    if target.linear_dtype != "float32" or target.skeleton is None:
+        option = "--format both" if target.skeleton is None else "--linear-dtype float32"
         raise TargetError(
             f"target {target.name!r}: {found}, and it cannot do without them: export it on this machine, or with "
-            "--linear-dtype float32"
+            f"{option}"
         )
     plain = load(False)
     difference = answers.difference(plain.graphs.calls, manifest.signature)
@@ -353,31 +348,12 @@ def _log_products(target: Target) -> None:
         )
 
 
-def _load_compiled(
-    path: str | os.PathLike[str],
-    target: str | None,
-    verify_checksums: bool,
-    memory: RowsMemory,
-    own_operators: bool,
-) -> LoadedArtifact:
-    where = Path(path)
-    manifest = read_manifest(where)
-    chosen = _choose(manifest, target)
-    usable = [usable_part(chosen, graph, own_operators=own_operators) for graph in chosen.graphs]
-    blob, file = open_rows(where, manifest, memory)
-    if verify_checksums:
-        check_rows(manifest, blob)
-    parts: list[Package | ProgramPart] = []
-    for name, is_plan in usable:
-        with checked_part(where, manifest, name) as opened:
-            parts.append(ProgramPart(name, opened.read()) if is_plan else Package(opened))
-    graphs = CompiledGraphs(parts, chosen, CompiledModel(signature=manifest.signature, rows=blob))
-    ranks = rank_rows(manifest, chosen, blob)
-    rows = LoadedRows(manifest=manifest, ranks=ranks, file=file, graphs=graphs)
-    return LoadedArtifact(manifest=manifest, target=chosen, graphs=graphs, rows=rows)
+def choose_target(manifest: Manifest, wanted: str | None) -> Target:
+    """Return the target of a name, or the first whose devices this machine has.
 
-
-def _choose(manifest: Manifest, wanted: str | None) -> Target:
+    Raises:
+        TargetError: There is none.
+    """
     names = [target.name for target in manifest.targets]
     if wanted is not None and wanted not in names:
         raise TargetError(f"target: got {wanted!r}, expected one of {names}")
@@ -431,7 +407,9 @@ def load_skeletons(path: Path, manifest: Manifest, target: Target) -> list[torch
 
 def _skeleton_of(graph: Target | RankingGraph) -> str:
     if graph.skeleton is None:
-        raise TargetError("manifest.targets: got a compiled graph alone, expected TorchScript too")
+        raise TargetError(
+            "manifest.targets: holds no TorchScript, expected it; run recsys-export --format both"
+        )
     return graph.skeleton
 
 

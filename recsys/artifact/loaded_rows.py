@@ -13,9 +13,9 @@ from functools import cached_property
 
 from torch import Tensor
 
-from recsys.artifact.compiled import CompiledGraphs
 from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.manifest import Manifest
+from recsys.artifact.programs import ProgramGraphs
 from recsys.rows.file import RowsFile
 from recsys.rows.memory import RowsPages, pages_of
 from recsys.sharding.plan.device_rows import DeviceRows
@@ -52,7 +52,7 @@ class LoadedRows:
     state: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
     file: RowsFile | None = field(default=None, repr=False, compare=False)
-    graphs: LoadedGraphs | CompiledGraphs | None = field(default=None, repr=False, compare=False)
+    graphs: LoadedGraphs | ProgramGraphs | None = field(default=None, repr=False, compare=False)
     dense: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -1,30 +1,107 @@
-"""Programs of a loaded model: its steps run on kernels of our own, without TorchScript.
+"""Programs of a loaded model, which run without TorchScript: steps for kernels of our own, or ExportedPrograms.
 
 Shape letters: R bytes of the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from recsys.artifact.compiled import CompiledGraphs, CompiledModel, Form, ProgramPart
 from recsys.artifact.graphs import LoadedGraphs
-from recsys.artifact.targets import Target
+from recsys.artifact.samples import Batch
+from recsys.artifact.targets import TensorInfo
+from recsys.errors import ManifestError
+from recsys.kernels import operators
+from recsys.signature import Signature
+
+Call = Callable[..., dict[str, Tensor]]
 
 
-class ProgramGraphs(CompiledGraphs):
-    """The programs of a target that has TorchScript too.
+class FormPart(Protocol):
+    """A part of an artifact that holds a form of the model without its rows."""
+
+    @property
+    def dense(self) -> Mapping[str, TensorInfo]:
+        """The dense weights that deltas may change, by path."""
+
+    @property
+    def steps(self) -> operators.Exchanged | None:
+        """What own operators compute; None for nothing."""
+
+    def bind(self, rows: Tensor, weights: Mapping[str, Tensor], linear_dtype: str) -> Call:
+        """Return a call of the form, which any thread may make.
+
+        Args:
+            rows: The rows of all lookups, ``[R]`` uint8 in host memory.
+            weights: Dense weights in the place of the part's, by path; others are ignored.
+            linear_dtype: In which linear layers multiply.
+
+        Raises:
+            ManifestError: The parts of it do not fit each other.
+        """
+
+
+class ProgramPart:
+    """A part that holds a program of our own steps.
 
     Args:
-        parts: The program of the plain form, and of the ranking form if there is one.
-        target: The target that they belong to.
-        model: What calls need to know of the model.
+        name: The part's name.
+        data: Its bytes, whose digest was compared.
+
+    Raises:
+        ManifestError: The part cannot be used.
+    """
+
+    def __init__(self, name: str, data: bytes) -> None:
+        self._name = name
+        with self._named():
+            self._program = operators.stored_program(data)
+        self.dense = {
+            path: TensorInfo(dtype=dtype, shape=tuple(shape))
+            for path, (dtype, shape) in self._program.dense().items()
+        }
+
+    @property
+    def steps(self) -> operators.Exchanged:
+        """How many steps there are."""
+        with self._named():
+            num_linear, num_dot, num_lookup, num_steps = self._program.counts()
+        return operators.Exchanged(
+            num_linear=num_linear, num_dot=num_dot, num_lookup=num_lookup, num_planned=num_steps, left=()
+        )
+
+    def bind(self, rows: Tensor, weights: Mapping[str, Tensor], linear_dtype: str) -> Call:
+        """See ``FormPart``."""
+        with self._named():
+            call: Call = self._program.bind(rows, dict(weights), linear_dtype)
+        return call
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise ManifestError(f"part {self._name!r}: not readable as own operators: {error}") from None
+
+
+class ProgramGraphs:
+    """The programs of a target, in the place of ``LoadedGraphs``.
+
+    Args:
+        parts: That of the plain form, and that of the ranking form if there is one.
+        rows: The rows of all lookups, ``[R]`` uint8 in host memory.
+        linear_dtype: In which linear layers multiply.
         load_scripted: Loads the same graphs in TorchScript, over the same rows.
 
     Attributes:
-        own_operators: How many steps each form has.
+        calls: How each form is called. Replaced as a whole.
+        own_operators: How many steps each form has; empty for ExportedPrograms.
 
     Raises:
         ManifestError: A part cannot be used.
@@ -32,18 +109,28 @@ class ProgramGraphs(CompiledGraphs):
 
     def __init__(
         self,
-        parts: Sequence[ProgramPart],
-        target: Target,
-        model: CompiledModel,
+        parts: Sequence[FormPart],
+        rows: Tensor,
+        linear_dtype: str,
         load_scripted: Callable[[], LoadedGraphs],
     ) -> None:
+        self._parts = tuple(parts)
+        self._rows = rows
+        self._linear_dtype = linear_dtype
         self._load_scripted = load_scripted
         self._scripted: LoadedGraphs | None = None
-        super().__init__(parts, target, model)
-        self.own_operators = tuple(part.steps() for part in parts)
+        self.set({}, self._bind({}))
+        self.own_operators = tuple(part.steps for part in parts if part.steps is not None)
+
+    def _bind(self, weights: Mapping[str, Tensor]) -> tuple[Call, ...]:
+        return tuple(part.bind(self._rows, weights, self._linear_dtype) for part in self._parts)
 
     def scripted(self) -> LoadedGraphs:
-        """Return the same graphs in TorchScript, for profiles. They are loaded when they are first asked for."""
+        """Return the same graphs in TorchScript, for profiles. They are loaded when they are first asked for.
+
+        Raises:
+            TargetError: The target has none.
+        """
         if self._scripted is None:
             scripted = self._load_scripted()
             if self._weights:
@@ -51,7 +138,69 @@ class ProgramGraphs(CompiledGraphs):
             self._scripted = scripted
         return self._scripted
 
-    def set(self, weights: Mapping[str, Tensor], forms: tuple[Form, ...]) -> None:
+    def tensors(self) -> list[dict[str, Tensor]]:
+        """Return the dense weights of each form by path, without their numbers."""
+        return [
+            {
+                path: torch.empty(weight.shape, dtype=getattr(torch, weight.dtype), device="meta")
+                for path, weight in part.dense.items()
+            }
+            for part in self._parts
+        ]
+
+    def exchanged(self, weights: Mapping[str, Tensor]) -> ProgramChange:
+        """Return the forms with other weights, to be set by ``ProgramChange.write``. Nothing changes yet.
+
+        Args:
+            weights: By path; each a tensor of at least one form, with its shape and dtype, in host memory.
+        """
+        together = {**self._weights, **weights}
+        return ProgramChange(
+            graphs=self,
+            weights=together,
+            calls=self._bind(together),
+            replaced=self._weights,
+            replaced_calls=self.calls,
+        )
+
+    def set(self, weights: Mapping[str, Tensor], calls: tuple[Call, ...]) -> None:
         """Set other forms, which have these weights in the place of the parts'."""
-        super().set(weights, forms)
+        self._weights = weights
+        self.calls = calls
         self._scripted = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramChange:
+    """Other weights of a model's programs, in the place of ``GraphChange``.
+
+    Attributes:
+        graphs: The programs.
+        weights: The new weights by path, where they are not the parts'.
+        calls: The forms with them.
+        replaced: The old weights.
+        replaced_calls: The old forms.
+    """
+
+    graphs: ProgramGraphs
+    weights: Mapping[str, Tensor]
+    calls: tuple[Call, ...]
+    replaced: Mapping[str, Tensor]
+    replaced_calls: tuple[Call, ...]
+
+    def warm(self, signature: Signature, verified: Batch | None) -> None:
+        """Do nothing: programs are as fast in the first call as in later ones."""
+
+    def write(self) -> None:
+        """Set the new forms."""
+        self.graphs.set(self.weights, self.calls)
+
+    def inverse(self) -> ProgramChange:
+        """Return the change back."""
+        return ProgramChange(
+            graphs=self.graphs,
+            weights=self.replaced,
+            calls=self.replaced_calls,
+            replaced=self.weights,
+            replaced_calls=self.calls,
+        )

@@ -11,7 +11,7 @@ import torch
 
 from recsys.configs import BaseEmbeddingConfig
 from recsys.errors import ManifestError, PlanError
-from recsys.json_checks import a_list, choice, json_field, shape, text, whole, wrong
+from recsys.json_checks import a_list, choice, json_field, text, whole, wrong
 from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.rows.layout import BlobLayout
 from recsys.rows.quantize import StoredTable
@@ -43,51 +43,22 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompiledGraph:
-    """A graph that AOTInductor has compiled, and the same as an ExportedProgram.
-
-    Its inputs are those of the TorchScript graph, but lengths are ``[F, B]``, and the rows are the last input. Its
-    outputs are a tuple in the order of the signature.
-
-    Attributes:
-        package: The part that ``torch::inductor::AOTIModelPackageLoader`` loads.
-        exported: The part that ``torch.export.load`` loads.
-        isa: The instructions that the package needs, one of ``recsys.artifact.compiled.ISAS``.
-        torch: The version of torch that the package was compiled for.
-        dense: The dense weights by path, which deltas may change.
-        operators: The part that holds the program, as earlier releases named it; ``Target.program`` of others.
-    """
-
-    package: str
-    exported: str
-    isa: str
-    torch: str
-    dense: Mapping[str, TensorInfo]
-    operators: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class RankingGraph:
     """A target's second graph: that of ``forward_ranking`` (see ``recsys.signature``), over the same stored rows.
 
     Attributes:
-        skeleton: The part that holds it; None if it is only compiled.
+        skeleton: The part that holds it; None without TorchScript.
         rows: As in the target.
         ranks: As in the target.
-        compiled: As in the target.
+        exported: As in the target.
         program: As in the target.
     """
 
     skeleton: str | None
     rows: Mapping[str, int]
     ranks: Mapping[str, int]
-    compiled: CompiledGraph | None = None
+    exported: str | None = None
     program: str | None = None
-
-    @property
-    def program_part(self) -> str | None:
-        """The part that holds the program."""
-        return _program_part(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,14 +69,16 @@ class Target:
         name: The devices, joined by commas.
         devices: The device of each rank; the first runs the dense layers.
         plan: The rank of each shard.
-        skeleton: The part that holds the graph in TorchScript and the dense weights; None if it is only compiled.
+        skeleton: The part that holds the graph in TorchScript and the dense weights; None without it.
         rows: For each buffer of the skeleton that takes rows, its attribute path and its rank.
         ranks: For each tensor of the skeleton that does not stay in host memory, its path and rank.
         dense_dtype: The dtype of the dense layers and the lookups' output.
         ranking: The ranking form; present if and only if the signature has a context.
         linear_dtype: The type in which linear layers multiply: ``float32``, or ``bfloat16`` or ``int8``, for which
             loaders need the operators of recsys_ops (``recsys.kernels.operators``).
-        compiled: The graph compiled, with the dense weights; None if it is only TorchScript.
+        exported: The part that holds the graph as an ExportedProgram (``recsys.artifact.exported``); None without. Its
+            inputs are those of the TorchScript graph, but lengths are ``[F, B]``, and the rows are the last; its
+            outputs are a tuple in the signature's order.
         program: The part that holds the graph as a program (``export.lower``), which loaders run where the kernels are
             built; None for a graph that does more than its steps.
     """
@@ -119,24 +92,13 @@ class Target:
     dense_dtype: str
     ranking: RankingGraph | None = None
     linear_dtype: str = "float32"
-    compiled: CompiledGraph | None = None
+    exported: str | None = None
     program: str | None = None
-
-    @property
-    def program_part(self) -> str | None:
-        """The part that holds the program."""
-        return _program_part(self)
 
     @property
     def graphs(self) -> list[Target | RankingGraph]:
         """The plain form, and the ranking form if there is one."""
         return [self] if self.ranking is None else [self, self.ranking]
-
-
-def _program_part(graph: Target | RankingGraph) -> str | None:
-    if graph.program is None and graph.compiled is not None:
-        return graph.compiled.operators
-    return graph.program
 
 
 def target_to_json(target: Target) -> dict[str, Any]:
@@ -165,25 +127,14 @@ def _formats_to_json(graph: Target | RankingGraph) -> dict[str, Any]:
     data: dict[str, Any] = {}
     if graph.program is not None:
         data["program"] = graph.program
-    if graph.compiled is not None:
-        data["compiled"] = _compiled_to_json(graph.compiled)
-    return data
-
-
-def _compiled_to_json(compiled: CompiledGraph) -> dict[str, Any]:
-    dense = {path: {"dtype": t.dtype, "shape": list(t.shape)} for path, t in compiled.dense.items()}
-    data = {**compiled.__dict__, "dense": dense}
-    if compiled.operators is None:
-        del data["operators"]
+    if graph.exported is not None:
+        data["exported"] = graph.exported
     return data
 
 
 def graph_parts(graph: Target | RankingGraph) -> list[str]:
     """Return the parts that hold a graph."""
-    parts = [graph.skeleton, graph.program_part]
-    if graph.compiled is not None:
-        parts += [graph.compiled.package, graph.compiled.exported]
-    return [part for part in parts if part is not None]
+    return [part for part in (graph.skeleton, graph.program, graph.exported) if part is not None]
 
 
 def target_from_json(data: Any, at: str) -> Target:
@@ -193,6 +144,7 @@ def target_from_json(data: Any, at: str) -> Target:
         ManifestError: A field is wrong. All functions here raise this error.
         PlanError: The plan is wrong.
     """
+    data = _renamed(data)
     devices = [str(d) for _, d in a_list(data, "devices", at)]
     env = ShardingEnv.over_devices(devices)
     name = text(data, "name", at)
@@ -200,73 +152,64 @@ def target_from_json(data: Any, at: str) -> Target:
     plan = ShardingPlan.from_json(json_field(data, "plan", at))
     if any(rank >= env.world_size for rank in plan.ranks()):
         raise wrong(at, "plan", sorted(plan.ranks()), f"ranks below {env.world_size}")
-    compiled = _compiled_of(data, at)
-    if compiled is not None and any(device != "cpu" for device in devices):
-        raise ManifestError(
-            f"{at}.compiled: got a graph for {name!r}, expected none: only cpu has compiled graphs"
-        )
+    if "exported" in data and any(device != "cpu" for device in devices):
+        raise ManifestError(f"{at}.exported: got a graph for {name!r}, expected none: only cpu has them")
+    exported = _part_of(data, "exported", at)
     target = Target(
         name=name,
         devices=tuple(devices),
         plan=plan,
-        skeleton=_skeleton(data, at, compiled),
+        skeleton=_skeleton(data, at, exported),
         rows=_ranks(data, "rows", at, env.world_size),
         ranks=_ranks(data, "ranks", at, env.world_size),
         dense_dtype=choice(data, "dense_dtype", at, ("float32", "bfloat16")),
         linear_dtype=choice(data, "linear_dtype", at, LINEAR_DTYPES) if "linear_dtype" in data else "float32",
         ranking=_ranking_from_json(data.get("ranking"), f"{at}.ranking", env.world_size),
-        compiled=compiled,
-        program=_program_of(data, at),
+        exported=exported,
+        program=_part_of(data, "program", at),
     )
-    formats = {(graph.skeleton is None, graph.compiled is None) for graph in target.graphs}
+    formats = {(graph.skeleton is None, graph.exported is None) for graph in target.graphs}
     if len(formats) > 1:
         raise ManifestError(f"{at}.ranking: got other graph formats than the plain form's, expected the same")
     return target
 
 
-def _skeleton(data: Any, at: str, compiled: CompiledGraph | None) -> str | None:
-    """Return the TorchScript graph's part; null is for graphs that are compiled."""
-    is_absent = compiled is not None and json_field(data, "skeleton", at) is None
+def _skeleton(data: Any, at: str, exported: str | None) -> str | None:
+    """Return the TorchScript graph's part; null is for graphs that are exported in its place."""
+    is_absent = exported is not None and json_field(data, "skeleton", at) is None
     return None if is_absent else file_name(data, "skeleton", at)
 
 
-def _compiled_of(graph: Any, at: str) -> CompiledGraph | None:
-    """Return the compiled form of a graph that has one."""
-    data = graph.get("compiled") if isinstance(graph, dict) else None
-    if data is None:
-        return None
-    at = f"{at}.compiled"
-    return CompiledGraph(
-        package=file_name(data, "package", at),
-        exported=file_name(data, "exported", at),
-        isa=text(data, "isa", at),
-        torch=text(data, "torch", at),
-        dense={
-            path: TensorInfo(
-                dtype=choice(tensor, "dtype", f"{at}.dense", tuple(DENSE_DTYPES)),
-                shape=shape(tensor, "shape", f"{at}.dense"),
-            )
-            for path, tensor in mapping(data, "dense", at).items()
-        },
-        operators=file_name(data, "operators", at) if "operators" in data else None,
-    )
+def _part_of(graph: Any, key: str, at: str) -> str | None:
+    """Return the part of a format that a graph need not have."""
+    return file_name(graph, key, at) if isinstance(graph, dict) and key in graph else None
+
+
+def _renamed(graph: Any) -> Any:
+    """Return a graph's fields as this release writes them.
+
+    Earlier ones wrote ``compiled``: a package, which nothing loads any more, beside an ExportedProgram and perhaps a
+    program. Where there is TorchScript, that runs.
+    """
+    compiled = graph.get("compiled") if isinstance(graph, dict) else None
+    if not isinstance(compiled, dict):
+        return graph
+    names = {"exported": "exported"} | ({"operators": "program"} if graph.get("skeleton") is None else {})
+    return {new: compiled[old] for old, new in names.items() if old in compiled} | graph
 
 
 def _ranking_from_json(data: Any, at: str, world_size: int) -> RankingGraph | None:
     if data is None:
         return None
-    compiled = _compiled_of(data, at)
+    data = _renamed(data)
+    exported = _part_of(data, "exported", at)
     return RankingGraph(
-        skeleton=_skeleton(data, at, compiled),
+        skeleton=_skeleton(data, at, exported),
         rows=_ranks(data, "rows", at, world_size),
         ranks=_ranks(data, "ranks", at, world_size),
-        compiled=compiled,
-        program=_program_of(data, at),
+        exported=exported,
+        program=_part_of(data, "program", at),
     )
-
-
-def _program_of(graph: Any, at: str) -> str | None:
-    return file_name(graph, "program", at) if isinstance(graph, dict) and "program" in graph else None
 
 
 def _ranks(data: Any, key: str, at: str, world_size: int) -> dict[str, int]:

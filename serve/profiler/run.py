@@ -158,8 +158,8 @@ def _load(options: Options) -> LoadedArtifact:
         )
     if artifact.target.skeleton is None:
         raise TargetError(
-            f"target: got {artifact.target_name!r} in compiled graphs alone, which no profiler sees into; "
-            "expected TorchScript: recsys-export --format both"
+            f"target: got {artifact.target_name!r} without TorchScript, which profiles are made of; run recsys-export "
+            "--format both"
         )
     if options.shape.ranking and artifact.ranking is None:
         raise TargetError("--rank: got a model without a ranking form; recsys-export --context makes one")

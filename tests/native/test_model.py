@@ -27,7 +27,6 @@ from serve.engine.reference.collate import check_outputs, collate
 from serve.engine.reference.request_check import RequestChecker
 from serve.engine.reference.requests import RawRequestLike
 from serve.errors import RequestError
-from tests.conformance.support import artifacts
 from tests.conformance.support.artifacts import (
     Exported,
     export_best,
@@ -397,11 +396,7 @@ def test_a_batch_without_rows_reaches_no_graph(native: NativeModel, tmp_path: Pa
         }
 
 
-@pytest.mark.parametrize("graph_format", ["torchscript", "pt2"])
-def test_integers_and_other_shapes_are_the_same(
-    native: NativeModel, tmp_path: Path, graph_format: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(artifacts, "GRAPH_FORMAT", graph_format)
+def test_integers_and_other_shapes_are_the_same(native: NativeModel, tmp_path: Path) -> None:
     best, in_batch = export_best(tmp_path / "best"), export_in_batch(tmp_path / "in_batch")
     for made in (best, in_batch):
         assert native.open(made.path)["digest"] == made.model.digest

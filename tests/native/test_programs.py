@@ -16,11 +16,10 @@ from export.config import ExportConfig
 from export.pipeline import export_model
 from export.verify.compare import LINEAR_TOLERANCES
 from recsys import DataType, EmbeddingBagCollection, KeyedJaggedTensor
-from recsys.artifact.compiled import CompiledGraphs
 from recsys.artifact.delta import apply, prepare
 from recsys.artifact.delta_file import DeltaWriter
 from recsys.artifact.delta_header import DeltaHeader
-from recsys.artifact.load import LoadedArtifact, load_artifact, load_compiled_artifact
+from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramGraphs
 from recsys.artifact.samples import Batch
 from recsys.errors import ChecksumError, ExportError, ManifestError, TargetError
@@ -31,25 +30,23 @@ from recsys.signature import IdPolicy
 from tests.export.lower.test_lowering import FORMED, LOWERED
 from tests.models.archetypes import ARCHETYPES
 from tests.native.test_model import batches, python_answer
-from tests.native.test_plans import MODELS, Mixed, is_direct, loaded, ranking_inputs
+from tests.native.test_plans import MODELS, Mixed, loaded, ranking_inputs
 from tests.native.tool import NativeModel, assert_same_error, needs_tool
-from tests.recsys.artifact.damage import Json, flip, lie, manifest_of, resize_part, same
-from tests.support.compiled_model import needs_compiler, without_torchscript
+from tests.recsys.artifact.damage import Json, flip, lie, manifest_of, resize_part, same, without_torchscript
 from tests.support.export_models import batch_of
 from tests.support.helpers import bag
 
-pytestmark = [
-    pytest.mark.skipif(bool(operators.why_missing()), reason="needs the library of operators; make native"),
-    needs_compiler,
-]
+pytestmark = pytest.mark.skipif(
+    bool(operators.why_missing()), reason="needs the library of operators; make native"
+)
 PART = "program.safetensors"
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A DLRM in both formats. Not to be written to."""
-    path = tmp_path_factory.mktemp("planned") / "both"
-    loaded(path, MODELS["dlrm"](), graph_format="both")
+def dlrm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A DLRM. Not to be written to."""
+    path = tmp_path_factory.mktemp("programs") / "dlrm"
+    loaded(path, MODELS["dlrm"]())
     return path
 
 
@@ -61,8 +58,14 @@ def native() -> Iterator[NativeModel]:
 
 
 @pytest.fixture
-def pt2(both: Path, tmp_path: Path) -> Path:
-    return without_torchscript(both, tmp_path / "pt2")
+def artifact(dlrm: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(dlrm, tmp_path / "dlrm"))
+
+
+@pytest.fixture
+def alone(dlrm: Path, tmp_path: Path) -> Path:
+    """Without TorchScript."""
+    return without_torchscript(dlrm, tmp_path / "alone")
 
 
 def set_linear_dtype(path: Path, dtype: str) -> None:
@@ -80,39 +83,43 @@ def set_linear_dtype(path: Path, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", LINEAR_DTYPES)
-def test_a_stored_plan_gives_the_bits_of_the_torchscript_graph(
-    both: Path, tmp_path: Path, dtype: str
-) -> None:
-    path = Path(shutil.copytree(both, tmp_path / "a"))
-    set_linear_dtype(path, dtype)
-    own, stored = load_artifact(path), load_compiled_artifact(path)
+def test_a_program_gives_the_bits_of_the_torchscript_graph(artifact: Path, dtype: str) -> None:
+    set_linear_dtype(artifact, dtype)
+    own = load_artifact(artifact)
     assert isinstance(own.graphs, ProgramGraphs)
-    assert isinstance(stored.graphs, CompiledGraphs)
     (exchanged,) = own.scripted().calls
-    for call in (exchanged, own.graphs.calls[0], stored.graphs.calls[0]):
+    for call in (exchanged, own.graphs.calls[0]):
         assert type(call).__name__ == "Program"
     for num_rows in (0, 1, 2, 49, 300):
-        inputs = batch_of(stored.signature, num_rows, seed=num_rows).inputs()
-        assert same(stored.forward(*inputs), own.forward(*inputs))
-        assert same(stored.forward(*inputs), exchanged(*inputs))
+        inputs = batch_of(own.signature, num_rows, seed=num_rows).inputs()
+        assert same(own.forward(*inputs), exchanged(*inputs))
 
 
-def test_neither_the_package_nor_its_torch_is_needed(pt2: Path) -> None:
-    expected = load_artifact(pt2)
-    lie(pt2, lambda data: data["targets"][0]["compiled"].update(torch="1.0", isa="armv9"))
-    (pt2 / "target-0.pt2").unlink()
+def test_no_torchscript_is_needed(dlrm: Path, alone: Path) -> None:
+    expected, found = load_artifact(dlrm), load_artifact(alone)
+    assert isinstance(found.graphs, ProgramGraphs)
+    assert found.has_own_operators
     inputs = batch_of(expected.signature, 5).inputs()
-    assert same(load_artifact(pt2).forward(*inputs), expected.forward(*inputs))
-    with pytest.raises(TargetError, match="compiled for the instructions 'armv9'"):
-        load_artifact(pt2, own_operators=False)
+    assert same(found.forward(*inputs), expected.forward(*inputs))
+    with pytest.raises(
+        TargetError, match="holds no TorchScript, expected it; run recsys-export --format both"
+    ):
+        _ = found.module
 
 
-def test_without_own_operators_the_package_runs(pt2: Path) -> None:
-    plain, own = load_artifact(pt2, own_operators=False), load_artifact(pt2)
-    assert not is_direct(plain)
-    inputs = batch_of(plain.signature, 20).inputs()
-    (found,), (expected,) = own.forward(*inputs).values(), plain.forward(*inputs).values()
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+@needs_tool
+@pytest.mark.parametrize("kept", ["program", "neither"])
+def test_without_a_graph_that_runs_the_command_is_named(native: NativeModel, alone: Path, kept: str) -> None:
+    if kept == "neither":
+        lie(alone, lambda data: data["targets"][0].pop("program"))
+    reason = "no program" if kept == "neither" else "its program cannot run: own operators are turned off"
+    with pytest.raises(
+        TargetError,
+        match=rf"target 'cpu': holds no TorchScript, and {reason}; run recsys-export --format both \(an Exported",
+    ):
+        load_artifact(alone, own_operators=False)
+    options = {"own_operators": kept == "neither"}
+    assert_same_error(lambda: native.open(alone, **options), lambda: load_artifact(alone, **options))
 
 
 @pytest.mark.parametrize("name", ["low_rank_dcn", "full_rank_dcn", "deepfm", "mmoe", "two_towers"])
@@ -289,47 +296,43 @@ def write_delta(path: Path, artifact: LoadedArtifact, weights: Mapping[str, Tens
 
 
 @pytest.mark.parametrize("dtype", LINEAR_DTYPES)
-def test_deltas_pack_the_dense_weights_anew(both: Path, pt2: Path, tmp_path: Path, dtype: str) -> None:
-    path = Path(shutil.copytree(both, tmp_path / "a"))
-    for each in (path, pt2):
+def test_deltas_pack_the_dense_weights_again(artifact: Path, alone: Path, tmp_path: Path, dtype: str) -> None:
+    for each in (artifact, alone):
         set_linear_dtype(each, dtype)
-    scripted, stored = load_artifact(path), load_artifact(pt2)
+    own, stored = load_artifact(artifact), load_artifact(alone)
     inputs = batch_of(stored.signature, 60, seed=1).inputs()
     before = stored.forward(*inputs)
     generator = torch.Generator().manual_seed(0)
     weights = {
         name: torch.randn(tensor.shape, generator=generator)
         for name, tensor in stored.graphs.tensors()[0].items()
+        if tensor.is_floating_point()
     }
-    for artifact, name in ((scripted, "scripted"), (stored, "stored")):
-        write_delta(tmp_path / name, artifact, weights)
-    apply(prepare(scripted.rows, tmp_path / "scripted"))
+    for loading, name in ((own, "own"), (stored, "stored")):
+        write_delta(tmp_path / name, loading, weights)
+    apply(prepare(own.rows, tmp_path / "own"))
     undo = apply(prepare(stored.rows, tmp_path / "stored"))
     after = stored.forward(*inputs)
-    assert same(after, scripted.forward(*inputs))
+    assert same(after, own.scripted().calls[0](*inputs))
     assert not same(after, before)
     apply(undo)
     assert same(stored.forward(*inputs), before)
 
 
-def test_positions_are_a_part_of_the_plan(both: Path, pt2: Path, tmp_path: Path) -> None:
-    stored = load_artifact(pt2)
-    positions = {
-        name: tensor
-        for name, tensor in load_artifact(both, own_operators=False).graphs.tensors()[0].items()
-        if not tensor.is_floating_point()
+def test_parts_of_earlier_releases_take_the_weights_that_they_read(artifact: Path) -> None:
+    expected = load_artifact(artifact).graphs.tensors()[0]
+    part = with_header((artifact / PART).read_bytes(), lambda _, about: about.pop("dense"))
+    (artifact / PART).write_bytes(part)
+    resize_part(artifact, PART)
+    found = load_artifact(artifact).graphs.tensors()[0]
+    assert {name: t.shape for name, t in found.items()} == {
+        name: t.shape for name, t in expected.items() if t.is_floating_point()
     }
-    assert positions
-    write_delta(tmp_path / "delta", stored, {name: tensor.flip(0) for name, tensor in positions.items()})
-    with pytest.raises(ManifestError, match="expected the path of a dense weight of the artifact"):
-        prepare(stored.rows, tmp_path / "delta")
 
 
-def test_what_is_no_plan_is_compiled_alone(tmp_path: Path) -> None:
+def test_other_types_need_a_program(tmp_path: Path) -> None:
     config = ExportConfig(graph_format="pt2", linear_dtype="int8", batch="request")
-    with pytest.raises(
-        ExportError, match=r"'pt2' with linear_dtype 'int8', expected 'torchscript'.*no program"
-    ):
+    with pytest.raises(ExportError, match=r"'pt2' with linear_dtype 'int8', expected 'both'.*no program"):
         export_model(Mixed().eval(), tmp_path / "a", config)
 
 
@@ -388,23 +391,22 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_parts_are_refused(pt2: Path, name: str) -> None:
+def test_wrong_parts_are_refused(artifact: Path, name: str) -> None:
     change, text = WRONG[name]
-    (pt2 / PART).write_bytes(with_header((pt2 / PART).read_bytes(), change))
-    resize_part(pt2, PART)
+    (artifact / PART).write_bytes(with_header((artifact / PART).read_bytes(), change))
+    resize_part(artifact, PART)
     with pytest.raises(ManifestError, match=rf"part '{PART}': not readable as own operators: .*{text}"):
-        load_artifact(pt2)
+        load_artifact(artifact)
 
 
 @needs_tool
 @pytest.mark.parametrize("dtype", LINEAR_DTYPES)
 def test_the_native_library_gives_the_same_bits(
-    native: NativeModel, pt2: Path, tmp_path: Path, dtype: str
+    native: NativeModel, artifact: Path, tmp_path: Path, dtype: str
 ) -> None:
-    set_linear_dtype(pt2, dtype)
-    lie(pt2, lambda data: data["targets"][0]["compiled"].update(torch="1.0", isa="armv9"))
-    model = load_artifact(pt2)
-    native.open(pt2)
+    set_linear_dtype(artifact, dtype)
+    model = load_artifact(artifact)
+    native.open(artifact)
 
     def check() -> None:
         for requests in batches(model.signature, 1):
@@ -414,9 +416,8 @@ def test_the_native_library_gives_the_same_bits(
     check()
     generator = torch.Generator().manual_seed(3)
     held = model.graphs.tensors()[0]
-    write_delta(
-        tmp_path / "d", model, {n: torch.randn(t.shape, generator=generator) for n, t in held.items()}
-    )
+    weights = {n: torch.randn(t.shape, generator=generator) for n, t in held.items() if t.is_floating_point()}
+    write_delta(tmp_path / "d", model, weights)
     native.call("prepare", path=str(tmp_path / "d"))
     native.call("apply")
     apply(prepare(model.rows, tmp_path / "d"))
@@ -425,33 +426,30 @@ def test_the_native_library_gives_the_same_bits(
 
 @needs_tool
 @pytest.mark.parametrize("name", WRONG)
-def test_the_native_library_refuses_wrong_parts_alike(native: NativeModel, pt2: Path, name: str) -> None:
-    (pt2 / PART).write_bytes(with_header((pt2 / PART).read_bytes(), WRONG[name][0]))
-    resize_part(pt2, PART)
-    assert_same_error(lambda: native.open(pt2), lambda: load_artifact(pt2))
+def test_the_native_library_refuses_wrong_parts_alike(native: NativeModel, artifact: Path, name: str) -> None:
+    (artifact / PART).write_bytes(with_header((artifact / PART).read_bytes(), WRONG[name][0]))
+    resize_part(artifact, PART)
+    assert_same_error(lambda: native.open(artifact), lambda: load_artifact(artifact))
 
 
 @needs_tool
-def test_the_native_library_refuses_what_needs_operators_alike(native: NativeModel, pt2: Path) -> None:
-    set_linear_dtype(pt2, "int8")
-    lie(pt2, lambda data: data["targets"][0].pop("program"))
-    assert_same_error(lambda: native.open(pt2), lambda: load_artifact(pt2))
-    lie(pt2, lambda data: data["targets"][0].update(program=None))
-    assert_same_error(lambda: native.open(pt2), lambda: load_artifact(pt2))
+def test_the_native_library_refuses_other_types_of_a_program_alike(native: NativeModel, alone: Path) -> None:
+    lie(alone, lambda data: data["targets"][0].update(program=None))
+    assert_same_error(lambda: native.open(alone), lambda: load_artifact(alone))
 
 
-def test_damage_is_noticed(pt2: Path) -> None:
-    assert PART in {part["path"] for part in manifest_of(pt2)["skeletons"]}
-    flip(pt2 / PART, -1)
+def test_damage_is_noticed(artifact: Path) -> None:
+    assert PART in {part["path"] for part in manifest_of(artifact)["skeletons"]}
+    flip(artifact / PART, -1)
     with pytest.raises(ChecksumError, match=f"part '{PART}'"):
-        load_artifact(pt2)
+        load_artifact(artifact)
 
 
-def test_no_bytes_make_a_plan_that_reads_elsewhere(both: Path) -> None:
-    part = (both / PART).read_bytes()
-    rows = load_artifact(both).rows.ranks[0].rows
+def test_no_bytes_make_a_plan_that_reads_elsewhere(dlrm: Path) -> None:
+    part = (dlrm / PART).read_bytes()
+    rows = load_artifact(dlrm).rows.ranks[0].rows
     (length,) = struct.unpack_from("<Q", part)
-    inputs = batch_of(load_artifact(both).signature, 4).inputs()
+    inputs = batch_of(load_artifact(dlrm).signature, 4).inputs()
     start = 8 + length + metadata_of(part)["plans.0"]["data_offsets"][0]
     end = 8 + length + metadata_of(part)["plans.0"]["data_offsets"][1]
     num_refused = 0

@@ -65,45 +65,37 @@ RankedPaths RanksFromJson(const Json& data, const char* key, const std::string& 
   return found;
 }
 
-std::optional<CompiledPart> CompiledFromJson(const Json& graph, const std::string& at) {
-  const auto data = graph.find("compiled");
-  if (data == graph.end() || data->is_null()) return std::nullopt;
-  const std::string to = at + ".compiled";
-  CompiledPart compiled;
-  compiled.package = FileName(*data, "package", to);
-  compiled.exported = FileName(*data, "exported", to);
-  compiled.isa = JsonText(*data, "isa", to);
-  compiled.torch = JsonText(*data, "torch", to);
-  for (const auto& item : JsonMapping(*data, "dense", to).items()) {
-    const std::string inner = to + ".dense";
-    compiled.dense.push_back({item.key(),
-                              JsonChoice(item.value(), "dtype", inner, DenseDtypeNames()),
-                              JsonShape(item.value(), "shape", inner)});
-  }
-  if (data->find("operators") != data->end()) {
-    compiled.operators = FileName(*data, "operators", to);
-  }
-  return compiled;
+/// Returns a graph's fields as this release writes them. Earlier ones wrote `compiled`: a package,
+/// which nothing loads any more, beside an ExportedProgram and perhaps a program. Where there is
+/// TorchScript, that runs.
+Json Renamed(Json graph) {
+  const auto found = graph.find("compiled");
+  if (found == graph.end() || !found->is_object()) return graph;
+  const Json compiled = *found;
+  const auto rename = [&](const char* from, const char* to) {
+    if (compiled.contains(from) && !graph.contains(to)) graph[to] = compiled[from];
+  };
+  rename("exported", "exported");
+  if (!graph.contains("skeleton") || graph["skeleton"].is_null()) rename("operators", "program");
+  return graph;
 }
 
-/// `compiled`: what CompiledFromJson returned.
-Graph GraphFromJson(const Json& data, const std::string& at, std::size_t world_size,
-                    std::optional<CompiledPart> compiled) {
+Graph GraphFromJson(const Json& data, const std::string& at, std::size_t world_size) {
   Graph graph;
-  // Null is for graphs that are compiled.
-  const bool is_absent = compiled && JsonField(data, "skeleton", at).is_null();
+  if (data.contains("exported")) graph.exported = FileName(data, "exported", at);
+  // Null is for graphs that are exported in its place.
+  const bool is_absent = !graph.exported.empty() && JsonField(data, "skeleton", at).is_null();
   if (!is_absent) graph.skeleton = FileName(data, "skeleton", at);
   graph.rows = RanksFromJson(data, "rows", at, world_size);
   graph.ranks = RanksFromJson(data, "ranks", at, world_size);
-  graph.compiled = std::move(compiled);
-  if (data.find("program") != data.end()) graph.program = FileName(data, "program", at);
+  if (data.contains("program")) graph.program = FileName(data, "program", at);
   return graph;
 }
 
 void CheckGraphs(const Target& target, const std::string& at) {
   if (!target.ranking) return;
   const bool same = target.ranking->skeleton.empty() == target.graph.skeleton.empty() &&
-                    target.ranking->compiled.has_value() == target.graph.compiled.has_value();
+                    target.ranking->exported.empty() == target.graph.exported.empty();
   if (same) return;
   throw Error(ErrorKind::kManifest,
               at + ".ranking: got other graph formats than the plain form's, expected the same");
@@ -122,7 +114,8 @@ void CheckPlanRanks(const Target& target, const std::string& at) {
   throw WrongField(at, "plan", StrOf(Json(sorted)), "ranks below " + std::to_string(world_size));
 }
 
-Target TargetFromJson(const Json& data, const std::string& at) {
+Target TargetFromJson(const Json& stored, const std::string& at) {
+  const Json data = Renamed(stored);
   Target target;
   for (const Json& device : JsonList(data, "devices", at))
     target.device_names.push_back(StrOf(device));
@@ -131,14 +124,13 @@ Target TargetFromJson(const Json& data, const std::string& at) {
   CheckDevices(target, at);
   target.plan = PlanFromJson(JsonField(data, "plan", at));
   CheckPlanRanks(target, at);
-  std::optional<CompiledPart> compiled = CompiledFromJson(data, at);
   const bool is_on_cpu = std::all_of(target.device_names.begin(), target.device_names.end(),
                                      [](const std::string& name) { return name == "cpu"; });
-  if (compiled && !is_on_cpu) {
-    throw Error(ErrorKind::kManifest, at + ".compiled: got a graph for " + Repr(target.name) +
-                                          ", expected none: only cpu has compiled graphs");
+  if (data.contains("exported") && !is_on_cpu) {
+    throw Error(ErrorKind::kManifest, at + ".exported: got a graph for " + Repr(target.name) +
+                                          ", expected none: only cpu has them");
   }
-  target.graph = GraphFromJson(data, at, target.devices.size(), std::move(compiled));
+  target.graph = GraphFromJson(data, at, target.devices.size());
   target.dense_dtype = JsonChoice(data, "dense_dtype", at, {"float32", "bfloat16"});
   if (data.contains("linear_dtype")) {
     target.linear_dtype = JsonChoice(data, "linear_dtype", at, {"float32", "bfloat16", "int8"});
@@ -146,8 +138,7 @@ Target TargetFromJson(const Json& data, const std::string& at) {
   const auto ranking = data.find("ranking");
   if (ranking != data.end() && !ranking->is_null()) {
     const std::string to = at + ".ranking";
-    target.ranking =
-        GraphFromJson(*ranking, to, target.devices.size(), CompiledFromJson(*ranking, to));
+    target.ranking = GraphFromJson(Renamed(*ranking), to, target.devices.size());
   }
   CheckGraphs(target, at);
   return target;
@@ -233,12 +224,9 @@ class BlockReader {
 /// Returns the parts that hold a graph.
 std::vector<std::string> PartsOf(const Graph& graph) {
   std::vector<std::string> parts;
-  if (!graph.skeleton.empty()) parts.push_back(graph.skeleton);
-  if (graph.compiled) {
-    parts.push_back(graph.compiled->package);
-    parts.push_back(graph.compiled->exported);
+  for (const std::string* part : {&graph.skeleton, &graph.program, &graph.exported}) {
+    if (!part->empty()) parts.push_back(*part);
   }
-  if (!graph.program_part().empty()) parts.push_back(graph.program_part());
   return parts;
 }
 

@@ -28,38 +28,16 @@ struct Part {
 /// Attribute paths of a skeleton and the rank of each, in the manifest's order.
 using RankedPaths = std::vector<std::pair<std::string, std::int64_t>>;
 
-/// A graph compiled by AOTInductor (recsys/artifact/manifest.py): the part that the loader takes,
-/// the same as an ExportedProgram, the instructions that it needs, and the version of torch.
-struct CompiledPart {
-  struct Tensor {
-    std::string path;
-    std::string dtype;
-    std::vector<std::int64_t> shape;
-  };
-  std::string package;
-  std::string exported;
-  std::string isa;
-  std::string torch;
-  /// The dense weights, which deltas may change.
-  std::vector<Tensor> dense;
-  /// Graph::program, as earlier releases named it.
-  std::string operators;
-};
-
 /// A graph of a target: the part that contains it, the buffers that take rows, and the ranks of its
-/// other tensors. `skeleton` is empty if it is only compiled.
+/// other tensors. `skeleton` is empty without TorchScript.
 struct Graph {
   std::string skeleton;
   RankedPaths rows;
   RankedPaths ranks;
-  std::optional<CompiledPart> compiled;
+  /// The part with the graph as an ExportedProgram, which Python alone loads; empty without.
+  std::string exported;
   /// The part with the graph as a program; empty for a graph that does more than its steps.
   std::string program;
-
-  /// Earlier releases named it beside the compiled graph alone.
-  const std::string& program_part() const {
-    return program.empty() && compiled ? compiled->operators : program;
-  }
 };
 
 /// The model for one list of devices.

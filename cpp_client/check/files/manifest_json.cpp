@@ -20,18 +20,7 @@ void GraphToJson(const Graph& graph, Json* data) {
 
 void FormatsToJson(const Graph& graph, Json* data) {
   if (!graph.program.empty()) (*data)["program"] = graph.program;
-  if (!graph.compiled) return;
-  const CompiledPart& compiled = *graph.compiled;
-  Json dense = Json::object();
-  for (const CompiledPart::Tensor& tensor : compiled.dense) {
-    dense[tensor.path] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}};
-  }
-  (*data)["compiled"] = {{"package", compiled.package},
-                         {"exported", compiled.exported},
-                         {"isa", compiled.isa},
-                         {"torch", compiled.torch},
-                         {"dense", dense}};
-  if (!compiled.operators.empty()) (*data)["compiled"]["operators"] = compiled.operators;
+  if (!graph.exported.empty()) (*data)["exported"] = graph.exported;
 }
 
 Json TargetToJson(const Target& target) {

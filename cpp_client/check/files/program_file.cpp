@@ -153,7 +153,15 @@ void ReadMetadata(const Json& data, ProgramFile* file) {
     const std::int64_t place = NumberOf(item, "place", at, 0, num_places);
     file->outputs.emplace_back(JsonText(item, "name", at), place);
   });
-  if (data.find("dense") == data.end()) return;
+  if (data.find("dense") == data.end()) {
+    // Of an earlier release, where whole numbers are a part of the steps.
+    for (const auto& [path, weight] : file->weights) {
+      if (weight.dtype.find("float") != std::string::npos) {
+        file->dense.push_back({path, weight.dtype, weight.shape});
+      }
+    }
+    return;
+  }
   for (const auto& item : JsonMapping(data, "dense", kAt).items()) {
     const std::string at = std::string(kAt) + ".dense";
     file->dense.push_back({item.key(), JsonChoice(item.value(), "dtype", at, DenseDtypeNames()),

@@ -82,7 +82,7 @@ struct ProgramFile {
   /// Dense weights by path.
   std::map<std::string, FileTensor> weights;
   /// All dense weights of the model that deltas may change, also those that no step reads: without
-  /// numbers. Empty in files of earlier releases.
+  /// numbers. Of files of earlier releases those that steps read.
   std::vector<DenseWeight> dense;
 };
 

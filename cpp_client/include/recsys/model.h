@@ -41,8 +41,6 @@ struct ModelOptions {
   /// Exchange operators of the graph for faster ones of this library. Needed by artifacts whose
   /// linear layers are bfloat16 or int8.
   bool own_operators = true;
-  /// Load the compiled graphs also where the target has TorchScript.
-  bool compiled = false;
 };
 
 /// Bags of all sparse inputs of a batch, key-major: all B lengths of the first input, then those of

@@ -19,8 +19,7 @@ struct StepCounts {
   std::int64_t linear = 0, products = 0, lookups = 0, all = 0;
 };
 
-/// A program, read from a part of an artifact. Neither TorchScript nor a compiled graph is needed
-/// to run it. Threads may share it.
+/// A program, read from a part of an artifact. Threads may share it.
 class StoredProgram {
  public:
   /// Dense weights by path.

@@ -124,11 +124,11 @@ class Tool {
     options.target = command.value("target", std::string());
     options.verify_checksums = command.value("verify_checksums", true);
     options.copy_rows = command.value("copy_rows", false);
-    options.compiled = command.value("compiled", false);
     options.lock_rows = command.value("lock_rows", false);
     options.numa = command.value("numa", std::string());
     options.random_access = command.value("random_access", false);
     options.fbgemm_path = command.value("fbgemm_path", std::string());
+    options.own_operators = command.value("own_operators", true);
     model_.emplace(recsys::Model::Open(command["path"].get<std::string>(), options));
     return Described(model_->description());
   }

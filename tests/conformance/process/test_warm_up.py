@@ -15,7 +15,7 @@ from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 from serve.client.sampling import example_request
 from serve.wire import admin_pb2
-from tests.conformance.support.artifacts import GRAPH_FORMAT, NUM_SLOTS, Exported, export_slots
+from tests.conformance.support.artifacts import NUM_SLOTS, Exported, export_slots
 from tests.conformance.support.harness import put_version, running, with_admin
 from tests.support.position_models import MODELS, rows_of, samples_of
 from tests.support.serve.messages.cases import Sample, assert_answers
@@ -49,7 +49,7 @@ class _BestTwo(nn.Module):
 
 
 def test_rows_that_belong_together_are_never_alone(tmp_path: Path) -> None:
-    config = ExportConfig(name="best", batch="request", graph_format=GRAPH_FORMAT)
+    config = ExportConfig(name="best", batch="request")
     export_model(_BestTwo().eval(), tmp_path / "best", config)
     best = Exported(tmp_path / "best")
     with running(best.path, folder=tmp_path) as server:
@@ -64,7 +64,7 @@ def test_models_that_take_positions_are_warmed_up_with_verified_rows(tmp_path: P
     for name, make in MODELS.items():
         dense = {"dense_widths": {"position": 1}, "context": ("position",)} if name == "dense" else {}
         samples = samples_of(name, tmp_path / f"{name}.json")
-        config = ExportConfig(name=name, samples=samples, graph_format=GRAPH_FORMAT, **dense)
+        config = ExportConfig(name=name, samples=samples, **dense)
         export_model(make().eval(), tmp_path / name, config)
         put_version(repository, name, "1", tmp_path / name)
         rows = rows_of(name, 9, seed=3)

@@ -11,7 +11,7 @@ import pytest
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.models.retrieval import retrieval_model
-from tests.conformance.support.artifacts import GRAPH_FORMAT, Exported
+from tests.conformance.support.artifacts import Exported
 from tests.conformance.support.harness import ServerUnderTest, running
 from tests.conformance.support.http_calls import ask, plain_body, plain_outputs, tensor_body, tensor_outputs
 from tests.conformance.support.open_inference import model_infer, outputs_of
@@ -30,7 +30,7 @@ def best(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     path = tmp_path_factory.mktemp("best") / "best"
     model = two_towers("zero_collision")
     made = retrieval_model(model, vectors_of(model, "zero_collision"), K)
-    export_model(made, path, ExportConfig(name="best", graph_format=GRAPH_FORMAT))
+    export_model(made, path, ExportConfig(name="best"))
     return Exported(path)
 
 

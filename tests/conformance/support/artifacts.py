@@ -1,12 +1,8 @@
-"""The artifacts that cases serve, made by the exporter, and what their models say when nobody serves them.
-
-``RECSYS_CONFORMANCE_FORMAT`` names the format of their graphs, as ``recsys-export --format`` does.
-"""
+"""The artifacts that cases serve, made by the exporter, and what their models say when nobody serves them."""
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,9 +34,6 @@ from recsys.signature import IdPolicy, Signature
 from tests.support.serve.messages.cases import Sample, answer, random_sample
 from tests.support.serve.models import SmallModel
 
-GRAPH_FORMAT = os.environ.get("RECSYS_CONFORMANCE_FORMAT", "torchscript")
-#: The file that the server loads the graph of the first target from.
-GRAPH_FILE = "target-0.pt2" if GRAPH_FORMAT == "pt2" else "target-0.pt"
 #: The inputs that ranking requests of the small model may give once at no further cost.
 CONTEXT = ("context", "user", "tags")
 
@@ -77,7 +70,6 @@ def export_small(path: Path, seed: int = 0, context: tuple[str, ...] = CONTEXT) 
         table_id_policies={"catalog": IdPolicy.HASH},
         context=context,
         strings={"item": "xxh64"},
-        graph_format=GRAPH_FORMAT,
     )
     export_model(SmallModel(seed).eval(), path, config)
     return Exported(path)
@@ -107,7 +99,7 @@ class SlowModel(nn.Module):
 def export_slow(path: Path, width: int = 2048) -> Exported:
     """A model that takes its time: the more, the wider its layers."""
     torch.manual_seed(0)
-    export_model(SlowModel(width).eval(), path, ExportConfig(name="slow", graph_format=GRAPH_FORMAT))
+    export_model(SlowModel(width).eval(), path, ExportConfig(name="slow"))
     return Exported(path)
 
 
@@ -130,9 +122,7 @@ class ListModel(nn.Module):
 
 def export_list(path: Path) -> Exported:
     """A model whose batch is one request."""
-    config = ExportConfig(
-        name="list", data_type=DataType.FP32, batch="request", context=(), graph_format=GRAPH_FORMAT
-    )
+    config = ExportConfig(name="list", data_type=DataType.FP32, batch="request", context=())
     export_model(ListModel().eval(), path, config)
     return Exported(path)
 
@@ -165,7 +155,7 @@ class BestModel(nn.Module):
 
 def export_best(path: Path) -> Exported:
     """A model with outputs of integers, floats and bools."""
-    export_model(BestModel().eval(), path, ExportConfig(name="best", graph_format=GRAPH_FORMAT))
+    export_model(BestModel().eval(), path, ExportConfig(name="best"))
     return Exported(path)
 
 
@@ -197,9 +187,7 @@ class InBatchModel(nn.Module):
 
 def export_in_batch(path: Path) -> Exported:
     """A model with outputs ``[B, B]``, ``[6, 4]``, ``[1, B]`` and ``[B, 4]``; a batch is one request."""
-    config = ExportConfig(
-        name="in_batch", data_type=DataType.FP32, batch="request", graph_format=GRAPH_FORMAT
-    )
+    config = ExportConfig(name="in_batch", data_type=DataType.FP32, batch="request")
     export_model(InBatchModel().eval(), path, config)
     return Exported(path)
 
@@ -235,7 +223,7 @@ def export_slots(path: Path) -> Exported:
     samples = path.parent / "samples.json"
     slots = [[i, 39 - i, (7 * i) % 40] for i in range(20)]
     samples.write_text(json.dumps({"sparse": {"slots": slots, "user": [[i] for i in range(20)]}}))
-    config = ExportConfig(name="slots", samples=samples, context=("user",), graph_format=GRAPH_FORMAT)
+    config = ExportConfig(name="slots", samples=samples, context=("user",))
     export_model(SlotsModel().eval(), path, config)
     return Exported(path)
 
@@ -277,7 +265,6 @@ def export_crossing(path: Path) -> Exported:
         targets=(("cpu",), ("cpu", "cpu")),
         table_id_policies={"hashed": IdPolicy.HASH},
         samples=samples,
-        graph_format=GRAPH_FORMAT,
     )
     export_model(CrossingModel().eval(), path, config)
     return Exported(path)
@@ -339,7 +326,7 @@ class SideBySideModel(nn.Module):
 
 def export_side_by_side(path: Path) -> Exported:
     """A model whose features must have equal lengths, but one."""
-    config = ExportConfig(name="side-by-side", graph_format=GRAPH_FORMAT)
+    config = ExportConfig(name="side-by-side")
     export_model(SideBySideModel().eval(), path, config)
     return Exported(path)
 
@@ -395,8 +382,6 @@ def export_policies(path: Path) -> Exported:
     policies = {str(policy): policy for policy in (IdPolicy.HASH, IdPolicy.ZERO, IdPolicy.FMIX64)}
     hashed = (IdPolicy.HASH, IdPolicy.MAPPED, IdPolicy.FMIX64, HASHED)
     strings = {str(table): "xxh64" for table in hashed}
-    config = ExportConfig(
-        name="policies", table_id_policies=policies, strings=strings, graph_format=GRAPH_FORMAT
-    )
+    config = ExportConfig(name="policies", table_id_policies=policies, strings=strings)
     export_model(PolicyModel().eval(), path, config)
     return Exported(path)

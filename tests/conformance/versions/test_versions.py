@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from serve.client.packing import read_response
 from serve.wire import admin_pb2
 from serve.wire import predict_pb2 as wire
-from tests.conformance.support.artifacts import CONTEXT, GRAPH_FILE, Exported, export_small
+from tests.conformance.support.artifacts import CONTEXT, Exported, export_small
 from tests.conformance.support.harness import (
     ServerUnderTest,
     put_version,
@@ -219,7 +219,7 @@ def test_rollback_is_one_call(two: Path, small: Exported, tmp_path: Path) -> Non
         assert ask(server, small).version == "1"
 
 
-@pytest.mark.parametrize("damage", ["rows.bin", "manifest.json", GRAPH_FILE])
+@pytest.mark.parametrize("damage", ["rows.bin", "manifest.json", "target-0.pt"])
 def test_a_broken_new_version_leaves_the_old_one_serving_and_says_why(
     repository: Path, small: Exported, other: Exported, tmp_path: Path, damage: str
 ) -> None:

@@ -29,6 +29,7 @@ from recsys.artifact.ranking import RankingBatch, ranking_batch
 from recsys.artifact.samples import Batch
 from recsys.errors import DeltaError, ExportError
 from tests.export.delta.test_delta import trained, with_dense
+from tests.recsys.artifact.damage import lie, without_torchscript
 from tests.recsys.artifact.deltas import header_of
 from tests.support.export_models import CASES, ModelCase, batch_of, dlrm
 from tests.support.helpers import bag
@@ -126,6 +127,21 @@ def test_all_targets_and_the_ranking_form_in_bfloat16(tmp_path: Path) -> None:
     config = ExportConfig(targets=(("cpu",), ("cpu", "cpu")), context=CONTEXT, dense_dtype="bfloat16")
     check(old, with_dense(trained(old)), tmp_path, config)
     assert {weight["dtype"] for weight in header_of(tmp_path / "d")["dense"]} == {"bfloat16"}
+
+
+def test_programs_are_compared_where_there_is_no_torchscript(tmp_path: Path) -> None:
+    old = dlrm()
+    new = with_dense(trained(old))
+    export_model(old, tmp_path / "old", ExportConfig(context=CONTEXT))
+    alone = without_torchscript(tmp_path / "old", tmp_path / "alone")
+    headers = []
+    for artifact in (tmp_path / "old", alone):
+        assert delta_of(old, new, tmp_path / "d", artifact, overwrite=True).num_dense > 0
+        headers.append({w["name"]: w["values"]["sha256"] for w in header_of(tmp_path / "d")["dense"]})
+    assert headers[0] == headers[1]
+    lie(alone, lambda data: data["targets"][0]["ranking"].pop("program"))
+    with pytest.raises(ExportError, match="target 'cpu' holds neither TorchScript nor a program"):
+        delta_of(old, new, tmp_path / "e", alone)
 
 
 def test_changes_below_bfloat16_are_none(tmp_path: Path) -> None:

@@ -189,8 +189,7 @@ class TestPredictions:
         weight = model.embedding_module.embedding_bags["t"].weight.detach()
         assert torch.equal(found, weight[4].expand(len(KNOWN), -1))
 
-    @pytest.mark.parametrize("graph_format", ["torchscript", "pt2"])
-    def test_rows_by_hash(self, tmp_path: Path, graph_format: str) -> None:
+    def test_rows_by_hash(self, tmp_path: Path) -> None:
         tables = [bag("t", 24, 8, ["f"]), bag("u", 12, 8, ["g"]), bag("rows", 5, 8, ["h"])]
         modules = {
             "t": HashZchManagedCollisionModule(24, None, 2),
@@ -201,7 +200,7 @@ class TestPredictions:
         model = ManagedCollisionEmbeddingBagCollection(
             EmbeddingBagCollection(tables), ManagedCollisionCollection(modules, tables), embeddings_only=True
         ).eval()
-        _, artifact = exported(model, tmp_path / "a", data_type=DataType.FP32, graph_format=graph_format)
+        _, artifact = exported(model, tmp_path / "a", data_type=DataType.FP32, graph_format="both")
         batch = call_of(f=RAW, g=RAW, h=[[1]] * len(RAW))
         found = artifact.forward(*flat(batch))
         assert_close(found, predicted(model, {"features": batch}))

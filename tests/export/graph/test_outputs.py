@@ -70,8 +70,8 @@ class _Scaled(_Casting):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"dense_dtype": "bfloat16"}, {"single_file": True}, {"graph_format": "pt2"}],
-    ids=["plain", "bfloat16", "single file", "pt2"],
+    [{}, {"dense_dtype": "bfloat16"}, {"single_file": True}, {"graph_format": "both"}],
+    ids=["plain", "bfloat16", "single file", "both"],
 )
 def test_whole_numbers_are_exact(tmp_path: Path, options: dict[str, Any]) -> None:
     _, artifact = exported(_Scaled(lambda x: -x), tmp_path / "a", **options)

@@ -17,6 +17,7 @@ from export.delta.delta import DeltaConfig, export_delta
 from export.pipeline import export_model
 from recsys import KeyedJaggedTensor
 from recsys.artifact.delta import apply, prepare
+from recsys.artifact.exported import load_exported_artifact
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.samples import Batch, batch_of_request
 from recsys.errors import ExportError
@@ -107,11 +108,13 @@ def test_without_rows_of_the_user_such_a_model_is_refused(tmp_path: Path) -> Non
         export_model(MODELS["dense"]().eval(), tmp_path / "a", ExportConfig(dense_widths={"position": 1}))
 
 
-def test_compiled_graphs_of_several_tasks_with_positions(tmp_path: Path) -> None:
+def test_exported_programs_of_several_tasks_with_positions(tmp_path: Path) -> None:
     model = TasksAtPositions().eval()
-    export_model(model, tmp_path / "a", _config("dense", tmp_path, graph_format="pt2", context=("position",)))
-    for own_operators in (False, True):
-        artifact = load_artifact(tmp_path / "a", own_operators=own_operators)
+    export_model(
+        model, tmp_path / "a", _config("dense", tmp_path, graph_format="both", context=("position",))
+    )
+    for load in (load_exported_artifact, load_artifact):
+        artifact = load(tmp_path / "a")
         batch = batch_of_request(rows_of("dense", 33, seed=7), artifact.signature, "rows")
         expected = model(KeyedJaggedTensor(["user"], batch.values, lengths=batch.lengths), *batch.dense)
         for name, found in artifact.forward(*batch.inputs()).items():

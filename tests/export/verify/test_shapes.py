@@ -17,7 +17,7 @@ from export.delta.dense import dense_changes
 from export.pipeline import export_model
 from export.verify.shapes import request_outputs, signature_outputs
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
-from recsys.artifact.load import load_compiled_artifact
+from recsys.artifact.exported import load_exported_artifact
 from recsys.artifact.parts import read_manifest
 from recsys.configs import DataType
 from recsys.errors import ExportError
@@ -65,7 +65,7 @@ _OUTPUTS = (
 @pytest.mark.parametrize(
     "options",
     [{"targets": (("cpu",), ("cpu", "cpu"))}, {"single_file": True}, {"graph_format": "both"}],
-    ids=["targets", "single file", "pt2"],
+    ids=["targets", "single file", "both"],
 )
 def test_a_request_may_be_answered_in_other_shapes(tmp_path: Path, options: dict[str, Any]) -> None:
     model = _InBatch()
@@ -74,7 +74,7 @@ def test_a_request_may_be_answered_in_other_shapes(tmp_path: Path, options: dict
     assert artifact.manifest.format_version == 3
     artifacts = [artifact]
     if "graph_format" in options:
-        artifacts.append(load_compiled_artifact(tmp_path / "a"))
+        artifacts.append(load_exported_artifact(tmp_path / "a"))
     for num_rows in (2, 7, 300):
         batch = batch_of(artifact.signature, num_rows)
         features = KeyedJaggedTensor(["user", "item"], batch.values, lengths=batch.lengths)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +71,25 @@ def resize_part(path: Path, name: str) -> None:
         part["size_bytes"], part["sha256"] = len(content), hashlib.sha256(content).hexdigest()
 
     lie(path, change)
+
+
+def without_torchscript(artifact: Path, path: Path) -> Path:
+    """Copy an artifact as ``--format pt2`` would have written it, with an ExportedProgram that nothing may load."""
+    shutil.copytree(artifact, path)
+    dropped: list[str] = []
+
+    def drop(data: Json) -> None:
+        data["format_version"] = 2
+        for target in data["targets"]:
+            for graph in (target, *([target["ranking"]] if "ranking" in target else [])):
+                dropped.append(graph["skeleton"])
+                graph |= {"skeleton": None, "rows": {}, "ranks": {}, "exported": dropped[-1]}
+
+    lie(path, drop)
+    for name in dropped:
+        (path / name).write_bytes(b"no ExportedProgram")
+        resize_part(path, name)
+    return path
 
 
 def edit_zip(file: Path, change: Callable[[str, bytes], bytes | None]) -> None:

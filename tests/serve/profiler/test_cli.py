@@ -168,17 +168,17 @@ def test_bad_usage_is_one_clear_error(
     assert message in capsys.readouterr().err
 
 
-def test_compiled_graphs_are_refused(
+def test_what_has_no_torchscript_is_refused(
     artifact_path: Path,
     model: LoadedArtifact,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    compiled = replace(model, target=replace(model.target, skeleton=None))
-    monkeypatch.setattr("serve.profiler.run.load_artifact", lambda *_, **__: compiled)
+    alone = replace(model, target=replace(model.target, skeleton=None))
+    monkeypatch.setattr("serve.profiler.run.load_artifact", lambda *_, **__: alone)
     code, _, err = run(artifact_path, *QUICK, capsys=capsys)
     assert code == 1
-    assert "in compiled graphs alone, which no profiler sees into; expected TorchScript" in err
+    assert "without TorchScript, which profiles are made of; run recsys-export --format both" in err
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
+from recsys.artifact.exported import load_exported_artifact
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.errors import ComputedIdError, ExportError
 from recsys.signature import IdPolicy
@@ -87,10 +88,10 @@ def test_a_computed_id_that_leaves_its_table_is_named(tmp_path: Path, kind: str,
             torch.testing.assert_close(_score(model, [[1, 2], [16]]), fine)
 
 
-def test_compiled_graphs_tell_that_an_id_is_wrong(tmp_path: Path) -> None:
+def test_exported_programs_tell_that_an_id_is_wrong(tmp_path: Path) -> None:
     config = ExportConfig(graph_format="pt2", samples=_samples(tmp_path))
     export_model(_Crossed(), tmp_path / "a", config)
-    model = load_artifact(tmp_path / "a")
+    model = load_exported_artifact(tmp_path / "a")
     _score(model, [[1, 2], [16]])
     with pytest.raises(ComputedIdError, match="computed ID: got one that is no row of its table"):
         _score(model, [[1, 2], [16, 17]])

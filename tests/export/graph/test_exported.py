@@ -1,4 +1,4 @@
-"""Programs of traced models take batches of any size; what they compute is compared with the TorchScript graph.
+"""ExportedPrograms of traced models take batches of any size; they are compared with the TorchScript graph.
 
 Shape letters: B batch, F features.
 """
@@ -12,12 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from export.artifact.compiling import load_program, save_program
 from export.artifact.writing import export_graph, make_graphs
 from export.config import ExportConfig
+from export.graph.exported import save_exported
 from export.pipeline import prepare, with_outputs
 from export.verify.run import float_outputs
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
+from recsys.artifact.exported import load_exported
 from recsys.artifact.inputs import checked_inputs
 from recsys.artifact.load import LoadedArtifact
 from recsys.errors import ExportError
@@ -34,8 +35,9 @@ def programs_of(model: nn.Module, path: Path, config: ExportConfig) -> list[nn.M
     prepared = with_outputs(prepared, float_outputs(prepared))
     made = []
     for i, graph in enumerate(make_graphs(prepared, next(iter(prepared.stored.envs)), is_scripted=False)):
-        save_program(export_graph(prepared, graph, is_ranking=i > 0), path / f"{i}.pt2")
-        made.append(load_program(path / f"{i}.pt2").module())
+        save_exported(export_graph(prepared, graph, is_ranking=i > 0), path / f"{i}.pt2")
+        with (path / f"{i}.pt2").open("rb") as file:
+            made.append(load_exported(file).module())
     return made
 
 

@@ -9,6 +9,7 @@ import copy
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.export import Dim, ExportedProgram
 
 from export.graph.graph import check_namespaces
 from export.graph.inputs.computed import checked_ids
+from recsys.artifact.exported import quiet
 from recsys.artifact.graphs import set_attribute
 from recsys.errors import ExportError
 from recsys.signature import Signature
@@ -47,7 +49,7 @@ class Inputs:
     dims: list[dict[int, Any]]
 
 
-def program(
+def exported_program(
     module: fx.GraphModule, rows: Sequence[str], signature: Signature, num_bytes: int, *, is_ranking: bool
 ) -> ExportedProgram:
     """Export a traced model whose devices are all the CPU.
@@ -84,6 +86,22 @@ def program(
     targets = [node.target for node in exported.graph.nodes if node.op == "call_function"]
     check_namespaces({target.name() for target in targets if isinstance(target, torch._ops.OpOverload)})
     return exported
+
+
+def save_exported(exported: ExportedProgram, file: Path) -> None:
+    """Write a program for ``torch.export.load``, without the inputs that it was traced with.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    examples = exported._example_inputs
+    # The last of them has the size of the rows.
+    exported._example_inputs = None
+    try:
+        with quiet(), file.open("wb") as opened:
+            torch.export.save(exported, opened)
+    finally:
+        exported._example_inputs = examples
 
 
 def _exported(module: fx.GraphModule, inputs: Inputs) -> ExportedProgram:
