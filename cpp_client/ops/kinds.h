@@ -113,6 +113,22 @@ enum class ElementwiseKind : std::int32_t {
 };
 constexpr std::int64_t kNumElementwiseKind = 31;
 
+/// Whether a step takes the factor, and not the count.
+constexpr bool TakesFactor(ElementwiseKind kind) {
+  switch (kind) {
+    case ElementwiseKind::kScale:
+    case ElementwiseKind::kAtLeast:
+    case ElementwiseKind::kStandardize:
+    case ElementwiseKind::kLayerNorm:
+    case ElementwiseKind::kLeakyRelu:
+    case ElementwiseKind::kShift:
+    case ElementwiseKind::kAtMost:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace recsys::ops
 
 #endif  // RECSYS_OPS_KINDS_H_

@@ -100,6 +100,17 @@ class ElementwiseKind(Code):
     SOFTMAX_OR_ZEROS = 30, "Shares as above; zeros where all numbers of a run are minus infinity."
 
 
+#: Kinds of numbers one by one that take the factor, and not the count.
+WITH_FACTOR = (
+    ElementwiseKind.SCALE,
+    ElementwiseKind.AT_LEAST,
+    ElementwiseKind.STANDARDIZE,
+    ElementwiseKind.LAYER_NORM,
+    ElementwiseKind.LEAKY_RELU,
+    ElementwiseKind.SHIFT,
+    ElementwiseKind.AT_MOST,
+)
+
 #: By enumeration, the type that holds it in C++.
 _TYPES = {
     BufferKind: "std::int64_t", StepKind: "std::int64_t", Activation: "std::int32_t", ElementwiseKind: "std::int32_t",
@@ -119,6 +130,18 @@ def header() -> str:
             lines += [f"  /// {member.__doc__}"] if member.__doc__ else []
             lines.append(f"  {member.name_in_cpp} = {member.value},")
         lines += ["};", f"constexpr std::int64_t kNum{kind.__name__} = {len(kind)};", ""]
+    lines += [
+        "/// Whether a step takes the factor, and not the count.",
+        "constexpr bool TakesFactor(ElementwiseKind kind) {",
+        "  switch (kind) {",
+        *(f"    case ElementwiseKind::{kind.name_in_cpp}:" for kind in WITH_FACTOR),
+        "      return true;",
+        "    default:",
+        "      return false;",
+        "  }",
+        "}",
+        "",
+    ]
     return "\n".join([*lines, "}  // namespace recsys::ops", "", "#endif  // RECSYS_OPS_KINDS_H_", ""])
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from export.lower.bags import Differences, FromIds, IdsSpace, Length, Sequence, ToIds
-from export.lower.kinds import Activation, BufferKind, ElementwiseKind, StepKind
+from export.lower.kinds import WITH_FACTOR, Activation, BufferKind, ElementwiseKind, StepKind
 from export.lower.strided import NUM_LOOPS
 from export.lower.values import (
     Broadcast,
@@ -334,7 +334,8 @@ class _Planning:
         if value in self._within:
             product, other = self._within[value]
             kind, operands, extra = ElementwiseKind.MULTIPLY_ADD, [*product.operands, other], 1
-        if value.factor is not None:
+        if kind in WITH_FACTOR:
+            assert value.factor is not None
             extra = _bits(value.factor)
         return self._step(StepKind.ELEMENTWISE, [out, *map(self._place_of, operands)], int(kind), extra)
 

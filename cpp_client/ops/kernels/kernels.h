@@ -114,14 +114,6 @@ struct VectorsShape {
   std::int64_t dim = 0;
 };
 
-/// Whether a step takes the factor, and not the count.
-constexpr bool TakesFactor(ElementwiseKind kind) {
-  return kind == ElementwiseKind::kScale || kind == ElementwiseKind::kAtLeast ||
-         kind == ElementwiseKind::kStandardize || kind == ElementwiseKind::kLayerNorm ||
-         kind == ElementwiseKind::kLeakyRelu || kind == ElementwiseKind::kShift ||
-         kind == ElementwiseKind::kAtMost;
-}
-
 struct Elementwise {
   ElementwiseKind kind = ElementwiseKind::kCopy;
   Rows a, b, c;
