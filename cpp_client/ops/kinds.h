@@ -110,8 +110,10 @@ enum class ElementwiseKind : std::int32_t {
   kSelect = 29,
   /// Shares as above; zeros where all numbers of a run are minus infinity.
   kSoftmaxOrZeros = 30,
+  /// a without b, divided by the root of c plus the factor; of a as many for each of b.
+  kNormalize = 31,
 };
-constexpr std::int64_t kNumElementwiseKind = 31;
+constexpr std::int64_t kNumElementwiseKind = 32;
 
 /// Whether a step takes the factor, and not the count.
 constexpr bool TakesFactor(ElementwiseKind kind) {
@@ -123,6 +125,7 @@ constexpr bool TakesFactor(ElementwiseKind kind) {
     case ElementwiseKind::kLeakyRelu:
     case ElementwiseKind::kShift:
     case ElementwiseKind::kAtMost:
+    case ElementwiseKind::kNormalize:
       return true;
     default:
       return false;

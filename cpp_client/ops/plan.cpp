@@ -291,6 +291,7 @@ class Checking {
         return step.a.width == width && step.extra >= 0 && step.extra <= width &&
                width % std::max<std::int64_t>(step.extra, 1) == 0;
       case ElementwiseKind::kLayerNorm:
+      case ElementwiseKind::kNormalize:
         return step.a.width == width && CanRead(step.b) && CanRead(step.c) &&
                step.b.width == step.c.width && width % step.b.width == 0;
       case ElementwiseKind::kLess:

@@ -213,7 +213,9 @@ class Tiles {
     made.c = step.c.width > 0 ? Read(step.c) : made.a;
     made.num_rows = count_;
     made.width = step.out.width;
-    if (made.kind == ElementwiseKind::kLayerNorm) made.count = step.b.width;
+    if (made.kind == ElementwiseKind::kLayerNorm || made.kind == ElementwiseKind::kNormalize) {
+      made.count = step.b.width;
+    }
     if (TakesFactor(made.kind)) {
       std::memcpy(&made.factor, &step.extra, sizeof(made.factor));
     } else {

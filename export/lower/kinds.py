@@ -98,6 +98,7 @@ class ElementwiseKind(Code):
     LARGEST = 28, "The larger one of a and b: by a form."
     SELECT = 29, "b where a is not 0, else the factor: by a form."
     SOFTMAX_OR_ZEROS = 30, "Shares as above; zeros where all numbers of a run are minus infinity."
+    NORMALIZE = 31, "a without b, divided by the root of c plus the factor; of a as many for each of b."
 
 
 #: Kinds of numbers one by one that take the factor, and not the count.
@@ -109,6 +110,7 @@ WITH_FACTOR = (
     ElementwiseKind.LEAKY_RELU,
     ElementwiseKind.SHIFT,
     ElementwiseKind.AT_MOST,
+    ElementwiseKind.NORMALIZE,
 )
 
 #: By enumeration, the type that holds it in C++.

@@ -121,6 +121,36 @@ def layer_norm(
     )
 
 
+@operator("batch_norm")
+def batch_norm(value: Value, running_mean: Any, running_var: Any, *rest: Any, **options: Any) -> Any:
+    """Return columns normalized by the numbers that training has counted."""
+    given = {
+        **dict(zip(("weight", "bias", "training", "momentum", "eps"), rest, strict=False)),
+        **options,
+    }
+    weight, bias = given.get("weight"), given.get("bias")
+    if given.get("training") or running_mean is None or running_var is None or len(rest) > len(given):
+        raise NotLoweredError("batch norm by the numbers of a batch")
+    if not value.dims or any(
+        one.numel() != value.dims[0] for one in (running_mean, running_var, weight, bias) if one is not None
+    ):
+        raise NotLoweredError("batch norm over other columns than its weights")
+    found: Any = Elementwise(
+        dims=value.dims, space=value.space, kind=ElementwiseKind.NORMALIZE, factor=given.get("eps", 1e-5),
+        operands=[value, weight_of(running_mean, value.space), weight_of(running_var, value.space)],
+    )  # fmt: skip
+    found = found if weight is None else mul(found, _of_columns(weight, value))
+    return found if bias is None else found + _of_columns(bias, value)
+
+
+def _of_columns(weight: Any, value: Value) -> Any:
+    """Return a number for each number of the columns that it stands for."""
+    found: Any = weight_of(weight, value.space)
+    for _ in value.dims[1:]:
+        found = unsqueeze(found, -1)
+    return found
+
+
 def _each(weight: Any, dim: int, number: float, value: Value) -> Weight:
     """Return a number for each of a vector's."""
     return weight_of(torch.full((dim,), number) if weight is None else weight, value.space)

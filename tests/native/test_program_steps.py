@@ -17,10 +17,13 @@ from torch.nn import functional
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
+from recsys.artifact.delta import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramGraphs
 from recsys.kernels import operators
 from tests.export.lower.test_lowering import Transformed
+from tests.native.test_programs import last_row, write_delta
+from tests.recsys.artifact.damage import same
 from tests.support.export_models import batch_of
 from tests.support.helpers import bag
 
@@ -45,6 +48,9 @@ STEPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "norm": lambda m, x: m.norm(x).flatten(1),
     "norm_without_weights": lambda _, x: functional.layer_norm(x, (6,)).flatten(1),
     "norm_over_both": lambda _, x: functional.layer_norm(x, (4, 6)).flatten(1),
+    "batch_norm": lambda m, x: m.columns(m.counted(x.flatten(1))),
+    "batch_norm_of_channels": lambda m, x: m.channels(x).flatten(1),
+    "batch_norm_without_weights": lambda m, x: m.plain_channels(x).flatten(1),
     "layer_of_places": lambda m, x: m.layer(x).relu().flatten(1),
     "turned": lambda m, x: m.turned(x.transpose(1, 2)).flatten(1),
     "products": lambda _, x: torch.bmm(x, x.transpose(1, 2)).flatten(1),
@@ -104,6 +110,11 @@ class Steps(nn.Module):
         self.left, self.right = nn.Parameter(torch.rand(3, 4)), nn.Parameter(torch.rand(6, 18))
         self.rows = nn.Parameter(torch.rand(5, 6))
         self.convolution = nn.Conv1d(4, 3, 1)
+        self.columns, self.counted = nn.BatchNorm1d(24), nn.BatchNorm1d(24, eps=0.1)
+        self.channels, self.plain_channels = nn.BatchNorm1d(4), nn.BatchNorm1d(4, affine=False)
+        for norm in (self.columns, self.counted, self.channels, self.plain_channels):
+            for numbers in (*norm.parameters(), norm.running_mean, norm.running_var):
+                nn.init.uniform_(numbers, 0.2, 1.5)
         self.register_buffer("mask", torch.eye(6, dtype=torch.bool)[:4])
 
     def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
@@ -130,6 +141,37 @@ def test_steps_compute_what_torch_does(loaded: tuple[LoadedArtifact, LoadedArtif
         torch.testing.assert_close(
             found[name], expected[name], rtol=1e-5, atol=2e-6, msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+def test_a_row_has_the_same_bits_beside_any_others(loaded: tuple[LoadedArtifact, LoadedArtifact]) -> None:
+    own, _ = loaded
+    batch = batch_of(own.signature, 130, seed=1)
+    whole = own.forward(*batch.inputs())
+    assert same({name: rows[-1:] for name, rows in whole.items()}, own.forward(*last_row(batch)))
+
+
+def test_deltas_change_the_weights_of_all_steps(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Steps().eval()
+    export_model(model, tmp_path / "a", ExportConfig())
+    own, plain = load_artifact(tmp_path / "a"), load_artifact(tmp_path / "a", own_operators=False)
+    inputs = batch_of(own.signature, 60, seed=2).inputs()
+    before = own.forward(*inputs)
+    changed = {
+        f"model.{name}": torch.rand_like(tensor) + 0.1
+        for name, tensor in model.state_dict().items()
+        if tensor.is_floating_point() and not name.startswith("tables")
+    }
+    assert {"model.columns.running_mean", "model.channels.running_var", "model.columns.bias"} <= set(changed)
+    for artifact, name in ((own, "own"), (plain, "plain")):
+        write_delta(tmp_path / name, artifact, changed)
+        apply(prepare(artifact.rows, tmp_path / name))
+    found, expected = own.forward(*inputs), plain.forward(*inputs)
+    for name in STEPS:
+        torch.testing.assert_close(
+            found[name], expected[name], rtol=2e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    assert not same({"batch_norm": found["batch_norm"]}, {"batch_norm": before["batch_norm"]})
 
 
 @pytest.mark.parametrize("num_rows", [1, 50])

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "ops/scratch.h"
+
 namespace recsys::ops {
 namespace {
 
@@ -116,6 +118,27 @@ inline void LayerNorm(const Elementwise& step, std::int64_t dim, OutRows out) {
   });
 }
 
+/// Takes `count` means away, each from as many numbers, and divides by the root of their variances.
+inline void Normalize(const Elementwise& step, std::int64_t count, OutRows out) {
+  const std::int64_t each = step.width / count;
+  auto* const scales =
+      reinterpret_cast<float*>(ScratchOf(Scratch::kScales, count * std::int64_t{sizeof(float)}));
+  std::int64_t row = 0;
+  EachRow(step, out, [&](float* to, const float* a, const float* b, const float* c) {
+    // Those of weights are the same for every row.
+    if (row++ == 0 || step.c.stride != 0) {
+      for (std::int64_t i = 0; i < count; ++i) scales[i] = 1 / std::sqrt(c[i] + step.factor);
+    }
+    if (each == 1) {
+      for (std::int64_t i = 0; i < count; ++i) to[i] = (a[i] - b[i]) * scales[i];
+      return;
+    }
+    for (std::int64_t i = 0; i < count; ++i, a += each, to += each) {
+      for (std::int64_t k = 0; k < each; ++k) to[k] = (a[k] - b[i]) * scales[i];
+    }
+  });
+}
+
 /// Calls `reduce(from, count)` for each run of `count` numbers.
 template <typename Reduce>
 void EachRun(const Elementwise& step, OutRows out, const Reduce& reduce) {
@@ -179,6 +202,8 @@ void Compute(const Elementwise& step, OutRows out) {
       });
     case ElementwiseKind::kLayerNorm:
       return LayerNorm(step, step.count, out);
+    case ElementwiseKind::kNormalize:
+      return Normalize(step, step.count, out);
     case ElementwiseKind::kTanh:
       return each([](float a) { return Tanh(a); });
     case ElementwiseKind::kGelu:

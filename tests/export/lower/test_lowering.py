@@ -166,6 +166,13 @@ STEPS = {
     "vectors by number": (
         lambda m, x: m.over(x + m.rows((x[:, :1] * 9).long().clamp(0, 8)).flatten(1)), {"rows": nn.Embedding(9, 16)},
         {"lookup": 1, "linear": 1, "elementwise": 5, "take": 1}),
+    "batch norm": (lambda m, x: m.over(m.norm(x)), {"norm": nn.BatchNorm1d(16)}, {
+        "lookup": 1, "linear": 1, "elementwise": 2}),
+    "batch norm without weights": (lambda m, x: m.over(m.norm(x)), {"norm": nn.BatchNorm1d(16, affine=False)}, {
+        "lookup": 1, "linear": 1, "elementwise": 1}),
+    "batch norm of channels": (
+        lambda m, x: m.over(m.norm(x.view(-1, 4, 4)).flatten(1)), {"norm": nn.BatchNorm1d(4)}, {
+        "lookup": 1, "linear": 1, "elementwise": 3}),
     "numbers several times": (lambda m, x: m.over(x[:, :4].repeat_interleave(4, dim=1)), {}, {
         "lookup": 1, "linear": 1, "broadcast": 1}),
 }  # fmt: skip
@@ -235,9 +242,9 @@ REFUSED = {
         lambda: Scored(lambda m, x: m.over(torch.erfinv(x))),
         "no step computes erfinv",
     ),
-    "batch norm": (
-        lambda: Scored(lambda m, x: m.over(m.norm(x)), norm=nn.BatchNorm1d(16)),
-        "no step computes batch_norm",
+    "batch norm by the batch": (
+        lambda: Scored(lambda m, x: m.over(m.norm(x)), norm=nn.BatchNorm1d(16, track_running_stats=False)),
+        "batch norm by the numbers of a batch",
     ),
     "computed weights": (
         lambda: Scored(lambda m, x: nn.functional.linear(x, torch.exp(m.w)), w=weight(1, 16)),
