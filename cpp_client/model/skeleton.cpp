@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "base/text.h"
 #include "check/files/file_name.h"
@@ -53,10 +56,30 @@ void SetTensor(const Module& module, const std::string& path, const at::Tensor& 
   holder.setattr(name, value);
 }
 
+/// A tensor, and all names that it has in a module, in their order: of layers that share a weight.
+struct Named {
+  at::Tensor tensor;
+  std::vector<std::string> names;
+};
+
+std::map<const at::TensorImpl*, Named> AllNamed(const Module& module) {
+  std::map<const at::TensorImpl*, Named> all;
+  const auto add = [&all](const auto& some) {
+    for (const auto& found : some) {
+      Named& named = all[found.value.unsafeGetTensorImpl()];
+      named.tensor = found.value;
+      named.names.push_back(found.name);
+    }
+  };
+  add(module.named_parameters());
+  add(module.named_buffers());
+  return all;
+}
+
+/// Returns all tensors by their first names.
 TensorMap AllTensors(const Module& module) {
   TensorMap tensors;
-  for (const auto& found : module.named_parameters()) tensors.emplace(found.name, found.value);
-  for (const auto& found : module.named_buffers()) tensors.emplace(found.name, found.value);
+  for (const auto& [of, named] : AllNamed(module)) tensors.emplace(named.names[0], named.tensor);
   return tensors;
 }
 
@@ -104,14 +127,15 @@ void Place(Module* module, const Graph& graph, const std::vector<DeviceRows>& ra
     if (IsLookupRows(buffer.name)) found.insert(buffer.name);
   }
   if (found != expected) throw OtherAttributes();
+  TensorMap tensors;
   for (const auto& [path, rank] : graph.ranks) {
     if (expected.count(path) > 0) continue;
-    SetTensor(*module, path,
-              TensorAt(*module, path).to(ranks[static_cast<std::size_t>(rank)].device));
+    tensors[path] = TensorAt(*module, path).to(ranks[static_cast<std::size_t>(rank)].device);
   }
   for (const auto& [path, rank] : graph.rows) {
-    SetTensor(*module, path, ranks[static_cast<std::size_t>(rank)].rows);
+    tensors[path] = ranks[static_cast<std::size_t>(rank)].rows;
   }
+  SetTensors(*module, tensors);
 }
 
 TensorMap DenseTensors(const Module& module, const Plan& plan) {
@@ -129,19 +153,29 @@ TensorMap DenseTensors(const Module& module, const Plan& plan) {
 }
 
 void SetTensors(const Module& module, const TensorMap& tensors) {
-  for (const auto& [path, tensor] : tensors) SetTensor(module, path, tensor);
+  const auto all = AllNamed(module);
+  for (const auto& [path, tensor] : tensors) {
+    const auto found = all.find(TensorAt(module, path).unsafeGetTensorImpl());
+    if (found == all.end()) {
+      SetTensor(module, path, tensor);
+      continue;
+    }
+    for (const std::string& name : found->second.names) SetTensor(module, name, tensor);
+  }
 }
 
 void Share(const Module& module, Module* other) {
   const TensorMap held = AllTensors(module);
+  TensorMap shared;
   for (const auto& [path, tensor] : AllTensors(*other)) {
     const auto same = held.find(path);
     // Rows are already shared.
     if (same == held.end() || IsLookupRows(path)) continue;
     const at::Tensor& ours = same->second;
     if (ours.dtype() != tensor.dtype() || ours.device() != tensor.device()) continue;
-    if (at::equal(ours, tensor)) SetTensor(*other, path, ours);
+    if (at::equal(ours, tensor)) shared.emplace(path, ours);
   }
+  SetTensors(*other, shared);
 }
 
 Module Freeze(Module module) {

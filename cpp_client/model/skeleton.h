@@ -36,7 +36,7 @@ using TensorMap = std::map<std::string, at::Tensor>;
 /// collections say where rows lie and how IDs are routed; operators trust them.
 TensorMap DenseTensors(const torch::jit::Module& module, const Plan& plan);
 
-/// Sets tensors that the module has.
+/// Sets tensors that the module has, each under all names that it has for the one before it.
 void SetTensors(const torch::jit::Module& module, const TensorMap& tensors);
 
 /// Makes another form share the first one's equal tensors: dense weights, mappings of raw IDs.

@@ -206,22 +206,11 @@ class _Evaluation:
         self._leaves = leaves
         self._stored = frozenset(stored)
         self._results: dict[fx.Node, Any] = {}
-        self.weights: dict[str, Tensor] = {}
-        paths: dict[int, list[str]] = {}
-        named = [
-            *module.named_parameters(remove_duplicate=False),
-            *module.named_buffers(remove_duplicate=False),
-        ]
-        for path, tensor in named:
-            self.weights[path] = tensor
-            paths.setdefault(id(tensor), []).append(path)
-        # What is known by two names has none: a delta may name either.
-        self._of_tensors = {of: names[0] for of, names in paths.items() if len(names) == 1}
-        for path, tensor in named:
+        # What is known by several names has the first one, as in graphs.
+        self.weights: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        for path, tensor in self.weights.items():
             # Deltas hold no truth values.
-            if id(tensor) in self._of_tensors and (
-                tensor.is_floating_point() or (path in self._stored and tensor.dtype is torch.int64)
-            ):
+            if tensor.is_floating_point() or (path in self._stored and tensor.dtype is torch.int64):
                 set_path(tensor, path)
 
     def run(self) -> dict[str, Value]:
@@ -332,8 +321,6 @@ class _Evaluation:
         found: Any = self._module
         for name in path.split("."):
             found = getattr(found, name)
-        if isinstance(found, Tensor) and found.is_floating_point() and path_of(found) is None:
-            raise NotLoweredError(f"several modules share a weight: {path}")
         return found
 
     @staticmethod

@@ -111,8 +111,7 @@ class LoadedGraphs:
 
     def _set(self, weights: Sequence[Mapping[str, Tensor]]) -> None:
         for module, form in zip(self._modules, weights, strict=True):
-            for path, tensor in form.items():
-                set_attribute(module, path, tensor)
+            set_tensors(module, form)
 
     def _freeze(self) -> Forms:
         kept = [() if self._capture is None or form > 0 else METHODS for form in range(len(self._modules))]
@@ -223,16 +222,18 @@ def place(module: torch.jit.ScriptModule, graph: Target | RankingGraph, ranks: S
     """Set the rows of every lookup, and move tensors to their devices."""
     if {path for path, _ in module.named_buffers() if _LOOKUP_ROWS.search(path)} != set(graph.rows):
         raise _other_attributes()
-    for path, rank in graph.ranks.items():
-        if path not in graph.rows:
-            set_attribute(module, path, tensor_at(module, path).to(ranks[rank].device))
-    for path, rank in graph.rows.items():
-        set_attribute(module, path, ranks[rank].rows)
+    moved = {
+        path: tensor_at(module, path).to(ranks[rank].device)
+        for path, rank in graph.ranks.items()
+        if path not in graph.rows
+    }
+    set_tensors(module, {**moved, **{path: ranks[rank].rows for path, rank in graph.rows.items()}})
 
 
 def share(module: torch.jit.ScriptModule, other: torch.jit.ScriptModule) -> None:
     """Share equal tensors of the first form with another one: dense weights, mappings of raw IDs."""
     held = _tensors(module)
+    shared = {}
     for path, tensor in _tensors(other).items():
         same = held.get(path)
         # Rows are shared already.
@@ -243,7 +244,8 @@ def share(module: torch.jit.ScriptModule, other: torch.jit.ScriptModule) -> None
         ):
             continue
         if torch.equal(same, tensor):
-            set_attribute(other, path, same)
+            shared[path] = same
+    set_tensors(other, shared)
 
 
 def dense_tensors(module: torch.jit.ScriptModule, plan: ShardingPlan) -> dict[str, Tensor]:
@@ -261,6 +263,7 @@ def outside_collections(tensors: Mapping[str, Tensor], plan: ShardingPlan) -> di
 
 
 def _tensors(module: torch.jit.ScriptModule) -> dict[str, Tensor]:
+    """Return all tensors by path; those of several names, as layers that share a weight have, by the first."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
@@ -284,6 +287,20 @@ def attribute(module: Any, path: str) -> Any:
     for name in path.split("."):
         module = getattr(module, name)
     return module
+
+
+def set_tensors(module: torch.jit.ScriptModule, tensors: Mapping[str, Tensor]) -> None:
+    """Set tensors at dotted paths, each under all names that the module has for the one before it."""
+    every = [
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ]
+    names: dict[int, list[str]] = {}
+    for name, tensor in every:
+        names.setdefault(id(tensor), []).append(name)
+    for path, value in tensors.items():
+        for name in names.get(id(tensor_at(module, path)), [path]):
+            set_attribute(module, name, value)
 
 
 def set_attribute(module: Any, path: str, value: Tensor) -> None:

@@ -230,12 +230,6 @@ class Shifted(nn.Module):
         return score
 
 
-def _tied(model: Scored) -> Scored:
-    model.second = nn.Linear(16, 1)
-    model.second.weight = model.over.weight
-    return model
-
-
 REFUSED = {
     "computed IDs": (Shifted, "the model computes"),
     "an operator without a step": (
@@ -260,10 +254,6 @@ REFUSED = {
             rows=nn.Embedding(9, 16),
         ),
         "it takes vectors by numbers that may be out of range",
-    ),
-    "a shared weight": (
-        lambda: _tied(Scored(lambda m, x: m.over(x) + m.second(x))),
-        "a linear layer's weights are computed",
     ),
     "vectors and their sum": (
         lambda: Scored(lambda m, x: m.wide(_with_sum(x[:, :8], x[:, 8:])), wide=nn.Linear(24, 1)),
@@ -307,6 +297,17 @@ def test_weights_are_known_by_path() -> None:
     assert isinstance(plan, Plan)
     assert Layer("model.over.weight", "model.over.bias") in plan.constants
     assert set(program.weights) == {"model.over.weight", "model.over.bias"}
+
+
+def test_a_weight_of_several_names_has_the_first() -> None:
+    model = Scored(lambda m, x: m.over(x) + m.second(x), second=nn.Linear(16, 1))
+    model.second.weight = model.over.weight
+    program = lowered(model)
+    (plan,) = program.steps
+    assert isinstance(plan, Plan)
+    assert Layer("model.over.weight", "model.over.bias") in plan.constants
+    assert Layer("model.over.weight", "model.second.bias") in plan.constants
+    assert set(program.weights) == {"model.over.weight", "model.over.bias", "model.second.bias"}
 
 
 def test_a_context_is_computed_once_and_expanded() -> None:
