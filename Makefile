@@ -58,10 +58,10 @@ setup: $(VENV)/.peer
 demo: $(VENV)/.base
 	$(BIN)/python examples/demo.py --dir $(DEMO_DIR)
 
-# Whole files to one process or the other: what a file's tests share is made once. tests/native belongs to native-test,
+# Whole files to one process or the other: what a file's tests share is made once; tests/conftest.py orders them. tests/native belongs to native-test,
 # which has built what they need.
 test: $(VENV)/.peer
-	$(ON_REFERENCE) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --ignore tests/native $(if $(COVERAGE),--cov --cov-report=)
+	$(ON_REFERENCE) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/native $(if $(COVERAGE),--cov --cov-report=)
 	$(if $(COVERAGE),@for room in recsys export serve; do \
 	  echo "coverage of $$room: $$($(BIN)/coverage report --format=total --include="$$room/*") %"; done; \
 	  echo "coverage in all: $$($(BIN)/coverage report --format=total) %")
@@ -123,13 +123,13 @@ native-test: native-build native-run
 # Of native-test what runs: C++ tests, the conformance cases with the native engine, and the wheel.
 native-run: native $(VENV)/.peer
 	cpp_client/test.sh $(CURDIR)/$(NATIVE) unit address arm fuzz
-	$(ON_NATIVE) $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile tests/native tests/conformance
+	$(ON_NATIVE) $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile --no-loadscope-reorder tests/native tests/conformance
 	$(MAKE) wheel
 	$(BIN)/python tests/wheel_check.py "$$(ls -t dist/*.whl | head -1)"
 
 # The conformance cases alone.
 native-conformance: native $(VENV)/.peer
-	$(ON_NATIVE) $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile tests/conformance
+	$(ON_NATIVE) $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile --no-loadscope-reorder tests/conformance
 
 # The parts that are left to threads under ThreadSanitizer, which takes a build of its own.
 native-thread: native-test-packages

@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 
 import pytest
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let processes that share the tests begin with files that take long: at the end none waits for another.
+
+    Those with a slow test come first, then those with most tests. ``--no-loadscope-reorder`` keeps that order.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    sizes = Counter(item.path for item in items)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path not in slow, -sizes[item.path]))
 
 
 @pytest.hookimpl(trylast=True)

@@ -15,6 +15,8 @@ from benchmarks.engine import fixed_numbers
 from benchmarks.steps.rows import zipf_ids
 from recsys.kernels import operators
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -14,6 +14,8 @@ from torch import Tensor
 from benchmarks.trainers.case import TrainingBatch, TrainingCase, batches
 from benchmarks.trainers.rounds import OURS, PEER, TrainingDisagreementError, check_agreement
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 CASE = TrainingCase(sharding_type="table_wise", num_tables=2, num_rows=10, batch_size=4)
 WEIGHT = "embedding_bags.table_0.weight@0,0"

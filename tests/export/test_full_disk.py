@@ -13,6 +13,8 @@ from recsys.checkpoint import Checkpoint, save_checkpoint
 from recsys.models.click import build_dlrm
 from tests.support.full_disk import Ended, on_small_disk, with_file_limit
 
+pytestmark = pytest.mark.slow
+
 _LIMIT = 100_000
 
 

@@ -13,6 +13,8 @@ import pytest
 from examples.tutorial import main, tutorial
 from tests.support.ranks import run_ranks
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -23,7 +23,7 @@ from tests.conformance.support.artifacts import Exported
 from tests.conformance.support.harness import ServerUnderTest
 from tests.support.serve.messages.cases import Sample
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 PROTOS = ROOT / "protos"

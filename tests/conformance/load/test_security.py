@@ -7,8 +7,9 @@ import socket
 import ssl
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -24,6 +25,7 @@ from tests.support.serve.messages.cases import assert_answers
 
 pytestmark = pytest.mark.engine
 
+_PATIENCE_S = 120.0
 LIST_MODELS = "/recsys.v1.AdminService/ListModels"
 HEALTH = "/grpc.health.v1.Health/Check"
 
@@ -65,6 +67,10 @@ class Secured:
             certificate = connection.getpeercert()
             assert certificate is not None
             return int(certificate["serialNumber"], 16)
+
+    def shows(self, port: str, pair: Pair) -> bool:
+        """Whether a new connection to a port is shown that certificate."""
+        return self.serial(port) == pair.serial
 
     def _files(self, pair: Pair | None) -> dict[str, Path]:
         if pair is None:
@@ -152,9 +158,20 @@ def test_tls_below_1_2_is_refused(secured: Secured, port: str) -> None:
     )
 
 
-def let_it_see() -> None:
-    """An engine may look at the TLS files every so often, instead of at each handshake."""
-    time.sleep(0.5)
+def is_served(secured: Secured, small: Exported, pair: Pair) -> bool:
+    try:
+        assert_served(secured, small, pair)
+    except (PredictError, OSError):
+        return False
+    return True
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Ask until it is so: an engine may look at the TLS files every so often, instead of at each handshake."""
+    end_s = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
 
 
 def test_new_connections_get_new_certificates_while_old_ones_live_on(
@@ -166,19 +183,16 @@ def test_new_connections_get_new_certificates_while_old_ones_live_on(
         for _ in range(2):
             pair = secured.authority.issue()
             write_tls(secured.folder, pair)
-            let_it_see()
             for port in ("port", "http_port", "admin_port"):
-                assert secured.serial(port) == pair.serial, port
+                until(partial(secured.shows, port, pair))
             found = old.predict(sample.dense, sample.sparse, sample.weights)
             assert_answers(found, small.answer(sample))
         # A key that is another's: new connections get the pair that fits.
         replace(secured.folder / "server.key", secured.authority.issue().key)
-        let_it_see()
-        assert secured.serial() == pair.serial
+        until(lambda: secured.shows("port", pair) and "cannot be used" in secured.server.log.read_text())
+        assert secured.shows("port", pair)
         assert_served(secured, small)
         write_tls(secured.folder, pair)
-        let_it_see()
-    assert "cannot be used" in secured.server.log.read_text()
 
 
 def admin_status(secured: Secured, authorization: str | None, method: str = LIST_MODELS) -> grpc.StatusCode:
@@ -246,8 +260,8 @@ def test_clients_of_an_authority_that_is_gone_are_shut_out(mutual: Secured, smal
     known, others = mutual.clients.issue("client"), Authority("others")
     assert_served(mutual, small, known)
     replace(mutual.folder / "clients.crt", others.certificate)
-    let_it_see()
     try:
+        until(lambda: not is_served(mutual, small, known))
         with (
             pytest.raises(PredictError),
             Client(mutual.server.address, settings=mutual.settings(known)) as client,
@@ -258,8 +272,7 @@ def test_clients_of_an_authority_that_is_gone_are_shut_out(mutual: Secured, smal
         assert_served(mutual, small, others.issue("friend"))
     finally:
         replace(mutual.folder / "clients.crt", mutual.clients.certificate)
-        let_it_see()
-    assert_served(mutual, small, known)
+    until(lambda: is_served(mutual, small, known))
 
 
 def test_metadata_over_https_is_json(secured: Secured) -> None:

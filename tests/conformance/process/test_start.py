@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.support.artifacts import Exported
-from tests.conformance.support.harness import COMMAND, refused, running, spoil
+from tests.conformance.support.harness import ended, refused, running, spoil
 
 PORTS = ("--port", "0", "--metrics-port", "none")
 Arguments = Callable[[Path, Path], list[str]]
@@ -149,18 +147,11 @@ def test_a_port_in_use_is_named_and_the_exit_code_is_1(small: Exported, flag: st
 
 def check(*arguments: str | Path, environment: dict[str, str] | None = None) -> tuple[int, dict[str, Any]]:
     """--check-config as scripts read it."""
-    done = subprocess.run(
-        [*COMMAND, *map(str, arguments), "--check-config", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, **(environment or {})},
-    )
-    assert done.stderr == ""
-    report: dict[str, Any] = json.loads(done.stdout)
-    assert report["ok"] is (done.returncode == 0)
-    return done.returncode, report
+    code, output, errors = ended(*arguments, "--check-config", "--json", environment=environment)
+    assert errors == ""
+    report: dict[str, Any] = json.loads(output)
+    assert report["ok"] is (code == 0)
+    return code, report
 
 
 def test_a_flag_beats_the_environment_that_beats_the_file_that_beats_the_default(

@@ -17,16 +17,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import grpc
 
 from serve.bench.environment import scrape
 from serve.client import PREDICT, Client, Retries, Settings
 from serve.wire import admin_pb2_grpc
+from tests.support.serve.fork_server import Forked
 
 ENGINE = os.environ.get("RECSYS_CONFORMANCE_ENGINE", "reference")
-_SERVER = shlex.split(os.environ.get("RECSYS_CONFORMANCE_SERVER", f"{sys.executable} -m serve.app.cli"))
+_OTHER = os.environ.get("RECSYS_CONFORMANCE_SERVER")
+_SERVER = [sys.executable, "-m", "serve.app.cli"] if _OTHER is None else shlex.split(_OTHER)
 COMMAND = [*_SERVER, "--engine", ENGINE]
 TOKEN = "a-token-of-the-tests"
 # Longer than any server takes to start or to stop on a busy machine.
@@ -43,7 +46,7 @@ class ServerUnderTest:
         log: where its standard error goes.
     """
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Forked
     ready: Mapping[str, Any]
     log: Path
     _open: ExitStack = field(default_factory=ExitStack)
@@ -137,6 +140,17 @@ class Admin:
         return with_token
 
 
+def _started(
+    command: list[str], errors: IO[str], environment: Mapping[str, str]
+) -> subprocess.Popen[str] | Forked:
+    """Start a command, or fork what it would be where it is our own."""
+    if _OTHER is None:
+        return Forked(
+            command[len(_SERVER) :], cwd=Path.cwd(), environment=environment, errors=errors.fileno()
+        )
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=dict(environment))
+
+
 @contextmanager
 def running(
     *arguments: str | Path, folder: Path, environment: Mapping[str, str] | None = None
@@ -150,12 +164,9 @@ def running(
     """
     log = folder / "server.log"
     command = [*COMMAND, *map(str, arguments), "--port", "0", "--metrics-port", "0", "--json"]
-    environment = {**os.environ, **(environment or {})}
     with (
         log.open("a") as errors,
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
-        ) as process,
+        _started(command, errors, {**os.environ, **(environment or {})}) as process,
         ExitStack() as opened,
     ):
         try:
@@ -171,10 +182,20 @@ def running(
 
 def refused(*arguments: str | Path) -> tuple[int, str]:
     """Start a server that must not start: its exit code, and what it says."""
-    done = subprocess.run(
-        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=_PATIENCE_S, check=False
-    )
-    return done.returncode, done.stderr
+    code, _, said = ended(*arguments)
+    return code, said
+
+
+def ended(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+    """Run a command that ends by itself: its exit code, standard output and standard error."""
+    command = [*COMMAND, *map(str, arguments)]
+    with (
+        TemporaryFile("w+") as errors,
+        _started(command, errors, {**os.environ, **(environment or {})}) as process,
+    ):
+        output, _ = process.communicate(timeout=_PATIENCE_S)
+        errors.seek(0)
+        return int(process.returncode or 0), output, errors.read()
 
 
 def with_admin(folder: Path) -> list[str]:

@@ -15,7 +15,7 @@ from tests.conformance.support.chains import NUM_DELTAS, Chain, answers_under_lo
 from tests.conformance.support.harness import ServerUnderTest, put_version, running, spoil, with_admin
 from tests.support.serve.messages.cases import assert_answers
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 _PATIENCE_S = 60.0
 

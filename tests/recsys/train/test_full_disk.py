@@ -11,6 +11,8 @@ from recsys.checkpoint.lock import LOCK_NAME
 from recsys.train.cli import main
 from tests.support.full_disk import Ended, on_small_disk, with_file_limit
 
+pytestmark = pytest.mark.slow
+
 # Tables of 60 KB.
 _WORDS = ["--data", "synthetic", "--limit-rows", "2000", "--epochs", "1", "--embedding-dim", "4"]
 _LIMIT = 40_000

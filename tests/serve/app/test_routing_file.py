@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 
 from serve.config.models import Routing
 from serve.models.routing_file import RoutingFile, RoutingFileError
+from serve.tools.admin import main as admin_main
 from tests.support.serve.admin_live import write_token
 from tests.support.serve.repositories import add_version
 from tests.support.serve.spawned import ROOT, spawned
@@ -45,13 +47,10 @@ class Running:
 
     def admin(self, *words: str) -> subprocess.CompletedProcess[str]:
         token = ["--token-file", str(self.folder / "admin.token")]
-        return subprocess.run(
-            [sys.executable, "-m", "serve.tools.admin", self.address, *words, *token],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        out, errors = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(errors):
+            code = admin_main([self.address, *words, *token])
+        return subprocess.CompletedProcess(words, code, out.getvalue(), errors.getvalue())
 
     def serving(self) -> str:
         (status,) = json.loads(self.admin("list", "--json").stdout)["models"]

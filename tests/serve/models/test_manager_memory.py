@@ -15,6 +15,8 @@ from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 
+pytestmark = pytest.mark.slow
+
 NUM_SWAPS = 8
 # Less than the 32 MiB from which on malloc maps a piece of its own (recsys/allocator.py): what it would keep.
 NUM_ROWS, DIM = 300_000, 64

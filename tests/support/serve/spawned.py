@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from tests.support.serve.fork_server import Forked
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -23,7 +26,7 @@ class Spawned:
         ready: the line with which it said that it is ready.
     """
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Forked
     ready: dict[str, Any]
 
     @property
@@ -40,6 +43,17 @@ class Spawned:
         return self.process.returncode, json.loads(output.splitlines()[-1])
 
 
+def _started(
+    command: Sequence[str], errors: IO[str], environment: Mapping[str, str]
+) -> subprocess.Popen[str] | Forked:
+    """Start a command, or fork what it would be where it is our own server."""
+    if [*command[:2]] == [sys.executable, "-m"] and command[2] in ("serve.app", "serve.app.cli"):
+        return Forked(command[3:], cwd=ROOT, environment=environment, errors=errors.fileno())
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True, env=dict(environment)
+    )
+
+
 @contextmanager
 def spawned(command: Sequence[str], log: Path) -> Iterator[Spawned]:
     """Start a server and wait until it is ready; at the end it is gone, whatever happened.
@@ -50,12 +64,7 @@ def spawned(command: Sequence[str], log: Path) -> Iterator[Spawned]:
     """
     # Whether the native engine is built must not change what these tests see.
     environment = {"RECSYS_SERVE_PROCESS_ENGINE": "reference", **os.environ}
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
-        ) as process,
-    ):
+    with log.open("w") as errors, _started(command, errors, environment) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
