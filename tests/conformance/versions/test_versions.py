@@ -28,6 +28,7 @@ from tests.conformance.support.harness import (
     status_of,
     with_admin,
 )
+from tests.recsys.artifact.damage import Json, lie, without_torchscript
 from tests.support.serve.messages.cases import assert_answers
 from tests.support.serve.messages.texts import text_request, with_texts
 
@@ -216,6 +217,25 @@ def test_rollback_is_one_call(two: Path, small: Exported, tmp_path: Path) -> Non
         route(server, serve="2")
         assert ask(server, small).version == "2"
         assert server.admin().Rollback(admin_pb2.RollbackRequest(model="m")).serving == "1"
+        assert ask(server, small).version == "1"
+
+
+def test_a_version_of_which_nothing_runs_names_the_command(
+    repository: Path, small: Exported, other: Exported, tmp_path: Path
+) -> None:
+    def drop(data: Json) -> None:
+        for target in data["targets"]:
+            for graph in (target, target["ranking"]):
+                graph.pop("program", None)
+
+    put_version(repository, "m", "1", small.path)
+    with serving(repository, tmp_path) as server:
+        alone = without_torchscript(other.path, tmp_path / "alone")
+        lie(alone, drop)
+        put_version(repository, "m", "2", alone)
+        code, text = status_of(lambda: load(server, "2"))
+        assert code is grpc.StatusCode.FAILED_PRECONDITION
+        assert "holds no TorchScript, and no program; run recsys-export --format both" in text
         assert ask(server, small).version == "1"
 
 
