@@ -101,17 +101,25 @@ class ExportedPart:
         self._module = program.module()
         self._signature = signature
         self._is_ranking = is_ranking
-        self.dense = {
-            path: TensorInfo(dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape))
-            for path, tensor in outside_collections(program.state_dict, target.plan).items()
-            if tensor.dtype in DENSE_DTYPES.values() and tensor.numel()
-        }
+        self.dense: dict[str, TensorInfo] = {}
+        # Layers that share a weight read it by several names; it is known by the first.
+        self._names: dict[str, list[str]] = {}
+        first: dict[tuple[object, ...], str] = {}
+        tensors = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
+        for name, tensor in outside_collections(tensors, target.plan).items():
+            if tensor.dtype not in DENSE_DTYPES.values() or not tensor.numel():
+                continue
+            path = first.setdefault((tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()), name)
+            self._names.setdefault(path, []).append(name)
+            self.dense[path] = TensorInfo(
+                dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape)
+            )
 
     def bind(self, rows: Tensor, weights: Mapping[str, Tensor], linear_dtype: str) -> Call:
         """See ``FormPart``. Linear layers multiply in float32."""
         del linear_dtype
         module, signature, is_ranking = self._module, self._signature, self._is_ranking
-        held = {path: tensor for path, tensor in weights.items() if path in self.dense}
+        held = {name: tensor for path, tensor in weights.items() for name in self._names.get(path, [])}
 
         def call(*inputs: Tensor) -> dict[str, Tensor]:
             given = (*checked_inputs(signature, inputs, is_ranking=is_ranking), rows)

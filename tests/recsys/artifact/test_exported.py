@@ -40,7 +40,8 @@ from recsys.rows.format import quantize_rows
 from recsys.signature import IdPolicy
 from tests.recsys.artifact.damage import Json, flip, lie, resize_part, same, truncate, without_torchscript
 from tests.recsys.artifact.deltas import stored_tables
-from tests.support.export_models import assert_close
+from tests.recsys.artifact.test_tied_weights import FIRST, SECOND, Tied, answers, write
+from tests.support.export_models import assert_close, batch_of
 from tests.support.helpers import bag, sequence
 
 CONTEXT = ("user", "age")
@@ -340,3 +341,35 @@ def test_forms_of_other_formats_are_refused(copy: Path) -> None:
 def test_what_cannot_be_exported_is_refused_before_work_starts(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ExportError, match=text):
         ExportConfig(**{"graph_format": "pt2", **options})
+
+
+def test_a_delta_changes_all_layers_that_share_a_weight(tmp_path: Path) -> None:
+    config = ExportConfig(context=("f",), graph_format="both")
+    export_model(Tied().eval(), tmp_path / "a", config)
+    scripted, exported = (
+        load_artifact(tmp_path / "a", own_operators=False),
+        load_exported_artifact(tmp_path / "a"),
+    )
+    before = answers(exported)
+    for name, weight in ((FIRST, torch.rand(8, 8)), ("model.norm.bias", torch.rand(8))):
+        for artifact in (scripted, exported):
+            apply(prepare(artifact.rows, write(tmp_path / f"{name} {id(artifact)}", artifact, name, weight)))
+    for found, expected, old in zip(answers(exported), answers(scripted), before, strict=True):
+        torch.testing.assert_close(found, expected)
+        assert not torch.allclose(found, old)
+    for form in exported.graphs.tensors():
+        assert FIRST in form
+        assert SECOND not in form
+
+
+def test_an_export_says_that_servers_would_refuse_it(tmp_path: Path) -> None:
+    config = ExportConfig(dense_dtype="bfloat16", graph_format="pt2")
+    report = export_model(Tied().eval(), tmp_path / "a", config)
+    assert [note for note in report.notes if "servers refuse this artifact, an ExportedProgram alone" in note]
+    with pytest.raises(
+        TargetError, match="holds no TorchScript, and no program; run recsys-export --format both"
+    ):
+        load_artifact(tmp_path / "a")
+    exported = load_exported_artifact(tmp_path / "a")
+    assert exported.manifest.format_version == 2
+    exported.forward(*batch_of(exported.signature, 3).inputs())
