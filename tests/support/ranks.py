@@ -1,7 +1,8 @@
-"""Functions on the ranks of a real process group: gloo, one spawned process per rank, on this machine alone.
+"""Functions on the ranks of a real process group: gloo, one process per rank, on this machine alone.
 
-``run_ranks`` starts the ranks, calls a function on each and ends them. ``RankPool`` keeps them for many calls, because
-each start costs the seconds that it takes to import torch; ``live_pool`` shares one between all tests of a process.
+``run_ranks`` starts the ranks, calls a function on each and ends them. ``RankPool`` keeps them for many calls;
+``live_pool`` shares one between all tests of a process. Ranks are forks of a process that has imported torch, because
+that takes seconds.
 
 The function is importable by its name (top level of a module), and is called as ``function(rank, world_size, *args)``
 with ``torch.distributed`` initialized and one torch thread. Arguments and results travel as bytes, so no tensor is
@@ -32,7 +33,10 @@ from torch import distributed as dist
 
 RankFunction = Callable[..., Any]
 
-#: The ranks import torch and whatever the caller's main module imports; on a busy machine that takes a while.
+#: Processes that are forks of one that has imported torch, and nothing that starts threads.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.support.ranks", "recsys.model_parallel"])
+#: That one imports torch; on a busy machine that takes a while.
 START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 10.0
 #: A hanging rank writes its stack when its time is up; the caller waits this much longer to read it.
@@ -115,13 +119,12 @@ class RankPool:
 
     def __enter__(self) -> RankPool:
         self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
-        context = multiprocessing.get_context("spawn")
         try:
             with _environment():
                 for rank in range(self.world_size):
-                    ours, theirs = context.Pipe()
-                    args = (rank, self.world_size, Path(self._folder.name), theirs)
-                    process = context.Process(target=_serve, args=args, name=f"rank {rank}", daemon=True)
+                    ours, theirs = FORKS.Pipe()
+                    args = (rank, self.world_size, Path(self._folder.name), theirs, dict(os.environ))
+                    process = FORKS.Process(target=_serve, args=args, name=f"rank {rank}", daemon=True)
                     process.start()
                     theirs.close()  # the rank's end is in its own process alone: its death is the end of the pipe
                     self._processes.append(process)
@@ -229,9 +232,10 @@ class RankPool:
         return f"ranks {ranks}: no result after {timeout_s} s\n" + "\n".join(stacks)
 
 
-def _serve(rank: int, world_size: int, folder: Path, pipe: Connection) -> None:
+def _serve(rank: int, world_size: int, folder: Path, pipe: Connection, environment: dict[str, str]) -> None:
     """A rank's process: answer calls until the pipe says stop, or closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller gets it too, and ends its ranks
+    os.environ.update(environment)
     torch.set_num_threads(1)
     try:
         store = dist.FileStore(str(folder / "store"), world_size)

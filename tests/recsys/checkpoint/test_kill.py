@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from multiprocessing.connection import Connection
@@ -14,16 +13,13 @@ import torch
 from torch import Tensor
 
 from recsys.checkpoint.run import LATEST_NAME, newest, steps
-from tests.support import checkpoint_child
-from tests.support.checkpoint_child import STOP_AT, Part, main
+from tests.support.checkpoint_child import SAVE_EVERY, STOP_AT, Part, main
 from tests.support.checkpoint_model import joined
+from tests.support.ranks import FORKS
 
 WORLD_SIZE, STEPS = 2, 7
 # A rank that waits for a dead one gets an error at once; this only bounds a test that fails.
 _TIMEOUT_S = 200
-# Its server imports torch once; each rank is a fork of it, a process of its own.
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload([checkpoint_child.__name__])
 
 Ranks = list[tuple[BaseProcess, Connection]]
 
@@ -40,8 +36,8 @@ def _start(folder: Path, run: Path, stops: dict[int, str]) -> Ranks:
             num_steps=STEPS,
             stop=stops.get(rank, "-"),
         )
-        ours, theirs = _CONTEXT.Pipe()
-        process = _CONTEXT.Process(target=main, args=(part, theirs), daemon=True)
+        ours, theirs = FORKS.Pipe()
+        process = FORKS.Process(target=main, args=(part, theirs), daemon=True)
         process.start()
         theirs.close()
         ranks.append((process, ours))
@@ -107,9 +103,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
     ("rank", "stop", "resumed_from"),
     [
         (1, "step", STOP_AT),
-        (1, "files", STOP_AT - checkpoint_child.SAVE_EVERY),
-        (0, "publish", STOP_AT - checkpoint_child.SAVE_EVERY),
-        (0, "latest", STOP_AT - checkpoint_child.SAVE_EVERY),
+        (1, "files", STOP_AT - SAVE_EVERY),
+        (0, "publish", STOP_AT - SAVE_EVERY),
+        (0, "latest", STOP_AT - SAVE_EVERY),
     ],
     ids=[
         "in a step",
