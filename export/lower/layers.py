@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from export.lower.arithmetic import computed
-from export.lower.bags import IdsSpace
+from export.lower.folding import folded
 from export.lower.forms import matmul
 from export.lower.kinds import ElementwiseKind
 from export.lower.strided import Strided, strided
 from export.lower.values import (
     Called,
-    Elementwise,
+    Columns,
     Join,
     Linear,
     NotLoweredError,
@@ -134,25 +134,13 @@ def linear(value: Value, weight: Any, bias: Any = None) -> Value:
         raise NotLoweredError("a linear layer whose weights are not float32")
     if not all(bool(one.isfinite().all()) for one in (weight, bias) if one is not None):
         raise NotLoweredError("a linear layer whose weights are not finite")
-    has_sums = isinstance(value, Join) and any(_is_sum_of_parts(part.value, value) for part in value.parts)
-    if has_sums and not isinstance(value.space, IdsSpace):
-        # Loaders of TorchScript fold the sum into the layer's weights, which is faster.
-        raise NotLoweredError("a linear layer over vectors and their sums")
+    columns: Columns = ()
+    if isinstance(value, Join) and len(value.dims) == 1:
+        value, columns = folded(value)
     return Linear(
-        dims=(*value.dims[:-1], num_outputs), space=value.space, source=value, weight=path, bias=bias_path
-    )
-
-
-def _is_sum_of_parts(value: Value, join: Join) -> bool:
-    is_sum = isinstance(value, Elementwise) and value.kind in (ElementwiseKind.ADD, ElementwiseKind.SUBTRACT)
-    parts = {_numbers_of(part.value) for part in join.parts}
-    return is_sum and all(_numbers_of(source) in parts for source in value.sources)
-
-
-def _numbers_of(value: Value) -> tuple[int, int, int]:
-    """Return which numbers a value holds."""
-    view = strided(value)
-    return id(view.value), view.offset, value.width
+        dims=(*value.dims[:-1], num_outputs), space=value.space, source=value, weight=path, bias=bias_path,
+        columns=columns,
+    )  # fmt: skip
 
 
 @operator("relu")

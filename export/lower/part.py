@@ -73,10 +73,7 @@ class _Writing:
         program = self._program
         about = {
             "format": _FORMAT,
-            # Of files whose plans all are such as the first version has: 1.
-            "format_version": 2
-            if any(isinstance(step, Plan) and step.has_forms for step in program.steps)
-            else 1,
+            "format_version": 2 if any(map(_has_more, program.steps)) else 1,
             "num_inputs": program.num_inputs,
             "checks": [vars(check) for check in program.checks],
             "steps": [self._step(i, step) for i, step in enumerate(program.steps)],
@@ -114,7 +111,11 @@ class _Writing:
             self._weights.update(
                 {constant.weight} if constant.bias is None else {constant.weight, constant.bias}
             )
-            return {"kind": "layer", "name": constant.weight, "bias": constant.bias}
+            layer = {"kind": "layer", "name": constant.weight, "bias": constant.bias}
+            if not constant.columns:
+                return layer
+            self._tensors[name] = torch.tensor(constant.columns, dtype=torch.int64)
+            return {**layer, "columns": name}
         if isinstance(constant, tuple):
             self._tensors[name] = torch.tensor([_numbers_of(slot) for slot in constant], dtype=torch.int64)
         elif constant.path is not None:
@@ -124,6 +125,13 @@ class _Writing:
             assert constant.numbers is not None
             self._tensors[name] = constant.numbers
         return {"kind": "tensor", "name": name}
+
+
+def _has_more(step: Plan | Gather) -> bool:
+    """Return whether a step has what the first version does not."""
+    return isinstance(step, Plan) and (
+        step.has_forms or any(isinstance(one, Layer) and one.columns for one in step.constants)
+    )
 
 
 def _numbers_of(slot: Slot) -> list[int]:

@@ -19,6 +19,7 @@ from export.lower.kinds import WITH_FACTOR, Activation, BufferKind, ElementwiseK
 from export.lower.strided import NUM_LOOPS
 from export.lower.values import (
     Broadcast,
+    Columns,
     Contract,
     Elementwise,
     Formed,
@@ -61,10 +62,11 @@ _NOWHERE = _Place(0, 0, 0)
 
 @dataclass(frozen=True)
 class Layer:
-    """The weights of a linear layer, by path."""
+    """The weights of a linear layer, by path, and the columns of the weight that it takes."""
 
     weight: str
     bias: str | None
+    columns: Columns = ()
 
 
 #: What a plan takes as a constant: the rows of all tables, a lookup's slots, the weights of a layer or dense weights.
@@ -356,7 +358,7 @@ class _Planning:
         self._step(kind, [out, *operands], _place_in(self._forms, numbers), extra)
 
     def _layer(self, layer: Linear, activation: str, out: _Place) -> None:
-        constant = self._constant(Layer(layer.weight, layer.bias))
+        constant = self._constant(Layer(layer.weight, layer.bias, layer.columns))
         self._step(
             StepKind.LINEAR, [out, self._place_of(layer.source)], constant, int(_ACTIVATIONS[activation])
         )

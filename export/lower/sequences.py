@@ -216,3 +216,9 @@ def padded(values: Any, offsets: Several[Any], sizes: Several[int], padding: flo
     else:
         found = values_at_places(values, lengths, size, padding, is_backwards=is_backwards)
     return Flipped(found) if is_backwards else found
+
+
+@operator("jagged_1d_to_dense", "jagged_2d_to_dense", views=True)
+def dense(values: Any, offsets: Any, max_sequence_length: int, padding_value: float = 0.0) -> Any:
+    """Return the numbers of the first S IDs of each bag, and a number behind them."""
+    return padded(values, [offsets], [max_sequence_length], padding_value)

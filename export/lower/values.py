@@ -322,13 +322,22 @@ class Weight(Value):
         return torch.equal(self.numbers, other.numbers)
 
 
+#: Columns of a layer's weights, which are added up: to where, from where, how many, and their sign.
+Columns = tuple[tuple[int, int, int, int], ...]
+
+
 @dataclass(eq=False, kw_only=True)
 class Linear(Value):
-    """A linear layer, and perhaps the activation behind it: ``none``, ``relu`` or ``sigmoid``."""
+    """A linear layer, and perhaps the activation behind it: ``none``, ``relu`` or ``sigmoid``.
+
+    Attributes:
+        columns: Those of the weight that it takes; empty for all as they are.
+    """
 
     source: Value
     weight: str
     bias: str | None
+    columns: Columns = ()
     activation: str = "none"
 
     @property

@@ -5,6 +5,7 @@ Shape letters: B batch, N number of IDs, S places, D embedding dim.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from recsys.artifact.programs import ProgramGraphs
 from recsys.kernels import operators
 from recsys.models.din import latest
 from tests.native.test_plans import ranking_inputs
-from tests.native.test_programs import write_delta
+from tests.native.test_programs import metadata_of, write_delta
 from tests.recsys.artifact.damage import same
 from tests.support.helpers import bag, sequence
 
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.skipif(
     bool(operators.why_missing()), reason="needs the library of operators; make native"
 )
 _SIZE, _DIM, _IDS = 5, 6, 30
+fbgemm = torch.ops.fbgemm
 
 
 def _of(history: JaggedTensor, values: Tensor) -> JaggedTensor:
@@ -79,6 +81,13 @@ STEPS: dict[str, Callable[[Any, JaggedTensor, Tensor], Tensor]] = {
     "chosen": lambda _, h, x: _first(
         h, torch.where(h.values() > _repeated(h, x), h.values(), torch.zeros_like(h.values()))
     ).flatten(1),
+    "by_another_operator": lambda m, h, _: torch.cat(
+        [
+            fbgemm.jagged_2d_to_dense(m.layers(h.values()), h.offsets(), _SIZE).flatten(1),
+            fbgemm.jagged_1d_to_dense(m.score(h.values()).squeeze(1), h.offsets(), _SIZE, 1),
+        ],
+        dim=1,
+    ),
     "a_mask": lambda _, h, __: _first(h, torch.ones_like(h.values()[:, :1])).flatten(1),
 }  # fmt: skip
 
@@ -184,6 +193,53 @@ def test_wrong_lengths_and_ids_are_refused(
     inputs = change(*inputs_of(both[0], [1, 2, 400]))
     with pytest.raises(Exception, match=text):
         both[0].forward(*inputs)
+
+
+def test_no_numbers_make_steps_read_elsewhere(folder: Path) -> None:
+    part = (folder / "program.safetensors").read_bytes()
+    artifact = load_artifact(folder)
+    rows, inputs = artifact.rows.ranks[0].rows, inputs_of(artifact, LENGTHS["longest"])
+    (length,) = struct.unpack_from("<Q", part)
+    changed_at: list[int] = []
+    for name, tensor in metadata_of(part).items():
+        begin, end = (8 + length + offset for offset in tensor.get("data_offsets", (0, 0)))
+        # The steps, and the columns that layers over vectors and sums of them take.
+        if name == "plans.0" or tensor.get("shape", [])[1:] == [4]:
+            changed_at += range(begin, end, 5 if name != "plans.0" else 61)
+    num_refused = 0
+    for at in changed_at:
+        for mask in (0x01, 0x80):
+            changed = bytearray(part)
+            changed[at] ^= mask
+            try:
+                operators.stored_program(bytes(changed)).bind(rows, {}, "float32")(*inputs)
+            except (RuntimeError, ValueError, TypeError):
+                num_refused += 1
+    assert len(changed_at) // 2 < num_refused < 2 * len(changed_at)
+
+
+COLUMNS = {
+    "source": [[0, 24, 1, 1], "columns\\[0\\]: expected some of 24"],
+    "before": [[0, -1, 1, 1], "columns\\[0\\]: expected some of 24"],
+    "count": [[0, 1, 24, 1], "columns\\[0\\]: expected some of 24"],
+    "none": [[0, 0, 0, 1], "columns\\[0\\]: expected some of 24"],
+    "large": [[0, 0, 2**63 - 1, 1], "columns\\[0\\]: expected some of 24"],
+    "target": [[2**63 - 1, 0, 1, 1], "columns\\[0\\]: expected some of 24"],
+    "sign": [[0, 0, 1, 2], "columns\\[0\\]: expected some of 24"],
+    "more": [[1000, 0, 1, 1], "got weights of 3 by 1001"],
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_that_a_layer_does_not_have_are_refused(folder: Path, name: str) -> None:
+    part = (folder / "program.safetensors").read_bytes()
+    (length,) = struct.unpack_from("<Q", part)
+    (columns,) = (t for t in metadata_of(part).values() if t.get("shape", [])[1:] == [4])
+    run, text = COLUMNS[name]
+    changed = bytearray(part)
+    struct.pack_into("<4q", changed, 8 + length + columns["data_offsets"][0], *run)
+    with pytest.raises(RuntimeError, match=str(text)):
+        operators.stored_program(bytes(changed)).bind(load_artifact(folder).rows.ranks[0].rows, {}, "float32")
 
 
 def test_deltas_change_what_is_computed_for_each_id(folder: Path, tmp_path: Path) -> None:

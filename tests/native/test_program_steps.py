@@ -37,6 +37,12 @@ def _odd(x: Tensor) -> Tensor:
     return torch.cat([x[:, :1], x[:, 1:2] * 1e38 * 1e38, x[:, 2:3].log2(), x[:, 3:]], dim=1)
 
 
+def _with_sums(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Return vectors and sums of them, also of a sum and of one with itself, in any order."""
+    both = a - b
+    return torch.cat([both + c, a, both, a * b, b, b + b, c, c - a], dim=1)
+
+
 #: Of the module and its pooled rows as ``[B, 4, 6]``.
 STEPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "sums": lambda _, x: x.sum(2),
@@ -48,6 +54,10 @@ STEPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "norm": lambda m, x: m.norm(x).flatten(1),
     "norm_without_weights": lambda _, x: functional.layer_norm(x, (6,)).flatten(1),
     "norm_over_both": lambda _, x: functional.layer_norm(x, (4, 6)).flatten(1),
+    "vectors_and_sums": lambda m, x: m.sums(_with_sums(x[:, 0], x[:, 1], x[:, 2])),
+    "a_sum_of_others": lambda m, x: (
+        m.turned(x.transpose(1, 2)[:, 0]) + m.pair(torch.cat([x[:, 0] + x[:, 1], x[:, 0]], dim=1))
+    ),
     "batch_norm": lambda m, x: m.columns(m.counted(x.flatten(1))),
     "batch_norm_of_channels": lambda m, x: m.channels(x).flatten(1),
     "batch_norm_without_weights": lambda m, x: m.plain_channels(x).flatten(1),
@@ -110,6 +120,7 @@ class Steps(nn.Module):
         self.left, self.right = nn.Parameter(torch.rand(3, 4)), nn.Parameter(torch.rand(6, 18))
         self.rows = nn.Parameter(torch.rand(5, 6))
         self.convolution = nn.Conv1d(4, 3, 1)
+        self.sums, self.pair = nn.Linear(48, 7), nn.Linear(12, 7)
         self.columns, self.counted = nn.BatchNorm1d(24), nn.BatchNorm1d(24, eps=0.1)
         self.channels, self.plain_channels = nn.BatchNorm1d(4), nn.BatchNorm1d(4, affine=False)
         for norm in (self.columns, self.counted, self.channels, self.plain_channels):

@@ -95,6 +95,13 @@ ProgramConstant ConstantOf(const Json& item, const std::string& at, const Progra
   if (kind == "layer" && !JsonField(item, "bias", at).is_null()) {
     constant.bias = NameOf(item, "bias", at, file.weights);
   }
+  if (kind == "layer" && item.find("columns") != item.end()) {
+    constant.columns = NameOf(item, "columns", at, file.tensors);
+    const FileTensor& columns = file.tensors.at(constant.columns);
+    if (columns.dtype != "int64" || columns.shape.size() != 2 || columns.shape[1] != 4) {
+      throw WrongField(at, "columns", StrOf(Json(constant.columns)), "a tensor of int64 [R, 4]");
+    }
+  }
   return constant;
 }
 

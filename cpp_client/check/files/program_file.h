@@ -47,6 +47,9 @@ struct ProgramConstant {
   std::string name;
   /// The path of a layer's bias; empty without one.
   std::string bias;
+  /// The tensor, int64 [R, 4], that says which columns of the weight are added up: to where, from
+  /// where, how many, and their sign. Empty for all as they are.
+  std::string columns;
 };
 
 /// What a graph does in a step. Each tensor has a place: the graph's inputs first, then the outputs

@@ -1,5 +1,6 @@
 #include "ops/torch/stored_program.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -20,6 +21,29 @@ Plan PlanOf(const FileStep& step, const at::Tensor& numbers) {
                                      static_cast<std::int64_t>(step.constants.size()), &plan);
   TORCH_CHECK(error.empty(), error);
   return plan;
+}
+
+/// Returns columns of a layer's weight [N, K], added up as `columns` says. Throws for others than
+/// there are.
+at::Tensor Added(const at::Tensor& weight, const at::Tensor& columns) {
+  const auto runs = columns.accessor<std::int64_t, 2>();
+  const auto is_right = [&weight](std::int64_t to, std::int64_t from, std::int64_t count,
+                                  std::int64_t sign) {
+    return from >= 0 && from < weight.size(1) && count >= 1 && count <= weight.size(1) - from &&
+           to >= 0 && to <= kMaxInputs - count && (sign == 1 || sign == -1);
+  };
+  std::int64_t num_inputs = 0;
+  for (std::int64_t i = 0; i < runs.size(0); ++i) {
+    TORCH_CHECK(is_right(runs[i][0], runs[i][1], runs[i][2], runs[i][3]), "columns[", i,
+                "]: expected some of ", weight.size(1));
+    num_inputs = std::max(num_inputs, runs[i][0] + runs[i][2]);
+  }
+  at::Tensor added = at::zeros({weight.size(0), num_inputs});
+  for (std::int64_t i = 0; i < runs.size(0); ++i) {
+    added.narrow(1, runs[i][0], runs[i][2])
+        .add_(weight.narrow(1, runs[i][1], runs[i][2]), runs[i][3]);
+  }
+  return added;
 }
 
 /// Returns a plan whose interactions multiply in a type.
@@ -68,7 +92,10 @@ at::Tensor StoredProgram::ConstantOf(const ProgramConstant& constant, const at::
     case ProgramConstant::Kind::kLayer:
       break;
   }
-  const at::Tensor weight = weight_at(constant.name);
+  at::Tensor weight = weight_at(constant.name);
+  if (!constant.columns.empty() && weight.scalar_type() == at::kFloat && weight.dim() == 2) {
+    weight = Added(weight, TensorOf(file_.tensors.at(constant.columns)));
+  }
   c10::optional<at::Tensor> bias;
   if (!constant.bias.empty()) bias = weight_at(constant.bias).reshape({-1});
   TORCH_CHECK(weight.scalar_type() == at::kFloat && weight.dim() == 2 &&

@@ -70,7 +70,7 @@ FORMED: dict[str, dict[str, int]] = {
         "linear": 4,
         "contract": 1,
         "broadcast": 1,
-        "elementwise": 4,
+        "elementwise": 3,
     },
     "bst": {
         "lookup": 1,
@@ -166,6 +166,13 @@ STEPS = {
     "vectors by number": (
         lambda m, x: m.over(x + m.rows((x[:, :1] * 9).long().clamp(0, 8)).flatten(1)), {"rows": nn.Embedding(9, 16)},
         {"lookup": 1, "linear": 1, "elementwise": 5, "take": 1}),
+    "vectors and their sums": (
+        lambda m, x: m.wide(torch.cat([x[:, :8], x[:, 8:], x[:, :8] - x[:, 8:]], dim=1)), {"wide": nn.Linear(24, 1)},
+        {"lookup": 1, "linear": 1, "elementwise": 2}),
+    "sums of sums": (lambda m, x: m.wide(_with_sums(x.sigmoid(), x.tanh())), {"wide": nn.Linear(64, 1)}, {
+        "lookup": 1, "linear": 1, "elementwise": 2}),
+    "a sum of others": (lambda m, x: m.wide(torch.cat([x, x + x.tanh()], dim=1)), {"wide": nn.Linear(32, 1)}, {
+        "lookup": 1, "linear": 1, "elementwise": 2}),
     "batch norm": (lambda m, x: m.over(m.norm(x)), {"norm": nn.BatchNorm1d(16)}, {
         "lookup": 1, "linear": 1, "elementwise": 2}),
     "batch norm without weights": (lambda m, x: m.over(m.norm(x)), {"norm": nn.BatchNorm1d(16, affine=False)}, {
@@ -255,10 +262,6 @@ REFUSED = {
         ),
         "it takes vectors by numbers that may be out of range",
     ),
-    "vectors and their sum": (
-        lambda: Scored(lambda m, x: m.wide(_with_sum(x[:, :8], x[:, 8:])), wide=nn.Linear(24, 1)),
-        "a linear layer over vectors and their sums",
-    ),
     "a number for the whole batch": (lambda: Scored(lambda m, x: m.over(x) * x.size(0)), "NumRows"),
     "weights that are not finite": (
         lambda: Scored(lambda m, x: m.wide(x), wide=_not_finite()),
@@ -267,8 +270,9 @@ REFUSED = {
 }
 
 
-def _with_sum(a: Tensor, b: Tensor) -> Tensor:
-    return torch.cat([a, b, a + b], dim=1)
+def _with_sums(a: Tensor, b: Tensor) -> Tensor:
+    total = a + b
+    return torch.cat([total - a, a, b, total], dim=1)
 
 
 def _not_finite() -> nn.Linear:
