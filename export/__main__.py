@@ -4,7 +4,7 @@ import sys
 
 from recsys.cli import command
 
-main = command("recsys-export", "export.cli")
+main = command("recsys-export", "export.cli", options="export.options")
 
 if __name__ == "__main__":
     sys.exit(main())

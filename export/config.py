@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from export.choices import AUTO, DENSE_DTYPE_NAMES, GRAPH_FORMATS
 from recsys.configs import DataType
 from recsys.errors import ExportError
 from recsys.hashing import STRING_HASHES
@@ -21,14 +22,11 @@ from recsys.signature import BATCHES, IdPolicy
 
 #: Stands for every feature in ``ExportConfig.strings``.
 ALL_FEATURES = "all"
-GRAPH_FORMATS = ("torchscript", "pt2", "both")
-#: The type of linear layers that stands for the fastest within a bound.
-AUTO = "auto"
 _AUC_BOUND = 0.0005
 _DIFFERENCE_BOUND = 0.01
 # Options of forward that are lists of names.
 _NAMES_OF_FORWARD = ("float_features", "defaults", "outputs")
-DENSE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DENSE_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DENSE_DTYPE_NAMES}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from export.config import AUTO, DENSE_DTYPES, GRAPH_FORMATS
+from export.choices import AUTO, DENSE_DTYPE_NAMES, GRAPH_FORMATS
 from recsys.cli import Parser, add_program_options, count
-from recsys.configs import DataType
+from recsys.data_type import LINEAR_DTYPES, DataType
 from recsys.hashing import STRING_HASHES
-from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.signature import BATCHES, IdPolicy
 
 _EPILOG = """\
@@ -33,6 +33,11 @@ FLOAT = ":float"
 #: Between features of --features whose bags have equal lengths.
 EQUAL = "+"
 POLICIES = {p.value: p for p in IdPolicy if p is not IdPolicy.MAPPED}
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the parsed arguments."""
+    return make_parser().parse_args(argv)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -99,7 +104,7 @@ def make_parser() -> argparse.ArgumentParser:
     dense.add_argument(
         "--dense-dtype",
         default="float32",
-        choices=list(DENSE_DTYPES),
+        choices=list(DENSE_DTYPE_NAMES),
         help="of the dense layers (default: float32)",
     )
     dense.add_argument(

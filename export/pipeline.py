@@ -20,7 +20,8 @@ from torch import nn
 from export.artifact.destination import Destination
 from export.artifact.single_file import write_single_file
 from export.artifact.writing import make_manifest, sqnr, write_graphs, write_programs
-from export.config import ALL_FEATURES, AUTO, DENSE_DTYPES, ExportConfig
+from export.choices import AUTO
+from export.config import ALL_FEATURES, DENSE_DTYPES, ExportConfig
 from export.graph.inputs.binding import (
     Binding,
     UnreadTablesError,

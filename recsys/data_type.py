@@ -18,3 +18,7 @@ class DataType(Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+#: Types in which linear layers multiply.
+LINEAR_DTYPES = ("float32", "bfloat16", "int8")

@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recsys.data_type import LINEAR_DTYPES as LINEAR_DTYPES
 from recsys.native_module import NotBuiltError, load_native
 
-#: The types in which linear layers may multiply.
-LINEAR_DTYPES = ("float32", "bfloat16", "int8")
 _FOLDER = Path(__file__).parent
 
 
