@@ -19,11 +19,17 @@ import numpy as np
 import torch
 from rich.progress import track
 from rich.table import Table
+from torch import Tensor, nn
 
 from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import Machine, prepare, wide_console
 from benchmarks.models.dlrm import add_options, build, export_and_load
-from recsys.artifact.load import LoadedArtifact
+from export.config import ExportConfig
+from export.pipeline import export_model
+from recsys import EmbeddingBagCollection, KeyedJaggedTensor
+from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.kernels import operators
+from recsys.models.click import ClickModel
 from serve.profiler.batches import Shape, draw, grouped, num_batches
 from serve.profiler.limits import ROWS_OF_CALL, Limits, gather_ways
 from serve.profiler.report.texts import limit_rows, percent, time_text
@@ -33,11 +39,10 @@ from serve.profiler.run import Options, measure
 
 _DESCRIPTION = """\
 The share of the machine's limits that an exported DLRM (13-512-256-64, 26 tables of dim 64, 512-256-1) reaches: rows
-gathered, and products of the linear layers' type. Limits and operators are measured in turns, the steps of plans as
-operators of their own, in one process, on the processor's clock; one intra-op thread, one ID per feature. The lookups
-of a batch are compared with reads of the very same rows, which a probe in C++ touches and does nothing with: within the
-batch, where linear layers have taken the caches before, and by themselves, as the probe is. recsys-profile measures any
-artifact so, within batches.
+gathered, and products of the linear layers' type. Limits and the steps of programs are measured in turns in one
+process; one intra-op thread, one ID per feature. The lookups of a batch are compared with reads of the very same rows,
+which a probe in C++ touches and does nothing with: by themselves, as the probe is, and within the batch, where linear
+layers before them have fetched many of the rows. recsys-profile measures any artifact so, within batches.
 """
 _EPILOG = f"""\
 examples:
@@ -99,7 +104,6 @@ class Report:
                     "lookup": lookup_share(size),
                     "linear": linear_share(size),
                     "all": least_us(size) / size.us,
-                    "has_plan": bool(size.steps),
                 }
                 for name, profile in self.profiles.items()
                 for size in profile.sizes
@@ -111,13 +115,13 @@ class Report:
 
 def lookup_share(size: SizeProfile) -> float | None:
     """Return the share of the gather limit that lookups reach."""
-    row = lookups(size.parts)
+    row = lookups(size.operators)
     return None if row is None else row.of_limit
 
 
 def linear_share(size: SizeProfile) -> float | None:
     """Return the share of the limit of products and reads that linear layers reach."""
-    row = linear_layers(size.parts)
+    row = linear_layers(size.operators)
     return None if row is None else row.of_limit
 
 
@@ -146,7 +150,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _measure(args: argparse.Namespace, folder: Path) -> Report:
     machine = prepare()
     num_rows = args.rows or (1_000 if args.quick else 100_000)
-    artifacts = export_and_load(build(num_rows), folder)
+    model = build(num_rows)
+    artifacts = export_and_load(model, folder)
     rounds = RoundsConfig(
         num_rounds=args.rounds or (1 if args.quick else _NUM_ROUNDS),
         turn_s=0.002 if args.quick else 0.05,
@@ -166,23 +171,38 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
         )
         profiles[name] = measure(artifact, options, limits=limits)
         limits = profiles[name].limits
-    own = next((artifact for name, artifact in artifacts.items() if name.startswith("own")), None)
-    alone = {} if own is None else {size: _lookups_alone(own, size, rounds) for size in sizes}
+    alone = {}
+    if not operators.why_missing():
+        tables = _export_lookups(model, folder / "lookups")
+        alone = {size: _lookups_alone(tables, size, rounds) for size in sizes}
     return Report(machine=machine, num_table_rows=num_rows, profiles=profiles, lookups_alone=alone)
+
+
+class _Lookups(nn.Module):
+    """The lookups of a model: ``[B, sum of the dims]``."""
+
+    def __init__(self, tables: nn.Module) -> None:
+        super().__init__()
+        self.tables = tables
+
+    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        values: Tensor = self.tables(features).values()
+        return {"vectors": values}
+
+
+def _export_lookups(model: ClickModel, folder: Path) -> LoadedArtifact:
+    """Return an artifact whose program looks up the rows of the model, and does nothing with them."""
+    (tables,) = (module for module in model.modules() if isinstance(module, EmbeddingBagCollection))
+    export_model(_Lookups(tables), folder, ExportConfig())
+    return load_artifact(folder)
 
 
 def _lookups_alone(artifact: LoadedArtifact, batch_size: int, rounds: RoundsConfig) -> float:
     """Return the share of the gather limit that own lookups reach in turns with the probe."""
-    graph: Any = artifact.scripted().unplanned(0).graph
-    (node,) = graph.findAllNodes("recsys_ops::lookup")
-    # The IDs come from the batch.
-    rows, slots, _, _, *rest = (value.toIValue() for value in node.inputs())
     drawn = draw(artifact.manifest, batch_size, Shape(), np.random.default_rng(0), num_batches(batch_size))
     groups = grouped([batch.reads for batch in drawn], ROWS_OF_CALL)
     contestants = {
-        "lookup": Contestant(
-            torch.ops.recsys_ops.lookup, [(rows, slots, *batch.inputs[1:], *rest) for batch in drawn]
-        ),
+        "lookup": Contestant(artifact.graphs.calls[0], [batch.inputs for batch in drawn]),
         **gather_ways(artifact.rows.ranks[0].rows, groups),
     }
     with torch.inference_mode():

@@ -132,6 +132,110 @@ constexpr bool TakesFactor(ElementwiseKind kind) {
   }
 }
 
+/// Returns the name of a step's kind.
+constexpr const char* NameOf(StepKind kind) {
+  switch (kind) {
+    case StepKind::kLookup:
+      return "lookup";
+    case StepKind::kLinear:
+      return "linear";
+    case StepKind::kDot:
+      return "dot";
+    case StepKind::kElementwise:
+      return "elementwise";
+    case StepKind::kContract:
+      return "contract";
+    case StepKind::kBroadcast:
+      return "broadcast";
+    case StepKind::kSequence:
+      return "sequence";
+    case StepKind::kLength:
+      return "length";
+    case StepKind::kDifferences:
+      return "differences";
+    case StepKind::kTake:
+      return "take";
+    case StepKind::kEachId:
+      return "each_id";
+    case StepKind::kToIds:
+      return "to_ids";
+    case StepKind::kFromIds:
+      return "from_ids";
+  }
+  return "";
+}
+
+/// Returns the name of what becomes of the numbers of a row.
+constexpr const char* NameOf(ElementwiseKind kind) {
+  switch (kind) {
+    case ElementwiseKind::kCopy:
+      return "copy";
+    case ElementwiseKind::kRelu:
+      return "relu";
+    case ElementwiseKind::kSigmoid:
+      return "sigmoid";
+    case ElementwiseKind::kScale:
+      return "scale";
+    case ElementwiseKind::kAdd:
+      return "add";
+    case ElementwiseKind::kSubtract:
+      return "subtract";
+    case ElementwiseKind::kMultiply:
+      return "multiply";
+    case ElementwiseKind::kMultiplyAdd:
+      return "multiply_add";
+    case ElementwiseKind::kSoftmax:
+      return "softmax";
+    case ElementwiseKind::kSum:
+      return "sum";
+    case ElementwiseKind::kDivide:
+      return "divide";
+    case ElementwiseKind::kNorm:
+      return "norm";
+    case ElementwiseKind::kAtLeast:
+      return "at_least";
+    case ElementwiseKind::kStandardize:
+      return "standardize";
+    case ElementwiseKind::kLayerNorm:
+      return "layer_norm";
+    case ElementwiseKind::kTotal:
+      return "total";
+    case ElementwiseKind::kTanh:
+      return "tanh";
+    case ElementwiseKind::kGelu:
+      return "gelu";
+    case ElementwiseKind::kGeluTanh:
+      return "gelu_tanh";
+    case ElementwiseKind::kSilu:
+      return "silu";
+    case ElementwiseKind::kLeakyRelu:
+      return "leaky_relu";
+    case ElementwiseKind::kShift:
+      return "shift";
+    case ElementwiseKind::kAtMost:
+      return "at_most";
+    case ElementwiseKind::kExp:
+      return "exp";
+    case ElementwiseKind::kLog2:
+      return "log2";
+    case ElementwiseKind::kTruncate:
+      return "truncate";
+    case ElementwiseKind::kAbsolute:
+      return "absolute";
+    case ElementwiseKind::kLess:
+      return "less";
+    case ElementwiseKind::kLargest:
+      return "largest";
+    case ElementwiseKind::kSelect:
+      return "select";
+    case ElementwiseKind::kSoftmaxOrZeros:
+      return "softmax_or_zeros";
+    case ElementwiseKind::kNormalize:
+      return "normalize";
+  }
+  return "";
+}
+
 }  // namespace recsys::ops
 
 #endif  // RECSYS_OPS_KINDS_H_

@@ -5,6 +5,8 @@
 // one begins, so that what lies between two steps stays in the cache. A plan is plain numbers,
 // which can be saved, and is checked when it is read.
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -127,9 +129,40 @@ struct WrongId {
   std::int64_t position = 0;
 };
 
-/// Runs rows `first` to `end`. Stops at the first ID out of range.
+/// Measures the steps of a plan.
+class StepClock {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit StepClock(const Plan& plan) : laps_(plan.steps.size()) {}
+
+  void Start() { last_ = Clock::now(); }
+  /// Adds the time since the lap before to a step, which took so many rows or IDs meanwhile.
+  void Lap(std::size_t step, std::int64_t num_rows) {
+    const Clock::time_point now = Clock::now();
+    laps_[step].time += now - last_;
+    laps_[step].num_rows += num_rows;
+    ++laps_[step].count;
+    last_ = now;
+  }
+
+  struct Laps {
+    Clock::duration time{};
+    std::int64_t num_rows = 0;
+    std::int64_t count = 0;
+  };
+  /// By step.
+  const std::vector<Laps>& laps() const { return laps_; }
+
+ private:
+  std::vector<Laps> laps_;
+  Clock::time_point last_;
+};
+
+/// Runs rows `first` to `end`. Stops at the first ID out of range. `clock`: null, or what measures
+/// the steps. A step that fetches the rows of a later one takes the time of that.
 WrongId RunPlan(const BoundPlan& bound, const Kernels& kernels, std::int64_t first,
-                std::int64_t end);
+                std::int64_t end, StepClock* clock = nullptr);
 
 }  // namespace recsys::ops
 

@@ -27,8 +27,9 @@ struct FoundRows {
 /// linear layers of the tile before it, and its own ahead of the lookup, are computed.
 class Tiles {
  public:
-  Tiles(const BoundPlan& bound, const Kernels& kernels, FoundRows* found, FoundRows* next)
-      : bound_(bound), kernels_(kernels), found_(found), next_(next) {
+  Tiles(const BoundPlan& bound, const Kernels& kernels, FoundRows* found, FoundRows* next,
+        StepClock* clock)
+      : bound_(bound), kernels_(kernels), found_(found), next_(next), clock_(clock) {
     const std::vector<Step>& steps = bound.plan->steps;
     for (std::size_t i = 0; i < steps.size(); ++i) {
       if (IsLookup(steps[i])) last_lookup_ = static_cast<std::int64_t>(i);
@@ -38,9 +39,11 @@ class Tiles {
   WrongId Run(std::int64_t first, std::int64_t end) {
     const std::int64_t tile_rows = bound_.plan->tile_rows;
     const std::int64_t num_rows = std::min(tile_rows, end - first);
+    if (clock_ != nullptr) clock_->Start();
     const WrongId wrong = Find(first, num_rows, next_);
     if (wrong.lookup >= 0) return wrong;
     FetchNext(num_rows, false);
+    if (last_lookup_ >= 0) Lap(static_cast<std::size_t>(last_lookup_), 0);
     for (; first < end; first += tile_rows) {
       const WrongId found = RunTile(first, end);
       if (found.lookup >= 0) return found;
@@ -58,19 +61,25 @@ class Tiles {
     const std::vector<Step>& steps = bound_.plan->steps;
     for (std::size_t i = 0; i < steps.size(); ++i) {
       if (steps[i].kind == StepKind::kEachId) {
-        RunEachId(steps[i], &steps[i + 1]);
+        RunEachId(i);
         // Behind the last of its steps.
         i += static_cast<std::size_t>(steps[i].index);
         continue;
       }
       Run(steps[i]);
+      Lap(i, num_rows_);
       if (static_cast<std::int64_t>(i) != last_lookup_ || first + num_rows_ >= end) continue;
       const std::int64_t num_next = std::min(bound_.plan->tile_rows, end - first - num_rows_);
       const WrongId wrong = Find(first + num_rows_, num_next, next_);
       if (wrong.lookup >= 0) return wrong;
       FetchNext(num_rows_, true);
+      Lap(i, 0);
     }
     return {};
+  }
+
+  void Lap(std::size_t step, std::int64_t num_rows) {
+    if (clock_ != nullptr) clock_->Lap(step, num_rows);
   }
 
   /// Finds the rows of a tile.
@@ -120,14 +129,20 @@ class Tiles {
     return part;
   }
 
-  /// Runs some steps for the IDs of all rows, one tile after the other.
-  void RunEachId(const Step& each, const Step* steps) {
+  /// Runs the steps behind one for the IDs of all rows, one tile after the other.
+  void RunEachId(std::size_t at) {
+    const std::vector<Step>& steps = bound_.plan->steps;
+    const Step& each = steps[at];
     const Rows lengths = Read(each.a);
     const std::int64_t tile_ids = bound_.plan->tile_ids;
     ids_scratch_ = reinterpret_cast<float*>(ScratchOf(
         Scratch::kIdBuffers, bound_.plan->ids_width * tile_ids * std::int64_t{sizeof(float)}));
     const auto run = [&] {
-      for (std::int64_t i = 0; i < each.index; ++i) Run(steps[i]);
+      Lap(at, 0);
+      for (std::size_t i = at + 1; i <= at + static_cast<std::size_t>(each.index); ++i) {
+        Run(steps[i]);
+        Lap(i, count_);
+      }
       count_ = 0;
     };
     count_ = 0;
@@ -140,6 +155,7 @@ class Tiles {
     }
     if (count_ > 0) run();
     count_ = num_rows_;
+    Lap(at, num_rows_);
   }
 
   void Run(const Step& step) {
@@ -249,6 +265,7 @@ class Tiles {
   const BoundPlan& bound_;
   const Kernels& kernels_;
   FoundRows *found_, *next_;
+  StepClock* const clock_;
   std::int64_t last_lookup_ = -1;
   Ahead ahead_;
   std::int64_t first_ = 0, num_rows_ = 0;
@@ -261,9 +278,9 @@ class Tiles {
 }  // namespace
 
 WrongId RunPlan(const BoundPlan& bound, const Kernels& kernels, std::int64_t first,
-                std::int64_t end) {
+                std::int64_t end, StepClock* clock) {
   thread_local FoundRows found, next;
-  return Tiles(bound, kernels, &found, &next).Run(first, end);
+  return Tiles(bound, kernels, &found, &next, clock).Run(first, end);
 }
 
 }  // namespace recsys::ops

@@ -143,8 +143,27 @@ def header() -> str:
         "  }",
         "}",
         "",
+        *_names(StepKind, "a step's kind"),
+        *_names(ElementwiseKind, "what becomes of the numbers of a row"),
     ]
     return "\n".join([*lines, "}  // namespace recsys::ops", "", "#endif  // RECSYS_OPS_KINDS_H_", ""])
+
+
+def _names(kind: type[Code], text: str) -> list[str]:
+    """Return a function that returns the names of the kinds."""
+    return [
+        f"/// Returns the name of {text}.",
+        f"constexpr const char* NameOf({kind.__name__} kind) {{", "  switch (kind) {",
+        *(
+            line
+            for member in kind
+            for line in (
+                f"    case {kind.__name__}::{member.name_in_cpp}:",
+                f'      return "{member.name.lower()}";',
+            )
+        ),
+        "  }", '  return "";', "}", "",
+    ]  # fmt: skip
 
 
 if __name__ == "__main__":

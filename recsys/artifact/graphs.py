@@ -70,12 +70,6 @@ class LoadedGraphs:
         """The modules of the frozen forms."""
         return self.forms.modules
 
-    def unplanned(self, form: int) -> torch.jit.ScriptModule:
-        """Return a form with the same own operators, but each by itself, for profiles."""
-        frozen = torchscript.freeze(self._modules[form])
-        operators.exchange(frozen, self._target.linear_dtype, plans=False)
-        return frozen
-
     def tensors(self) -> list[dict[str, Tensor]]:
         """Return the dense weights of each form by path."""
         return [dense_tensors(module, self._target.plan) for module in self._modules]

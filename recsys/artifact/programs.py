@@ -138,6 +138,14 @@ class ProgramGraphs:
             self._scripted = scripted
         return self._scripted
 
+    def profile(self, form: int, inputs: Sequence[Tensor]) -> tuple[operators.StepTime, ...]:
+        """Call a form that has steps on one thread, and return what these did.
+
+        Raises:
+            RuntimeError: The inputs do not fit the program.
+        """
+        return operators.profile(self.calls[form], inputs)
+
     def tensors(self) -> list[dict[str, Tensor]]:
         """Return the dense weights of each form by path, without their numbers."""
         return [

@@ -8,7 +8,7 @@ with the checks before them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,36 @@ class Exchanged:
     num_lookup: int
     num_planned: int
     left: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """What a step of a program did in one call.
+
+    Attributes:
+        kind: ``lookup``, ``linear`` and so on, as ``export.lower.kinds`` names it; ``inputs`` for reading the inputs of
+            several steps, ``gather`` for rows that are repeated between these, ``region`` for TorchScript.
+        of: What becomes of numbers that are taken one by one, such as ``multiply``; empty for other kinds.
+        num_rows: Rows of the batch, or IDs, that it ran over.
+        in_width: Numbers that it reads for each.
+        out_width: Numbers that it writes for each.
+        num_ids: Rows of tables that it read.
+        flops: Additions and multiplications of its products.
+        dtype: The type of their factors; empty without any.
+        num_bytes: Bytes that it reads at least, besides rows of tables.
+        us: Its time.
+    """
+
+    kind: str
+    of: str
+    num_rows: int
+    in_width: int
+    out_width: int
+    num_ids: int
+    flops: int
+    dtype: str
+    num_bytes: int
+    us: float
 
 
 @functools.cache
@@ -172,6 +202,19 @@ def stored_program(part: bytes) -> Any:
         RuntimeError: The part is no such program; so does ``bind``, if rows or weights do not fit it.
     """
     return _usable().StoredProgram(part)
+
+
+def profile(program: Any, inputs: Sequence[Tensor]) -> tuple[StepTime, ...]:
+    """Call a program on one thread, and return its steps in their order.
+
+    Args:
+        program: What ``bind`` of a stored program has returned.
+        inputs: Those of a call.
+
+    Raises:
+        RuntimeError: The inputs do not fit the program.
+    """
+    return tuple(StepTime(**step) for step in program.profile(list(inputs)))
 
 
 def _usable() -> Any:

@@ -7,6 +7,7 @@ from recsys.kernels import operators as own
 from recsys.signature import IdPolicy
 from recsys.table_names import short_names
 from serve.profiler.result import BETWEEN, CALL, Hint, Profile, linear_layers, lookups
+from serve.profiler.work import REGION
 
 # Advice that may save less than this share of the time is not worth its words.
 _LEAST = 0.03
@@ -36,8 +37,7 @@ def hints(profile: Profile, artifact: LoadedArtifact) -> tuple[Hint, ...]:
 
 
 def _own_operators(profile: Profile) -> list[Hint]:
-    exchanged = profile.about["exchanged"]
-    if exchanged is None:
+    if profile.about["program"] is None:
         if profile.about["dense_dtype"] != "float32":
             return [
                 Hint(
@@ -48,14 +48,28 @@ def _own_operators(profile: Profile) -> list[Hint]:
         missing = own.why_missing()
         if missing:
             return [Hint(text=f"the operators of torch and FBGEMM ran: {missing}")]
-        return [Hint(text="the operators of torch and FBGEMM ran: leave --no-own-operators out")]
-    reasons = list(dict.fromkeys(exchanged["left"]))
-    return [Hint(text=f"not exchanged for an own operator: {'; '.join(reasons)}")] if reasons else []
+        if not profile.settings["own_operators"]:
+            return [Hint(text="the operators of torch and FBGEMM ran: leave --no-own-operators out")]
+        return [
+            Hint(
+                text="the operators of torch and FBGEMM ran: the artifact has no program; export the model once more, "
+                "the report says whether it has one"
+            )
+        ]
+    share = profile.share_of((REGION,))
+    if share < _LEAST:
+        return []
+    return [
+        Hint(
+            text=f"what no own step computes takes {share:.0%}: the report of the export names it",
+            saved=share,
+        )
+    ]
 
 
 def _products(profile: Profile) -> list[Hint]:
     """Advise narrower factors where linear layers take much of the time."""
-    layers = linear_layers(profile.parts)
+    layers = linear_layers(profile.operators)
     if layers is None or layers.dtype != "float32" or layers.share < _LARGE_SHARE:
         return []
     flops = profile.limits.flops
@@ -77,7 +91,7 @@ def _products(profile: Profile) -> list[Hint]:
 def _pages(profile: Profile) -> list[Hint]:
     """Advise huge pages where rows can be read faster from them."""
     here, huge = profile.limits.gather, profile.limits.gather_huge_pages
-    looked_up = lookups(profile.parts)
+    looked_up = lookups(profile.operators)
     if here is None or huge is None or looked_up is None or profile.settings["copy_rows"]:
         return []
     saved = looked_up.share * (1 - here.rows_per_s / huge.rows_per_s)
@@ -94,7 +108,7 @@ def _pages(profile: Profile) -> list[Hint]:
 
 def _row_types(profile: Profile, artifact: LoadedArtifact) -> list[Hint]:
     """Advise INT8 rows where wide ones take much of the time."""
-    looked_up = lookups(profile.parts)
+    looked_up = lookups(profile.operators)
     wide = [info for info in artifact.manifest.tables if _bits(info.table.data_type.value) >= _WIDE_BITS]
     if looked_up is None or looked_up.share < _LARGE_SHARE or not wide:
         return []
@@ -152,7 +166,7 @@ def _others(profile: Profile) -> list[Hint]:
     """Name what else takes much time."""
     rows = [
         row
-        for row in profile.parts
+        for row in profile.operators
         if row.name.startswith("aten::") and row.dtype == "" and row.name not in _POLICY_OPERATORS
     ]
     share = sum(row.share for row in rows)

@@ -1,4 +1,4 @@
-"""The time of each operator of a TorchScript graph, by torch's profiler.
+"""The time of each operator of a graph: of one in TorchScript by torch's profiler.
 
 The profiler takes part of a microsecond for every operator. It takes it outside of what it records of the operator, so
 that only operators that call others look slower than they are, and that is taken off.
@@ -60,13 +60,23 @@ class OperatorTime:
     work: Work
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """A call of an operator from the graph: its raw time, and how many operators ran within."""
+    """A call of an operator from the graph.
 
-    call: Call
+    Attributes:
+        name: The operator.
+        label: What tells its calls apart; empty if nothing does.
+        work: The least that it has to do.
+        us: Its raw time.
+        num_inner: How many operators ran within.
+    """
+
+    name: str
+    label: str = ""
+    work: Work
     us: float
-    num_inner: int
+    num_inner: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,13 +105,15 @@ class Recording:
     call_us: float
 
     def overhead_us(self, plain_us: float) -> float:
-        """Return the profiler's own time for an operator.
+        """Return the profiler's own time for an operator; 0 where it cannot matter, as none runs within another.
 
         The difference to calls without it, which caches and other processes change too, is trusted within bounds.
 
         Args:
             plain_us: Processor time of a call without the profiler.
         """
+        if not any(each.num_inner for calls in self.forwards for each in calls):
+            return 0.0
         num_events = statistics.mean(1 + sum(1 + each.num_inner for each in calls) for calls in self.forwards)
         usual = usual_overhead_us()
         return min(max((self.call_us - plain_us) / num_events, usual), _MOST_OVERHEAD * usual)
@@ -131,9 +143,7 @@ def undisturbed(took: Sequence[Took]) -> list[int]:
     return sorted(i for n, i in enumerate(order) if n < least or took[i].waited <= _MOST_WAITED)
 
 
-def operator_times(
-    forwards: Sequence[Sequence[Recorded]], overhead_us: float, linear_dtype: str
-) -> list[OperatorTime]:
+def operator_times(forwards: Sequence[Sequence[Recorded]], overhead_us: float) -> list[OperatorTime]:
     """Return the operators of several calls of a graph, the most expensive first.
 
     Of each operator's calls the median is taken, so that the time of other processes does not count.
@@ -141,13 +151,12 @@ def operator_times(
     Args:
         forwards: The recorded operators, in their order, for each call of the graph.
         overhead_us: The profiler's own time for an operator.
-        linear_dtype: The type in which own linear layers multiply.
     """
     found: dict[tuple[str, str, int], list[Recorded]] = defaultdict(list)
     for calls in forwards:
         counts: dict[tuple[str, str], int] = defaultdict(int)
         for each in calls:
-            key = (each.call.name, label_of(each.call))
+            key = (each.name, each.label)
             found[*key, counts[key]].append(each)
             counts[key] += 1
     by_name: dict[tuple[str, str], list[list[Recorded]]] = defaultdict(list)
@@ -159,7 +168,7 @@ def operator_times(
             label=label,
             calls=sum(map(len, places)) / len(forwards),
             us=sum(len(calls_of) * _median_us(calls_of, overhead_us) for calls_of in places) / len(forwards),
-            work=_mean_work(places, len(forwards), linear_dtype),
+            work=_mean_work(places, len(forwards)),
         )
         for (name, label), places in by_name.items()
     ]
@@ -170,8 +179,8 @@ def _median_us(calls: Sequence[Recorded], overhead_us: float) -> float:
     return statistics.median(max(each.us - each.num_inner * overhead_us, 0.0) for each in calls)
 
 
-def _mean_work(places: Sequence[Sequence[Recorded]], num_forwards: int, linear_dtype: str) -> Work:
-    works = [work_of(each.call, linear_dtype) for calls in places for each in calls]
+def _mean_work(places: Sequence[Sequence[Recorded]], num_forwards: int) -> Work:
+    works = [each.work for calls in places for each in calls]
     return Work(
         num_rows=sum(work.num_rows for work in works) / num_forwards,
         flops=sum(work.flops for work in works) / num_forwards,
@@ -217,9 +226,11 @@ def _calls(forward: Any, num_arguments: Mapping[str, int]) -> Iterator[Recorded]
             shapes=event.input_shapes or (),
             dtypes=event.input_dtypes or (),
             values=event.concrete_inputs or (),
-        )
+        ).last(num_arguments.get(event.name, len(event.input_shapes or ())))
         yield Recorded(
-            call=call.last(num_arguments.get(event.name, len(call.shapes))),
+            name=call.name,
+            label=label_of(call),
+            work=work_of(call),
             us=event.time_range.elapsed_us(),
             num_inner=_num_inner(event),
         )

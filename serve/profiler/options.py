@@ -32,7 +32,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the parsed arguments."""
     top = Parser(
         prog="recsys-profile",
-        description="Show where an artifact's time goes, operator by operator, against the limits of this machine, "
+        description="Show where an artifact's time goes, step by step, against the limits of this machine, "
         "and what to change.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -48,7 +48,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--own-operators",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="use the operators that `make native` builds (default: yes)",
+        help="run the program, by what `make native` builds (default: yes)",
     )
     add("--copy-rows", action="store_true", help="copy the rows into memory, as recsys-serve --copy-rows")
     batches = top.add_argument_group("batches")

@@ -12,14 +12,12 @@ from serve.profiler.work import LINEAR, LOOKUPS
 
 #: The rows of time that is no operator's.
 CALL, BETWEEN = "call from Python", "between operators"
-#: The operator that runs several steps over the rows of a batch.
-PLAN = "recsys_ops::plan"
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorRow:
-    """An operator with one label, in a batch of one size or in the mean batch of a mix.
+    """An operator, or a step of a program, with one label, in a batch of one size or in the mean batch of a mix.
 
     Attributes:
         name: The operator, or what the time went into instead.
@@ -71,7 +69,6 @@ class SizeProfile:
         table_bytes: Their bytes.
         gather_rows_per_s: How fast one thread can read these very rows; None without any.
         operators: The most expensive first; then what is no operator's.
-        steps: Of a plan, timed as operators of their own; their shares are those of the plan's time.
     """
 
     batch_size: int
@@ -80,12 +77,6 @@ class SizeProfile:
     table_bytes: float
     gather_rows_per_s: float | None
     operators: tuple[OperatorRow, ...]
-    steps: tuple[OperatorRow, ...] = ()
-
-    @property
-    def parts(self) -> tuple[OperatorRow, ...]:
-        """The operators, with its steps in place of a plan."""
-        return parts_of(self.operators, self.steps)
 
     @property
     def rows_per_s(self) -> float:
@@ -94,8 +85,8 @@ class SizeProfile:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        operators, steps = ([row.to_json() for row in rows] for rows in (self.operators, self.steps))
-        return {**asdict(self), "rows_per_s": self.rows_per_s, "operators": operators, "steps": steps}
+        operators = [row.to_json() for row in self.operators]
+        return {**asdict(self), "rows_per_s": self.rows_per_s, "operators": operators}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,19 +144,9 @@ class Profile:
         """The operators of the mean batch, as those of a size."""
         return mixed(self.sizes, self.mix)
 
-    @property
-    def steps(self) -> tuple[OperatorRow, ...]:
-        """The steps of the mean batch, as those of a size."""
-        return mixed(self.sizes, self.mix, steps=True)
-
-    @property
-    def parts(self) -> tuple[OperatorRow, ...]:
-        """The operators of the mean batch, with its steps in place of a plan."""
-        return parts_of(self.operators, self.steps)
-
     def share_of(self, names: Sequence[str]) -> float:
         """Return the share of the mix's time of some operators."""
-        return sum(row.share for row in self.parts if row.name in names)
+        return sum(row.share for row in self.operators if row.name in names)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -181,7 +162,6 @@ class Profile:
                 "us": self.us,
                 "rows_per_s": self.rows_per_s,
                 "operators": [row.to_json() for row in self.operators],
-                "steps": [row.to_json() for row in self.steps],
             },
             "sizes": [size.to_json() for size in self.sizes],
             "hints": [asdict(hint) for hint in self.hints],
@@ -197,13 +177,11 @@ class Measured:
         call_us: Of a call without the profiler.
         python_us: Of calling a graph that does nothing from Python.
         operators: Of the operators.
-        steps: Of the operators of the same graph without a plan; empty if it has none.
     """
 
     call_us: float
     python_us: float
     operators: Sequence[OperatorTime]
-    steps: Sequence[OperatorTime] = ()
 
 
 def size_profile(
@@ -211,7 +189,7 @@ def size_profile(
 ) -> SizeProfile:
     """Return the profile of one batch size.
 
-    Operators that take longer under the profiler than a whole batch without it are scaled to that.
+    Operators that take longer while they are timed than a whole batch without it are scaled to that.
 
     Args:
         batch_size: Rows of a batch.
@@ -224,31 +202,21 @@ def size_profile(
     scale = min(call_us / recorded_us, 1.0) if recorded_us else 1.0
     outside_us = max(call_us - recorded_us, 0.0)
     python_us = min(measured.python_us, outside_us)
-    shown = {(each.name, each.label) for each in measured.operators}
-    inner = [each for each in measured.steps if (each.name, each.label) not in shown]
-    plan_us = sum(each.us for each in measured.operators if each.name == PLAN)
-    inner_us = sum(each.us for each in inner)
-
-    def row_of(each: OperatorTime, us: float, share: float) -> OperatorRow:
-        return OperatorRow(
+    rows = [
+        OperatorRow(
             name=each.name,
             label=each.label,
             calls=each.calls,
-            us=us,
-            share=share,
+            us=scale * each.us,
+            share=scale * each.us / call_us,
             rows=each.work.num_rows,
             flops=each.work.flops,
             dtype=each.work.dtype,
             bytes=each.work.num_bytes,
             least_us=each.work.least_us(limits, reads[2]),
         )
-
-    steps = tuple(
-        row_of(each, each.us, scale * plan_us * each.us / inner_us / call_us) for each in inner if each.us
-    )
-    rows = [row_of(each, scale * each.us, scale * each.us / call_us) for each in measured.operators]
-    if steps:
-        rows = [_with_steps(row, steps) if row.name == PLAN else row for row in rows]
+        for each in measured.operators
+    ]
     for name, us in ((BETWEEN, outside_us - python_us), (CALL, python_us)):
         rows.append(OperatorRow(name=name, us=us, share=us / call_us))
     return SizeProfile(
@@ -258,43 +226,21 @@ def size_profile(
         table_bytes=reads[1],
         gather_rows_per_s=reads[2],
         operators=tuple(rows),
-        steps=steps,
     )
 
 
-def _with_steps(plan: OperatorRow, steps: Sequence[OperatorRow]) -> OperatorRow:
-    """Return a plan with the work of its steps, of which each takes its time at the limits."""
-    least = [row.least_us for row in steps if row.least_us is not None]
-    return replace(
-        plan,
-        rows=sum(row.rows for row in steps),
-        flops=sum(row.flops for row in steps),
-        dtype=max(steps, key=lambda row: row.flops).dtype,
-        bytes=sum(row.bytes for row in steps),
-        least_us=sum(least) if least else None,
-    )
-
-
-def parts_of(operators: Sequence[OperatorRow], steps: Sequence[OperatorRow]) -> tuple[OperatorRow, ...]:
-    """Return operators with the steps in place of a plan."""
-    return (*steps, *(row for row in operators if row.name != PLAN)) if steps else tuple(operators)
-
-
-def mixed(
-    sizes: Sequence[SizeProfile], mix: Mapping[int, float], *, steps: bool = False
-) -> tuple[OperatorRow, ...]:
+def mixed(sizes: Sequence[SizeProfile], mix: Mapping[int, float]) -> tuple[OperatorRow, ...]:
     """Return the operators of the mean batch, the most expensive first; then what is no operator's.
 
     Args:
         sizes: The profiles of all sizes in the mix.
         mix: The share of batches of each size.
-        steps: Return the steps of plans instead.
     """
     total_us = sum(mix.get(size.batch_size, 0.0) * size.us for size in sizes)
     found: dict[tuple[str, str], OperatorRow] = {}
     for size in sizes:
         share = mix.get(size.batch_size, 0.0)
-        for row in (size.steps if steps else size.operators) if share else ():
+        for row in size.operators if share else ():
             old = found.get(
                 (row.name, row.label), OperatorRow(name=row.name, label=row.label, us=0.0, share=0.0)
             )
@@ -336,7 +282,7 @@ def of_kind(rows: Sequence[OperatorRow], names: Sequence[str]) -> OperatorRow | 
 
 def lookups(rows: Sequence[OperatorRow]) -> OperatorRow | None:
     """Return the sum of all lookups."""
-    return of_kind(rows, tuple(LOOKUPS))
+    return of_kind(rows, LOOKUPS)
 
 
 def linear_layers(rows: Sequence[OperatorRow]) -> OperatorRow | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import time
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from recsys.allocator import tune_malloc
 from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.artifact.programs import ProgramGraphs
 from recsys.errors import TargetError
 from recsys.kernels import operators as own
 from recsys.machine import package_versions
@@ -28,8 +30,10 @@ from serve.profiler.batches import Drawn, Shape, draw, grouped, num_batches
 from serve.profiler.hints import hints
 from serve.profiler.limits import ROWS_OF_CALL, Limits, gather_ways, measure_limits, random_reads
 from serve.profiler.operators import OperatorTime, Recording, operator_times, record
-from serve.profiler.result import PLAN, Measured, Profile, SizeProfile, size_profile
+from serve.profiler.result import BETWEEN, CALL, Measured, Profile, SizeProfile, size_profile
 from serve.profiler.rounds import Contestant, RoundsConfig, run_rounds
+from serve.profiler.steps import record_steps
+from serve.profiler.work import INPUTS
 
 _PACKAGES = ("recsys-serving", "torch", "fbgemm-gpu-cpu", "fbgemm-gpu")
 # Profiled calls of a round; fewer of large batches.
@@ -50,7 +54,7 @@ class Options:
         mix: The share of batches of each size; the sum is 1. Sizes with a share of 0 are measured too.
         target: The artifact's target; None for the first that fits this machine.
         shape: How batches are drawn.
-        own_operators: Whether to use the operators of recsys_ops.
+        own_operators: Whether to run the artifact's program, if it has one.
         copy_rows: Whether to copy the rows into memory, as ``recsys-serve --copy-rows``.
         rounds: How long to measure; on the processor's clock.
         seconds: Time for all measurements; each has one round at least.
@@ -117,7 +121,7 @@ def measure(
         num_rounds.append(rounds)
     return Profile(
         artifact=options.artifact.resolve().name,
-        about=_about(artifact, options),
+        about=_about(artifact, sizes[0]),
         settings=_settings(options),
         machine={**machine(), "versions": package_versions(_PACKAGES), "started_at": now()},
         limits=limits,
@@ -145,25 +149,34 @@ def _short_notes(options: Options, num_rounds: Sequence[int]) -> tuple[str, ...]
 
 
 def _load(options: Options) -> LoadedArtifact:
-    artifact = load_artifact(
+    load = functools.partial(
+        load_artifact,
         options.artifact,
         target=options.target,
         verify_checksums=False,
         memory=RowsMemory(copy_rows=options.copy_rows),
-        own_operators=options.own_operators,
     )
+    artifact = load(own_operators=options.own_operators)
+    if _program(artifact) is None and artifact.graphs.own_operators:
+        artifact = load(own_operators=False)
     if any(device != "cpu" for device in artifact.target.devices):
         raise TargetError(
             f"target: got {artifact.target_name!r}, expected one in host memory: --target cpu, if the artifact has it"
         )
-    if artifact.target.skeleton is None:
+    if _program(artifact) is None and artifact.target.skeleton is None:
         raise TargetError(
             f"target: got {artifact.target_name!r} without TorchScript, which profiles are made of; run recsys-export "
             "--format both"
         )
-    if options.shape.ranking and artifact.ranking is None:
+    if options.shape.ranking and len(artifact.graphs.calls) == 1:
         raise TargetError("--rank: got a model without a ranking form; recsys-export --context makes one")
     return artifact
+
+
+def _program(artifact: LoadedArtifact) -> ProgramGraphs | None:
+    """Return the programs of an artifact; None if it runs TorchScript or ExportedPrograms."""
+    graphs = artifact.graphs
+    return graphs if isinstance(graphs, ProgramGraphs) and graphs.own_operators else None
 
 
 @contextmanager
@@ -184,7 +197,7 @@ def _blob(artifact: LoadedArtifact) -> Tensor | None:
 def _limits(artifact: LoadedArtifact, options: Options, generator: np.random.Generator) -> Limits:
     weights = sum(tensor.nbytes for tensor in artifact.graphs.tensors()[0].values())
     linear_dtype = artifact.target.linear_dtype
-    if artifact.graphs.own_operators:
+    if _program(artifact) is not None:
         linear_dtype = own.multiplies_in(linear_dtype)
     item_bytes = {"float32": 4, "bfloat16": 2, "int8": 1}[linear_dtype]
     reads = random_reads(artifact.manifest.layout, generator)
@@ -196,8 +209,6 @@ def _measure_size(
 ) -> tuple[SizeProfile, int]:
     """Measure calls, the operators within, and reads of the same rows in turns; return the number of rounds too."""
     is_ranking = options.shape.ranking
-    graphs = artifact.scripted()
-    module = graphs.frozen[1 if is_ranking else 0]
     inputs = [batch.inputs for batch in batches]
     reads = [batch.reads for batch in batches]
     blob = _blob(artifact)
@@ -209,10 +220,8 @@ def _measure_size(
     }
     num_profiled = min(max(_PROFILED_ROWS // batch_size, _MIN_PROFILED), _MAX_PROFILED, len(inputs))
     seconds: dict[str, list[float]] = defaultdict(list)
-    has_plan = any(node.kind() == PLAN for node in module.graph.nodes())
-    unplanned = graphs.unplanned(1 if is_ranking else 0) if has_plan else None
+    recorder = _recorder(artifact, 1 if is_ranking else 0)
     recordings: list[Recording] = []
-    of_steps: list[Recording] = []
     for number in range(options.rounds.num_rounds):
         if number and time.monotonic() > options.rounds.until_s:
             break
@@ -221,24 +230,16 @@ def _measure_size(
         for name, timing in timings.items():
             seconds[name] += timing.seconds
         start = number * num_profiled % len(inputs)
-        profiled = (inputs[start:] + inputs[:start])[:num_profiled]
-        recordings.append(record(module, profiled))
-        if unplanned is not None:
-            of_steps.append(record(unplanned, profiled))
+        recordings.append(recorder((inputs[start:] + inputs[:start])[:num_profiled]))
     medians = {name: statistics.median(found) for name, found in seconds.items()}
     num_rows = statistics.mean(each.num_rows for each in reads)
     rate = None
     if ways and num_rows:
         rows_of_call = sum(each.num_rows for each in reads) / len(grouped(reads, ROWS_OF_CALL))
         rate = rows_of_call / min(medians[name] for name in ways)
-    call_us, linear_dtype = 1e6 * medians[_FORWARD], artifact.target.linear_dtype
-    times = _joined_times(recordings, call_us, linear_dtype)
-    measured = Measured(
-        call_us=call_us,
-        python_us=1e6 * medians[_PYTHON],
-        operators=times,
-        steps=_joined_times(of_steps, call_us, linear_dtype) if of_steps else (),
-    )
+    call_us = 1e6 * medians[_FORWARD]
+    times = _joined_times(recordings, call_us)
+    measured = Measured(call_us=call_us, python_us=1e6 * medians[_PYTHON], operators=times)
     profile = size_profile(
         batch_size,
         measured,
@@ -248,13 +249,21 @@ def _measure_size(
     return profile, len(recordings)
 
 
-def _joined_times(recordings: Sequence[Recording], call_us: float, linear_dtype: str) -> list[OperatorTime]:
+def _recorder(artifact: LoadedArtifact, form: int) -> Callable[[Sequence[tuple[Tensor, ...]]], Recording]:
+    """Return what records calls of a form: of a program by its steps, else by torch's profiler."""
+    program = _program(artifact)
+    if program is not None:
+        return functools.partial(record_steps, program, form)
+    return functools.partial(record, artifact.scripted().frozen[form])
+
+
+def _joined_times(recordings: Sequence[Recording], call_us: float) -> list[OperatorTime]:
     """Return the operators of all rounds."""
     together = Recording(
         forwards=[calls for each in recordings for calls in each.forwards],
         call_us=statistics.median(each.call_us for each in recordings),
     )
-    return operator_times(together.forwards, together.overhead_us(call_us), linear_dtype)
+    return operator_times(together.forwards, together.overhead_us(call_us))
 
 
 def _nothing(num_inputs: int, artifact: LoadedArtifact) -> Callable[..., Any]:
@@ -272,8 +281,12 @@ def _nothing(num_inputs: int, artifact: LoadedArtifact) -> Callable[..., Any]:
     return forward
 
 
-def _about(artifact: LoadedArtifact, options: Options) -> dict[str, Any]:
-    exchanged = artifact.graphs.own_operators[1 if options.shape.ranking else 0 :][:1]
+def _about(artifact: LoadedArtifact, size: SizeProfile) -> dict[str, Any]:
+    is_program = _program(artifact) is not None
+    steps: dict[str, int] = defaultdict(int)
+    for row in size.operators:
+        if row.name not in (BETWEEN, CALL, INPUTS):
+            steps[row.name] += round(row.calls)
     layout = artifact.manifest.layout
     return {
         "digest": artifact.digest,
@@ -284,18 +297,8 @@ def _about(artifact: LoadedArtifact, options: Options) -> dict[str, Any]:
         "table_bytes": layout.num_bytes if layout.blocks else 0,
         "row_bytes": sorted({block.row_bytes for block in layout.blocks}),
         "rows": "copied into memory" if artifact.rows.file is None else "mapped from the file",
-        "own_operators": own.instructions() if exchanged else None,
-        "exchanged": (
-            {
-                "linear": exchanged[0].num_linear,
-                "dot": exchanged[0].num_dot,
-                "lookup": exchanged[0].num_lookup,
-                "planned": exchanged[0].num_planned,
-                "left": list(exchanged[0].left),
-            }
-            if exchanged
-            else None
-        ),
+        "own_operators": own.instructions() if is_program else None,
+        "program": dict(steps) if is_program else None,
     }
 
 

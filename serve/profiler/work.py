@@ -9,12 +9,15 @@ from typing import Any
 
 from serve.profiler.limits import Limits
 
-_OWN_LOOKUP = "recsys_ops::lookup"
-#: Operators that look rows up, and the place of the IDs among their arguments.
-LOOKUPS = {_OWN_LOOKUP: 3, "fbgemm::int_nbit_split_embedding_codegen_lookup_function": 12}
-_OWN_LINEAR, _OWN_DOT = "recsys_ops::linear", "recsys_ops::dot_interaction"
-#: Operators that are linear layers.
-LINEAR = ("aten::linear", "aten::addmm", _OWN_LINEAR)
+_FBGEMM_LOOKUP = "fbgemm::int_nbit_split_embedding_codegen_lookup_function"
+# The place of the IDs among its arguments.
+_IDS = 12
+#: Operators and steps that look rows up.
+LOOKUPS = (_FBGEMM_LOOKUP, "lookup", "sequence")
+#: Operators and steps that are linear layers.
+LINEAR = ("aten::linear", "aten::addmm", "linear")
+#: What a program does beside its steps: to read inputs, and to run what no step computes.
+INPUTS, REGION = "read inputs", "torch region"
 # Where the factors stand among the arguments.
 _PRODUCTS = {
     "aten::mm": (0, 1),
@@ -100,26 +103,12 @@ class Call:
         )
 
 
-def work_of(call: Call, linear_dtype: str) -> Work:
-    """Return the least work of a call.
-
-    Args:
-        call: The call, with its own arguments alone.
-        linear_dtype: The type in which own linear layers multiply.
-    """
+def work_of(call: Call) -> Work:
+    """Return the least work of a call, which has its own arguments alone."""
     shapes = call.shapes
     try:
-        if call.name in LOOKUPS:
-            num_ids = math.prod(shapes[LOOKUPS[call.name]])
-            # It gets the IDs of all features: those of its slots are taken for as many as the others'.
-            share = shapes[1][0] / int(call.values[7]) if call.name == _OWN_LOOKUP else 1.0
-            return Work(num_rows=num_ids * share)
-        if call.name == _OWN_LINEAR:
-            flops = 2.0 * math.prod(shapes[0]) * int(call.values[2])
-            return Work(flops=flops, dtype=linear_dtype, num_bytes=_bytes(call))
-        if call.name == _OWN_DOT:
-            batch, num, dim = shapes[1]
-            return Work(flops=float(batch * num * (num + 1) * dim), dtype="float32", num_bytes=_bytes(call))
+        if call.name == _FBGEMM_LOOKUP:
+            return Work(num_rows=math.prod(shapes[_IDS]))
         if call.name == "aten::linear":
             flops = 2.0 * math.prod(shapes[0]) * shapes[1][0]
             return Work(flops=flops, dtype=_dtype(call, 0), num_bytes=_bytes(call))
@@ -136,8 +125,6 @@ def label_of(call: Call) -> str:
     """Return what tells calls of an operator apart, such as ``415 → 512``; empty if nothing does."""
     shapes = call.shapes
     try:
-        if call.name == _OWN_LINEAR:
-            return f"{shapes[0][-1]} → {call.values[2]}"
         if call.name == "aten::linear":
             return f"{shapes[1][1]} → {shapes[1][0]}"
         if call.name == "aten::addmm":

@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
@@ -128,6 +129,32 @@ py::dict CallDirect(const recsys::ops::Program& graph, const py::args& args) {
   return outputs;
 }
 
+/// Returns what the steps of a graph did, as recsys.kernels.operators.StepTime takes it.
+py::list ProfileSteps(const recsys::ops::Program& graph, const std::vector<at::Tensor>& inputs) {
+  std::vector<recsys::ops::StepTime> found;
+  {
+    const py::gil_scoped_release released;
+    found = graph.Profile(inputs);
+  }
+  py::list steps;
+  for (const recsys::ops::StepTime& step : found) {
+    const auto us = std::chrono::duration<double, std::micro>(step.time).count();
+    py::dict made;
+    made["kind"] = step.kind;
+    made["of"] = step.of;
+    made["num_rows"] = step.num_rows;
+    made["in_width"] = step.in_width;
+    made["out_width"] = step.out_width;
+    made["num_ids"] = step.num_ids;
+    made["flops"] = step.flops;
+    made["dtype"] = step.dtype;
+    made["num_bytes"] = step.num_bytes;
+    made["us"] = us;
+    steps.append(made);
+  }
+  return steps;
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_ops, module) {
@@ -139,7 +166,8 @@ PYBIND11_MODULE(_ops, module) {
                           found.left);
   });
   py::class_<recsys::ops::Program, std::shared_ptr<recsys::ops::Program>>(module, "Program")
-      .def("__call__", &CallDirect);
+      .def("__call__", &CallDirect)
+      .def("profile", &ProfileSteps);
   module.def("direct", &recsys::ops::ProgramOf);
   py::class_<recsys::ops::StoredProgram, std::shared_ptr<recsys::ops::StoredProgram>>(
       module, "StoredProgram")

@@ -133,14 +133,24 @@ class PreparedPlan::Call {
       const std::lock_guard<std::mutex> lock(mutex);
       wrong = found;
     });
-    if (wrong.lookup >= 0) {
-      const auto at = static_cast<std::size_t>(wrong.lookup);
-      ids_[prepared_.ids_of_lookups_[at]].ThrowWrongId(bound_.lookups[at], wrong.position);
-    }
+    Check(wrong);
+    return std::move(outputs_);
+  }
+
+  std::vector<at::Tensor> Profile(std::vector<StepTime>* times) {
+    StepClock clock(*bound_.plan);
+    Check(RunPlan(bound_, ChosenKernels(), 0, num_rows_, &clock));
+    for (StepTime& step : StepTimes(bound_, num_rows_, clock)) times->push_back(std::move(step));
     return std::move(outputs_);
   }
 
  private:
+  void Check(const WrongId& wrong) const {
+    if (wrong.lookup < 0) return;
+    const auto at = static_cast<std::size_t>(wrong.lookup);
+    ids_[prepared_.ids_of_lookups_[at]].ThrowWrongId(bound_.lookups[at], wrong.position);
+  }
+
   void BindLookups() {
     for (const IdInputs& from : prepared_.ids_) {
       const BatchIds& ids = ids_.emplace_back(Input(from.lengths), Input(from.values),
@@ -203,6 +213,16 @@ class PreparedPlan::Call {
 
 std::vector<at::Tensor> PreparedPlan::Run(at::TensorList inputs) const {
   return Call(*this, inputs).Run();
+}
+
+std::vector<at::Tensor> PreparedPlan::Profile(at::TensorList inputs,
+                                              std::vector<StepTime>* times) const {
+  const auto start = StepClock::Clock::now();
+  Call call(*this, inputs);
+  StepTime& binding = times->emplace_back();
+  binding.kind = "inputs";
+  binding.time = StepClock::Clock::now() - start;
+  return call.Profile(times);
 }
 
 std::vector<at::Tensor> CallPlan(const at::Tensor& plan, at::TensorList inputs,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/plan.h"
+#include "ops/step_times.h"
 #include "ops/torch/lookup_call.h"
 
 namespace recsys::ops {
@@ -34,6 +35,9 @@ class PreparedPlan {
   /// Runs the plan's steps over the rows of a batch. Throws for inputs that do not fit, and for IDs
   /// out of range.
   std::vector<at::Tensor> Run(at::TensorList inputs) const;
+
+  /// Does the same on this thread, and appends what its steps did.
+  std::vector<at::Tensor> Profile(at::TensorList inputs, std::vector<StepTime>* times) const;
 
  private:
   /// The tensors of one call, bound to the plan.

@@ -7,6 +7,31 @@
 #include <stdexcept>
 
 namespace recsys::ops {
+namespace {
+
+/// Measures what is no plan, if anything is measured.
+class TimedCall {
+ public:
+  TimedCall(const char* kind, std::vector<StepTime>* times)
+      : kind_(kind), times_(times), start_(times == nullptr ? Clock::time_point() : Clock::now()) {}
+  TimedCall(const TimedCall&) = delete;
+  TimedCall& operator=(const TimedCall&) = delete;
+  ~TimedCall() {
+    if (times_ == nullptr) return;
+    StepTime& step = times_->emplace_back();
+    step.kind = kind_;
+    step.time = Clock::now() - start_;
+  }
+
+ private:
+  using Clock = StepClock::Clock;
+
+  const char* const kind_;
+  std::vector<StepTime>* const times_;
+  const Clock::time_point start_;
+};
+
+}  // namespace
 
 Program::Program(ProgramParts parts) : parts_(std::move(parts)) {
   for (const ProgramStep& step : parts_.steps) {
@@ -27,7 +52,14 @@ void Program::Check(const std::vector<at::Tensor>& inputs, const ShapeCheck& che
               num_rows, " rows");
 }
 
-Program::Outputs Program::Run(const std::vector<at::Tensor>& inputs) const try {
+std::vector<StepTime> Program::Profile(const std::vector<at::Tensor>& inputs) const {
+  std::vector<StepTime> times;
+  Run(inputs, &times);
+  return times;
+}
+
+Program::Outputs Program::Run(const std::vector<at::Tensor>& inputs,
+                              std::vector<StepTime>* times) const try {
   TORCH_CHECK(inputs.size() == parts_.num_inputs, "inputs: got ", inputs.size(),
               " tensors, expected ", parts_.num_inputs);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -41,6 +73,7 @@ Program::Outputs Program::Run(const std::vector<at::Tensor>& inputs) const try {
   auto plan = plans_.begin();
   for (const ProgramStep& step : parts_.steps) {
     if (!step.plan) {
+      const TimedCall timed("gather", times);
       places.push_back(at::index_select(places[step.gather.rows], 0, places[step.gather.index]));
       continue;
     }
@@ -49,7 +82,11 @@ Program::Outputs Program::Run(const std::vector<at::Tensor>& inputs) const try {
     std::vector<at::Tensor> taken;
     taken.reserve(step.plan->inputs.size());
     for (const std::size_t at : step.plan->inputs) taken.push_back(places[at]);
-    for (at::Tensor& output : (plan++)->Run(taken)) places.push_back(std::move(output));
+    const PreparedPlan& prepared = *plan++;
+    for (at::Tensor& output :
+         times == nullptr ? prepared.Run(taken) : prepared.Profile(taken, times)) {
+      places.push_back(std::move(output));
+    }
   }
   Outputs outputs;
   outputs.reserve(parts_.outputs.size());

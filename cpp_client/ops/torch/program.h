@@ -62,9 +62,14 @@ class Program {
 
   /// Runs the graph. Throws std::runtime_error for inputs that do not fit, and for IDs out of
   /// range.
-  Outputs Run(const std::vector<at::Tensor>& inputs) const;
+  Outputs Run(const std::vector<at::Tensor>& inputs) const { return Run(inputs, nullptr); }
+
+  /// Runs the graph with each plan on this thread. Returns what its steps did, in their order.
+  /// Throws as above.
+  std::vector<StepTime> Profile(const std::vector<at::Tensor>& inputs) const;
 
  private:
+  Outputs Run(const std::vector<at::Tensor>& inputs, std::vector<StepTime>* times) const;
   static void Check(const std::vector<at::Tensor>& inputs, const ShapeCheck& check);
 
   const ProgramParts parts_;

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from recsys.pages import style, templates
 from serve.profiler.report.texts import (
-    STEPS_TITLE,
     about,
     headline,
     limit_rows,
@@ -20,9 +19,10 @@ from serve.profiler.report.texts import (
     reached_text,
     shown,
     time_text,
+    what,
 )
 from serve.profiler.result import BETWEEN, CALL, OperatorRow, Profile, SizeProfile, linear_layers, lookups
-from serve.profiler.work import LINEAR, LOOKUPS
+from serve.profiler.work import LINEAR, LOOKUPS, REGION
 
 _FOLDER = Path(__file__).parent
 _TEMPLATES = templates(_FOLDER)
@@ -31,8 +31,8 @@ _KINDS = {
     "lookup": "lookups",
     "linear": "linear layers",
     "interaction": "interactions, other products",
-    "own": "other own operators",
-    "other": "other operators",
+    "own": "other steps of the program",
+    "other": "operators of torch",
     "between": "between operators, call from Python",
 }
 
@@ -81,6 +81,7 @@ def page(profile: Profile) -> str:
         tables=_tables(profile),
         limits=limit_rows(profile),
         percent=percent,
+        what=what(profile),
     )
 
 
@@ -94,14 +95,14 @@ def kind_of(row: OperatorRow) -> str:
         return "between"
     if row.flops and not row.rows:
         return "interaction"
-    return "own" if row.name.startswith("recsys_ops::") else "other"
+    return "other" if "::" in row.name or row.name == REGION else "own"
 
 
 def _bars(sizes: Sequence[SizeProfile]) -> Iterator[Bar]:
     for size in sizes:
         segments = []
         for kind in _KINDS:
-            for row in size.parts:
+            for row in size.operators:
                 row_us = row.share * size.us
                 if kind_of(row) != kind or not row_us:
                     continue
@@ -128,8 +129,8 @@ def _tiles(profile: Profile) -> list[tuple[str, str]]:
         (f"{time_text(profile.us)} µs", "the mean batch"),
     ]
     for name, row in (
-        ("lookups", lookups(profile.parts)),
-        ("linear layers", linear_layers(profile.parts)),
+        ("lookups", lookups(profile.operators)),
+        ("linear layers", linear_layers(profile.operators)),
     ):
         if row is not None:
             tiles.append((f"{row.share:.0%}", f"of the time in {name}"))
@@ -140,16 +141,11 @@ def _tiles(profile: Profile) -> list[tuple[str, str]]:
 
 def _tables(profile: Profile) -> list[dict[str, object]]:
     """Return the tables of operators: of the mix, then of each size."""
-    parts = [("mean batch of the mix", profile.us, profile.operators, profile.steps)]
-    parts += [(f"batch {size.batch_size}", size.us, size.operators, size.steps) for size in profile.sizes]
+    parts = [("mean batch of the mix", profile.us, profile.operators)]
+    parts += [(f"batch {size.batch_size}", size.us, size.operators) for size in profile.sizes]
     return [
-        {
-            "title": f"{name}: {time_text(us)} µs",
-            "steps_title": STEPS_TITLE,
-            "rows": _rows(operators, profile),
-            "steps": _rows(steps, profile),
-        }
-        for name, us, operators, steps in parts
+        {"title": f"{name}: {time_text(us)} µs", "rows": _rows(operators, profile)}
+        for name, us, operators in parts
     ]
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.console import Console, ConsoleRenderable
 from rich.text import Text
 
 from recsys.cli import whole_table
 from serve.profiler.report.texts import (
-    STEPS_TITLE,
     about,
     headline,
     limit_rows,
@@ -18,8 +15,9 @@ from serve.profiler.report.texts import (
     reached_text,
     shown,
     time_text,
+    what,
 )
-from serve.profiler.result import OperatorRow, Profile, linear_layers, lookups
+from serve.profiler.result import Profile, linear_layers, lookups
 
 _WIDTH = 130
 
@@ -36,7 +34,7 @@ def print_profile(profile: Profile) -> None:
     for size in profile.sizes:
         reach = [
             "" if row is None else percent(row.of_limit)
-            for row in (lookups(size.parts), linear_layers(size.parts))
+            for row in (lookups(size.operators), linear_layers(size.operators))
         ]
         share = profile.mix.get(size.batch_size, 0.0)
         cells = [
@@ -48,12 +46,7 @@ def print_profile(profile: Profile) -> None:
         sizes.append([*cells, f"{size.rows_per_s:,.0f}", *reach])
     headings_of_sizes = ("batch", "mix", "µs", "µs a row", "rows/s", "lookups: of limit", "linear: of limit")
     console.print(whole_table("batch sizes", headings_of_sizes, sizes, left=()))
-    for title, operators in (
-        ("operators, in the mean batch of the mix", profile.operators),
-        (STEPS_TITLE, profile.steps),
-    ):
-        if operators:
-            console.print(_operators(title, operators, profile))
+    console.print(_operators(f"{what(profile)}, in the mean batch of the mix", profile))
     console.print(Text(headline(profile), style="bold"), soft_wrap=True)
     for hint in profile.hints:
         saved = f" (saves up to {hint.saved:.0%})" if hint.saved else ""
@@ -62,7 +55,7 @@ def print_profile(profile: Profile) -> None:
         console.print(Text(f"note: {note}"), soft_wrap=True)
 
 
-def _operators(title: str, operators: Sequence[OperatorRow], profile: Profile) -> ConsoleRenderable:
+def _operators(title: str, profile: Profile) -> ConsoleRenderable:
     rows = [
         [
             row.title,
@@ -73,7 +66,15 @@ def _operators(title: str, operators: Sequence[OperatorRow], profile: Profile) -
             reached_text(row, profile.limits),
             percent(row.of_limit),
         ]
-        for row in shown(operators)
+        for row in shown(profile.operators)
     ]
-    headings_of_rows = ("operator", "calls", "µs", "share", "needs at least", "reaches", "of limit")
+    headings_of_rows = (
+        what(profile).removesuffix("s"),
+        "calls",
+        "µs",
+        "share",
+        "needs at least",
+        "reaches",
+        "of limit",
+    )
     return whole_table(title, headings_of_rows, rows, left=(0,))

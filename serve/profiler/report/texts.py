@@ -9,8 +9,6 @@ from serve.profiler.limits import Limits
 from serve.profiler.result import OperatorRow, Profile, linear_layers, lookups
 
 _MIN_SHARE = 0.0005
-#: Above a table of steps.
-STEPS_TITLE = "steps of recsys_ops::plan, timed one by one"
 
 
 def time_text(us: float) -> str:
@@ -66,12 +64,17 @@ def shown(rows: Sequence[OperatorRow]) -> list[OperatorRow]:
     return [row for row in rows if row.share >= _MIN_SHARE]
 
 
+def what(profile: Profile) -> str:
+    """Return what the time is that of: ``steps`` or ``operators``."""
+    return "operators" if profile.about["program"] is None else "steps"
+
+
 def headline(profile: Profile) -> str:
     """Return the profile in one line."""
     text = f"{profile.rows_per_s:,.0f} rows/s on one thread"
     for name, row in (
-        ("lookups", lookups(profile.parts)),
-        ("linear layers", linear_layers(profile.parts)),
+        ("lookups", lookups(profile.operators)),
+        ("linear layers", linear_layers(profile.operators)),
     ):
         if row is not None:
             reach = "" if row.of_limit is None else f", at {row.of_limit:.0%} of the limit"
@@ -83,13 +86,12 @@ def about(profile: Profile) -> list[str]:
     """Return the artifact, the batches and the machine, a line each."""
     facts, settings = profile.about, profile.settings
     tables = f"{facts['num_tables']} tables, {size_text(facts['table_bytes'])} {facts['rows']}"
-    exchanged = facts["exchanged"]
-    if exchanged is None:
+    program = facts["program"]
+    if program is None:
         graph = "operators of torch and FBGEMM"
     else:
-        names = {"linear": "linear layer", "dot": "interaction", "lookup": "lookup"}
-        counts = ", ".join(_counted(exchanged[key], name) for key, name in names.items() if exchanged[key])
-        graph = f"own operators ({facts['own_operators']}): {counts or 'none'}"
+        steps = ", ".join(f"{count} {kind}" for kind, count in program.items())
+        graph = f"program ({facts['own_operators']}): {steps or 'no steps'}"
     each = settings["ids_per_bag"]
     bags = f"{each} ID{'' if each == '1' else 's'} a bag" if each[0].isdigit() else f"bags {each}"
     ids = f"{bags}, {'IDs by Zipf {:g}'.format(settings['zipf']) if settings['zipf'] else 'uniform IDs'}"
@@ -105,10 +107,6 @@ def about(profile: Profile) -> list[str]:
         f"{graph}; batches: {mix}; {kind}{ids}",
         f"{machine['cpu']}, {machine['num_cores']} cores, one thread, load {machine['load_average'][0]}; {versions}",
     ]
-
-
-def _counted(count: int, name: str) -> str:
-    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def limit_rows(profile: Profile) -> list[list[str]]:

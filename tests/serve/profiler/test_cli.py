@@ -12,10 +12,14 @@ import pytest
 
 from export.config import ExportConfig
 from export.pipeline import export_model
+from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.load import LoadedArtifact
+from recsys.artifact.programs import ProgramGraphs
 from recsys.kernels import operators
 from serve.profiler.cli import main, mix_of
 from serve.profiler.result import BETWEEN, CALL
+from serve.profiler.work import INPUTS, LINEAR
+from tests.support.export_models import dlrm
 from tests.support.serve.models import SmallModel
 from tests.support.serve.strict_page import parsed_page
 
@@ -86,23 +90,68 @@ def test_json_has_everything_and_writes_no_page(
         assert {BETWEEN, CALL} <= names(one["operators"])
         assert sum(row["share"] for row in one["operators"]) == pytest.approx(1.0)
         assert sum(row["rows"] for row in one["operators"]) == one["table_rows"]
-    rows = [*data["mix"]["operators"], *data["mix"]["steps"]]
-    linear = [row for row in rows if row["name"].endswith("::linear")]
+    linear = [row for row in data["mix"]["operators"] if row["name"] in LINEAR]
     assert [row["label"] for row in linear] == ["24 → 7"]
     assert linear[0]["flops"] == pytest.approx(2 * 24 * 7 * (0.75 + 0.25 * 8))
 
 
+@pytest.fixture(scope="module")
+def program_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artifact with a program. Not to be written to."""
+    path = tmp_path_factory.mktemp("profiled") / "dlrm"
+    export_model(dlrm().eval(), path, ExportConfig())
+    return path
+
+
 @pytest.mark.skipif(bool(operators.why_missing()), reason="needs the library of operators; make native")
+def test_a_program_is_profiled_by_its_steps(program_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = profiled(program_path, *QUICK, capsys=capsys)
+    about = data["about"]
+    assert {"lookup", "linear", "dot"} <= set(about["program"])
+    assert about["own_operators"] == operators.instructions()
+    for one in data["sizes"]:
+        rows = one["operators"]
+        assert not any("::" in name for name in names(rows))
+        assert about["program"].keys() | {INPUTS, BETWEEN, CALL} == names(rows)
+        assert sum(row["calls"] for row in rows if row["name"] == "linear") == about["program"]["linear"]
+        assert sum(row["share"] for row in rows) == pytest.approx(1.0)
+        assert sum(row["rows"] for row in rows) == one["table_rows"]
+    code, out, err = run(program_path, *QUICK, "--no-html", capsys=capsys)
+    assert code == 0, err
+    assert f"program ({operators.instructions()}): " in out
+    assert f"{about['program']['linear']} linear" in out
+    assert "steps, in the mean batch of the mix" in out
+
+
+@pytest.mark.skipif(bool(operators.why_missing()), reason="needs the library of operators; make native")
+def test_a_program_needs_no_torchscript(
+    program_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def scripted(_: ProgramGraphs) -> LoadedGraphs:
+        raise AssertionError("TorchScript was asked for")
+
+    monkeypatch.setattr(ProgramGraphs, "scripted", scripted)
+    assert "lookup" in profiled(program_path, *QUICK, capsys=capsys)["about"]["program"]
+
+
 def test_the_operators_of_torch_can_be_asked_for(
+    program_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = profiled(program_path, *QUICK, "--no-own-operators", capsys=capsys)
+    assert {"aten::linear", "aten::bmm"} <= names(plain["mix"]["operators"])
+    assert (plain["about"]["program"], plain["about"]["own_operators"]) == (None, None)
+    missing = operators.why_missing()
+    assert any((missing or "--no-own-operators") in hint["text"] for hint in plain["hints"])
+
+
+def test_an_artifact_without_a_program_runs_operators_of_torch(
     artifact_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = profiled(artifact_path, *QUICK, capsys=capsys)
-    plain = profiled(artifact_path, *QUICK, "--no-own-operators", capsys=capsys)
-    assert "recsys_ops::lookup" in names([*own["mix"]["operators"], *own["mix"]["steps"]])
-    assert not any(name.startswith("recsys_ops") for name in names(plain["mix"]["operators"]))
-    assert own["about"]["exchanged"]["linear"] == 1
-    assert plain["about"]["exchanged"] is None
-    assert any("--no-own-operators" in hint["text"] for hint in plain["hints"])
+    data = profiled(artifact_path, *QUICK, capsys=capsys)
+    assert "aten::linear" in names(data["mix"]["operators"])
+    assert data["about"]["program"] is None
+    missing = operators.why_missing()
+    assert any((missing or "has no program") in hint["text"] for hint in data["hints"])
 
 
 def test_another_target_copied_rows_and_skewed_ids(

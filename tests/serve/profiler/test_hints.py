@@ -11,7 +11,7 @@ from recsys.artifact.load import LoadedArtifact
 from serve.profiler.hints import hints
 from serve.profiler.limits import GatherRate
 from serve.profiler.result import Profile, SizeProfile
-from serve.profiler.work import Work
+from serve.profiler.work import REGION, Work
 from tests.serve.profiler.test_result import LINEAR, LOOKUP, profile, size, time
 from tests.serve.profiler.test_work import LIMITS
 
@@ -64,16 +64,17 @@ def test_small_batches(model: LoadedArtifact) -> None:
     assert texts(profile(small, FAST, mix={1: 0.0, 100: 1.0}), model) == []
 
 
-def test_operators_that_were_not_exchanged(model: LoadedArtifact, monkeypatch: pytest.MonkeyPatch) -> None:
-    exchanged = {"linear": 0, "dot": 0, "lookup": 0, "left": ["aten::linear: its weights are computed"]}
-    assert texts(about(exchanged=exchanged), model) == [
-        "not exchanged for an own operator: aten::linear: its weights are computed"
-    ]
+def test_torchscript_in_the_place_of_a_program(
+    model: LoadedArtifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("recsys.kernels.operators.why_missing", lambda: "it is not built; `make native`")
-    assert "`make native`" in texts(about(exchanged=None), model)[0]
+    given = about(program=None)
+    assert "`make native`" in texts(given, model)[0]
     monkeypatch.setattr("recsys.kernels.operators.why_missing", lambda: "")
-    assert "--no-own-operators" in texts(about(exchanged=None), model)[0]
-    assert "--linear-dtype" in texts(about(exchanged=None, dense_dtype="bfloat16"), model)[0]
+    assert "the artifact has no program" in texts(given, model)[0]
+    given = replace(given, settings={**given.settings, "own_operators": False})
+    assert "--no-own-operators" in texts(given, model)[0]
+    assert "--linear-dtype" in texts(about(program=None, dense_dtype="bfloat16"), model)[0]
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,7 @@ def test_operators_that_were_not_exchanged(model: LoadedArtifact, monkeypatch: p
     [
         (size(100, 100.0, time("aten::remainder", 40.0), time(LOOKUP, 55.0)), "--id-policy reject"),
         (size(100, 100.0, time("aten::cat", 40.0), time(LOOKUP, 55.0)), "aten::cat 40%"),
+        (size(100, 100.0, time(REGION, 40.0), time(LOOKUP, 55.0)), "what no own step computes takes 40%"),
         (size(100, 100.0, time(LOOKUP, 55.0)), "45% of the time is no operator's"),
     ],
 )

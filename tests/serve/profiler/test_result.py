@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 import pytest
 
@@ -11,7 +10,6 @@ from serve.profiler.operators import OperatorTime
 from serve.profiler.result import (
     BETWEEN,
     CALL,
-    PLAN,
     Measured,
     Profile,
     SizeProfile,
@@ -23,7 +21,7 @@ from serve.profiler.result import (
 from serve.profiler.work import Work
 from tests.serve.profiler.test_work import LIMITS
 
-LOOKUP, LINEAR = "recsys_ops::lookup", "recsys_ops::linear"
+LOOKUP, LINEAR = "lookup", "linear"
 
 
 NO_WORK = Work()
@@ -33,14 +31,8 @@ def time(name: str, us: float, work: Work = NO_WORK, label: str = "") -> Operato
     return OperatorTime(name=name, label=label, calls=1.0, us=us, work=work)
 
 
-def size(
-    batch_size: int,
-    call_us: float,
-    *times: OperatorTime,
-    python_us: float = 5.0,
-    steps: Sequence[OperatorTime] = (),
-) -> SizeProfile:
-    measured = Measured(call_us=call_us, python_us=python_us, operators=times, steps=steps)
+def size(batch_size: int, call_us: float, *times: OperatorTime, python_us: float = 5.0) -> SizeProfile:
+    measured = Measured(call_us=call_us, python_us=python_us, operators=times)
     return size_profile(batch_size, measured, (100.0, 6800.0, 40e6), LIMITS)
 
 
@@ -66,7 +58,7 @@ def profile(*sizes: SizeProfile, mix: dict[int, float] | None = None) -> Profile
             "row_bytes": [68],
             "rows": "mapped from the file",
             "own_operators": "avx512",
-            "exchanged": {"linear": 1, "dot": 0, "lookup": 2, "planned": 0, "left": []},
+            "program": {"lookup": 2, "linear": 1},
         },
         settings={
             "ids_per_bag": "1",
@@ -145,32 +137,7 @@ def test_kinds_are_summed() -> None:
 
 def test_json_has_all_and_is_plain() -> None:
     data = json.loads(json.dumps(profile(SMALL, LARGE).to_json()))
-    assert data["schema"] == 1
+    assert data["schema"] == 2
     assert [one["batch_size"] for one in data["sizes"]] == [1, 100]
     assert data["mix"]["shares"] == {"1": 0.5, "100": 0.5}
     assert data["sizes"][1]["operators"][0]["of_limit"] == pytest.approx(0.5)
-
-
-def test_a_plan_has_the_work_of_its_steps() -> None:
-    steps = (
-        time("aten::view", 5.0),
-        time(LOOKUP, 80.0, Work(num_rows=1600)),
-        time(LINEAR, 120.0, Work(flops=5e6, dtype="float32")),
-    )
-    planned = size(100, 150.0, time(PLAN, 100.0), time("aten::view", 5.0), steps=steps)
-    # The view is no step: it stands beside the plan.
-    assert [(row.name, row.us) for row in planned.steps] == [(LOOKUP, 80.0), (LINEAR, 120.0)]
-    plan = planned.operators[0]
-    assert (plan.rows, plan.flops, plan.dtype) == (1600, 5e6, "float32")
-    assert plan.least_us == pytest.approx(40.0 + 50.0)
-    # The time of the plan is shared out as that of the steps.
-    assert [row.share for row in planned.steps] == [
-        pytest.approx(0.4 * 100 / 150),
-        pytest.approx(0.6 * 100 / 150),
-    ]
-    assert sum(row.share for row in planned.parts) == pytest.approx(1.0)
-    assert PLAN not in {row.name for row in planned.parts}
-    whole = profile(planned)
-    assert sum(row.share for row in whole.parts) == pytest.approx(1.0)
-    assert {row.name for row in whole.steps} == {LOOKUP, LINEAR}
-    assert whole.to_json()["sizes"][0]["steps"][0]["name"] == LOOKUP

@@ -10,7 +10,7 @@ import pytest
 from serve.profiler.report.page import kind_of, page
 from serve.profiler.report.texts import flops_text, needs_text, reached_text, time_text
 from serve.profiler.result import BETWEEN, Hint, OperatorRow
-from serve.profiler.work import Work
+from serve.profiler.work import REGION, Work
 from tests.serve.profiler.test_result import LARGE, LOOKUP, SMALL, profile, size, time
 from tests.serve.profiler.test_work import LIMITS
 from tests.support.serve.strict_page import parsed_page
@@ -57,7 +57,9 @@ def test_a_profile_without_hints_says_so() -> None:
         (OperatorRow(name=LOOKUP, us=1.0, share=1.0), "lookup"),
         (OperatorRow(name="aten::linear", us=1.0, share=1.0, flops=1.0), "linear"),
         (OperatorRow(name="aten::bmm", us=1.0, share=1.0, flops=1.0), "interaction"),
-        (OperatorRow(name="recsys_ops::all", us=1.0, share=1.0, flops=1.0, rows=2.0), "own"),
+        (OperatorRow(name="dot", us=1.0, share=1.0, flops=1.0), "interaction"),
+        (OperatorRow(name="elementwise", us=1.0, share=1.0), "own"),
+        (OperatorRow(name=REGION, us=1.0, share=1.0), "other"),
         (OperatorRow(name="aten::cat", us=1.0, share=1.0), "other"),
         (OperatorRow(name=BETWEEN, us=1.0, share=1.0), "between"),
     ],
