@@ -228,13 +228,17 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_again(
 
 
 def test_a_client_that_obeys_the_hint_is_answered(tight: Line) -> None:
-    tight.plugged()
-    tight.send_and_wait([[]] * PLUG_ROWS)
+    def send() -> list[grpc.Future]:
+        waits, one_more = tight.send_and_wait([[]] * PLUG_ROWS), tight.send([[3]])
+        one_more.exception()
+        return [waits, one_more]
+
+    _, call = tight.behind_a_plug(send)
     for _ in range(1000):
-        call = tight.send([[3]])
         if call.exception() is None:
             break
         threading.Event().wait(int(refusal(call)[2][PUSHBACK]) / 1000)
+        call = tight.send([[3]])
     assert scores(call) == [3]
     assert tight.count("recsys_requests_total", outcome="rejected") > 0
 
@@ -311,8 +315,7 @@ def test_small_requests_go_before_a_huge_one_that_came_first(roomy: Line) -> Non
 
 
 def test_a_batch_grows_while_another_runs_and_holds_no_more_than_it_may(roomy: Line) -> None:
-    roomy.plugged()
-    calls = roomy.send_all_and_wait([[[number]] * 3 for number in range(50)])
+    calls = roomy.behind_a_plug(lambda: roomy.send_all_and_wait([[[number]] * 3 for number in range(50)]))
     assert [scores(call) for call in calls] == [[number] * 3 for number in range(50)]
     # 21 requests of 3 rows fit into 64; more batches where the machine is so slow that the first one ends meanwhile.
     assert 1 + 3 <= roomy.count("recsys_batch_rows_count") <= 1 + 12
@@ -351,12 +354,16 @@ def test_a_request_larger_than_it_may_be_is_refused(patient: Line, rows: list[li
 
 
 def test_a_neighbour_is_answered_before_most_of_a_flood(roomy: Line) -> None:
-    roomy.plugged()
-    flood = roomy.send_all_and_wait([[[number]] * BATCH_ROWS for number in range(30)])
     neighbour = Line(roomy.server)
     # One order of all that ends.
     neighbour.ended = roomy.ended
-    assert scores(neighbour.send_and_wait([[3]], "neighbour")) == [3]
+
+    def send() -> list[grpc.Future]:
+        flood = roomy.send_all_and_wait([[[number]] * BATCH_ROWS for number in range(30)])
+        return [neighbour.send_and_wait([[3]], "neighbour"), *flood]
+
+    call, *flood = roomy.behind_a_plug(send)
+    assert scores(call) == [3]
     assert [scores(call)[0] for call in flood] == list(range(30))
     roomy.until(lambda: len(roomy.ended) == 32)
     # The plug, and a turn of the flood that was taken before or with it; the rest is for how fast threads are.
@@ -370,23 +377,22 @@ def test_a_full_queue_has_room_for_a_neighbour_of_whoever_filled_it(tight: Line)
         tight.until(
             lambda: tight.count("recsys_requests_total", outcome="rejected") == 1 or not tight.is_plugged()
         )
-        return [call, *flood]
+        again = tight.send([[5]] * BATCH_ROWS)
+        again.exception()
+        return [call, again, *flood]
 
-    call, *flood = tight.behind_a_plug(send)
-    tight.until(lambda: sum(one.done() for one in flood) == 1)
-    code, details, metadata = refusal(next(one for one in flood if one.done()))
+    call, again, *flood = tight.behind_a_plug(send)
+    (refused,) = (one for one in flood if one.exception() is not None)
+    code, details, metadata = refusal(refused)
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "queue: 4096 rows wait, at most 4096 may, and most of them are this connection's" in details
     assert 1 <= int(metadata[PUSHBACK]) <= 60_000
     # Whoever filled it is refused as ever.
-    assert refusal(tight.send([[5]] * BATCH_ROWS))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert refusal(again)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert scores(call) == [3]
-    assert sum(one.exception() is None for one in flood) == len(flood) - 1
 
 
 def test_a_hundred_clients_at_a_full_queue_are_answered_or_refused_and_all_are_counted(tight: Line) -> None:
-    tight.plugged()
-
     def one(number: int) -> str:
         call = tight.send([[number]] * 70)
         if call.exception() is None:
@@ -394,10 +400,18 @@ def test_a_hundred_clients_at_a_full_queue_are_answered_or_refused_and_all_are_c
             return "OK"
         return refusal(call)[0].name
 
-    with ThreadPoolExecutor(100) as pool:
-        outcomes = list(pool.map(one, range(200)))
-    assert set(outcomes) == {"OK", "RESOURCE_EXHAUSTED"}
-    tight.until(lambda: "plug" in tight.ended)
-    assert tight.count("recsys_requests_accepted_total") == 1 + outcomes.count("OK")
-    assert tight.count("recsys_requests_total", outcome="ok") == 1 + outcomes.count("OK")
+    outcomes: list[str] = []
+    num_plugs = 0
+    # Where the machine is so slow that the queue was never full, once more.
+    while set(outcomes) != {"OK", "RESOURCE_EXHAUSTED"}:
+        assert set(outcomes) <= {"OK"}
+        assert num_plugs < 20
+        plug = tight.plugged()
+        num_plugs += 1
+        with ThreadPoolExecutor(100) as pool:
+            outcomes += pool.map(one, range(200))
+        assert plug.exception() is None
+    num_ok = num_plugs + outcomes.count("OK")
+    tight.until(lambda: tight.count("recsys_requests_total", outcome="ok") == num_ok)
+    assert tight.count("recsys_requests_accepted_total") == num_ok
     assert tight.count("recsys_requests_total", outcome="rejected") == outcomes.count("RESOURCE_EXHAUSTED")
