@@ -119,7 +119,7 @@ def test_a_program_is_profiled_by_its_steps(program_path: Path, capsys: pytest.C
     code, out, err = run(program_path, *QUICK, "--no-html", capsys=capsys)
     assert code == 0, err
     assert f"program ({operators.instructions()}): " in out
-    assert f"{about['program']['linear']} linear" in out
+    assert f"{about['program']['linear']} × linear" in out
     assert "steps, in the mean batch of the mix" in out
 
 
