@@ -40,14 +40,18 @@ enum class StepKind : std::int64_t {
   kDifferences = 8,
   /// Vectors of b by the numbers in a, which are bounded to those that are there.
   kTake = 9,
-  /// The next `index` steps for each of a row's IDs: as many as a says, at most `extra`.
+  /// The next `index` steps for as many IDs of a row as a says, at most `extra`; or for all.
   kEachId = 10,
   /// For each ID its row's a, or the vector of its place there.
   kToIds = 11,
   /// What was computed for each ID, side by side in its row.
   kFromIds = 12,
+  /// The row of each ID.
+  kReadIds = 13,
+  /// Adds what was computed for each ID to its row.
+  kSumIds = 14,
 };
-constexpr std::int64_t kNumStepKind = 13;
+constexpr std::int64_t kNumStepKind = 15;
 
 /// What follows a linear layer in its step.
 enum class Activation : std::int32_t {
@@ -161,6 +165,10 @@ constexpr const char* NameOf(StepKind kind) {
       return "to_ids";
     case StepKind::kFromIds:
       return "from_ids";
+    case StepKind::kReadIds:
+      return "read_ids";
+    case StepKind::kSumIds:
+      return "sum_ids";
   }
   return "";
 }

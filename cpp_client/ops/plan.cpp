@@ -50,20 +50,21 @@ class Checking {
     for (std::size_t i = 0; i < plan_.forms.size(); ++i) {
       if (!IsRight(plan_.forms[i])) return Wrong("form", i);
     }
-    // The most IDs of a row in the steps before `end`.
-    std::int64_t most = 0;
+    // The step that leads those before `end`, if one does.
+    const Step* each = nullptr;
     std::size_t end = 0;
     for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
       const Step& step = plan_.steps[i];
-      if (i >= end) most = 0;
+      if (i >= end) each = nullptr;
       if (step.kind != StepKind::kEachId) {
-        if (!IsRight(step) || !IsIn(step, most)) return Wrong("step", i);
+        if (!IsRight(step) || !IsIn(step, each)) return Wrong("step", i);
         continue;
       }
-      if (most != 0 || !IsEachId(step, Count(plan_.steps) - static_cast<std::int64_t>(i) - 1)) {
+      if (each != nullptr ||
+          !IsEachId(step, Count(plan_.steps) - static_cast<std::int64_t>(i) - 1)) {
         return Wrong("step", i);
       }
-      most = step.extra;
+      each = &step;
       end = i + 1 + static_cast<std::size_t>(step.index);
     }
     return {};
@@ -143,7 +144,10 @@ class Checking {
         return false;
       case StepKind::kToIds:
       case StepKind::kFromIds:
+      case StepKind::kSumIds:
         return CanRead(step.a);
+      case StepKind::kReadIds:
+        return IsBelow(step.index, Count(plan_.lookups)) && IsSequence(step);
       case StepKind::kContract:
       case StepKind::kBroadcast:
         return IsFormed(step);
@@ -160,33 +164,46 @@ class Checking {
     return false;
   }
 
-  /// Whether a step leads `num_left` others.
+  /// Whether a step leads others, of `num_left` behind it.
   bool IsEachId(const Step& step, std::int64_t num_left) const {
-    return step.index >= 1 && step.index <= num_left && step.extra >= 1 &&
-           step.extra <= kMostWidth && CanRead(step.a) && step.a.width == 1 &&
+    if (step.index < 1 || step.index > num_left) return false;
+    if (step.a.width == 0) return IsBelow(step.extra, Count(plan_.features));
+    return step.extra >= 1 && step.extra <= kMostWidth && CanRead(step.a) && step.a.width == 1 &&
            KindOf(step.a) != BufferKind::kIds;
   }
 
-  /// Whether a step reads and writes what there is: rows of IDs among `most` of a row, or none if
-  /// that is 0.
-  bool IsIn(const Step& step, std::int64_t most) const {
+  /// Whether a step reads and writes what there is: rows of IDs behind a step for `each`, or none.
+  bool IsIn(const Step& step, const Step* each) const {
     const bool is_to_ids = step.kind == StepKind::kToIds;
-    const bool is_from_ids = step.kind == StepKind::kFromIds;
+    const bool is_from_ids = step.kind == StepKind::kFromIds,
+               is_sum = step.kind == StepKind::kSumIds;
     const bool writes_ids = KindOf(step.out) == BufferKind::kIds;
     for (const Place& place : {step.a, step.b, step.c}) {
       if (place.width == 0) continue;
       const BufferKind kind = KindOf(place);
       const bool reads_ids = kind == BufferKind::kIds;
       const bool fits =
-          most == 0 || is_to_ids ? !reads_ids : kind == BufferKind::kConstant || reads_ids;
+          each == nullptr || is_to_ids ? !reads_ids : kind == BufferKind::kConstant || reads_ids;
       if (!fits) return false;
     }
-    if (most == 0) return !writes_ids && !is_to_ids && !is_from_ids;
-    if (is_from_ids) return !writes_ids && IsProduct(step.a.width, most, step.out.width);
+    if (each == nullptr) {
+      return !writes_ids && !is_to_ids && !is_from_ids && !is_sum &&
+             step.kind != StepKind::kReadIds;
+    }
+    // Of all IDs none has a place.
+    const bool has_places = each->a.width != 0;
+    if (is_sum) return !writes_ids && step.a.width == step.out.width;
+    if (is_from_ids) {
+      return !writes_ids && has_places && IsProduct(step.a.width, each->extra, step.out.width);
+    }
     if (!writes_ids) return false;
     switch (step.kind) {
       case StepKind::kToIds:
-        return step.a.width == step.out.width || IsProduct(step.out.width, most, step.a.width);
+        return step.a.width == step.out.width ||
+               (has_places && IsProduct(step.out.width, each->extra, step.a.width));
+      case StepKind::kReadIds:
+        return !has_places && IsOfFeature(plan_.lookups[static_cast<std::size_t>(step.index)],
+                                          plan_.features[static_cast<std::size_t>(each->extra)]);
       case StepKind::kLookup:
       case StepKind::kSequence:
       case StepKind::kLength:
@@ -195,6 +212,11 @@ class Checking {
       default:
         return true;
     }
+  }
+
+  static bool IsOfFeature(const LookupSource& lookup, const FeatureSource& feature) {
+    return lookup.lengths == feature.lengths && lookup.values == feature.values &&
+           lookup.num_features == feature.num_features;
   }
 
   BufferKind KindOf(const Place& place) const {
@@ -427,7 +449,11 @@ std::string ReadPlan(const std::int64_t* numbers, std::int64_t count, std::int64
 }
 
 std::string CheckBound(const BoundPlan& bound) {
+  std::int64_t feature = 0;
   for (const Step& step : bound.plan->steps) {
+    if (step.kind == StepKind::kEachId && step.a.width == 0) {
+      feature = bound.plan->features[static_cast<std::size_t>(step.extra)].feature;
+    }
     if (step.kind == StepKind::kLinear) {
       const Packed& weights = bound.weights[static_cast<std::size_t>(step.index)];
       const std::int64_t num_vectors = step.a.width / weights.num_inputs;
@@ -445,6 +471,11 @@ std::string CheckBound(const BoundPlan& bound) {
          step.out.width % lookup.slots[0].dim != 0)) {
       return "got a sequence of " + std::to_string(lookup.num_slots) +
              " features, expected vectors of one";
+    }
+    if (step.kind == StepKind::kReadIds &&
+        (lookup.num_slots != 1 || lookup.slots[0].column != 0 || lookup.weights != nullptr ||
+         step.out.width != lookup.slots[0].dim || lookup.slots[0].feature != feature)) {
+      return "got a lookup for each ID of another feature, or of several";
     }
     for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
       const Slot& slot = lookup.slots[i];

@@ -47,13 +47,15 @@ struct Step {
   std::int64_t index = 0;
   /// Of a linear layer its Activation; of an interaction its dim; of a sequence 1 where it is read
   /// from the last ID on; of a broadcast the ElementwiseKind; of taken vectors their width; of
-  /// each ID the most of them in a row; of others `count`, or the bits of `factor`.
+  /// each ID the most of them in a row, or without a the position among the plan's features; of
+  /// others `count`, or the bits of `factor`.
   std::int64_t extra = 0;
 };
 
 /// Whether a step reads rows of tables.
 constexpr bool IsLookup(const Step& step) {
-  return step.kind == StepKind::kLookup || step.kind == StepKind::kSequence;
+  return step.kind == StepKind::kLookup || step.kind == StepKind::kSequence ||
+         step.kind == StepKind::kReadIds;
 }
 
 /// Where a lookup's tensors are.

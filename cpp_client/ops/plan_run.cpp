@@ -60,20 +60,22 @@ class Tiles {
         Scratch::kBuffers, bound_.plan->scratch_width * num_rows_ * std::int64_t{sizeof(float)}));
     const std::vector<Step>& steps = bound_.plan->steps;
     for (std::size_t i = 0; i < steps.size(); ++i) {
+      const auto begin = static_cast<std::int64_t>(i);
       if (steps[i].kind == StepKind::kEachId) {
         RunEachId(i);
         // Behind the last of its steps.
         i += static_cast<std::size_t>(steps[i].index);
-        continue;
+      } else {
+        Run(steps[i]);
+        Lap(i, num_rows_);
       }
-      Run(steps[i]);
-      Lap(i, num_rows_);
-      if (static_cast<std::int64_t>(i) != last_lookup_ || first + num_rows_ >= end) continue;
+      const bool has_read = last_lookup_ >= begin && last_lookup_ <= static_cast<std::int64_t>(i);
+      if (!has_read || first + num_rows_ >= end) continue;
       const std::int64_t num_next = std::min(bound_.plan->tile_rows, end - first - num_rows_);
       const WrongId wrong = Find(first + num_rows_, num_next, next_);
       if (wrong.lookup >= 0) return wrong;
       FetchNext(num_rows_, true);
-      Lap(i, 0);
+      Lap(static_cast<std::size_t>(last_lookup_), 0);
     }
     return {};
   }
@@ -133,7 +135,10 @@ class Tiles {
   void RunEachId(std::size_t at) {
     const std::vector<Step>& steps = bound_.plan->steps;
     const Step& each = steps[at];
-    const Rows lengths = Read(each.a);
+    const bool is_all = each.a.width == 0;
+    const Rows lengths = is_all ? Rows() : Read(each.a);
+    const std::int64_t* const offsets =
+        is_all ? bound_.features[static_cast<std::size_t>(each.extra)].offsets + first_ : nullptr;
     const std::int64_t tile_ids = bound_.plan->tile_ids;
     ids_scratch_ = reinterpret_cast<float*>(ScratchOf(
         Scratch::kIdBuffers, bound_.plan->ids_width * tile_ids * std::int64_t{sizeof(float)}));
@@ -143,11 +148,14 @@ class Tiles {
         Run(steps[i]);
         Lap(i, count_);
       }
+      num_ids_run_ += count_;
       count_ = 0;
     };
-    count_ = 0;
+    count_ = num_ids_run_ = 0;
     for (std::int64_t row = 0; row < num_rows_; ++row) {
-      const std::int64_t num_ids = NumIdsOf(lengths.data[row * lengths.stride], each.extra);
+      const std::int64_t num_ids = is_all
+                                       ? offsets[row + 1] - offsets[row]
+                                       : NumIdsOf(lengths.data[row * lengths.stride], each.extra);
       for (std::int64_t place = 0; place < num_ids; ++place) {
         id_at_[static_cast<std::size_t>(count_++)] = {row, place};
         if (count_ == tile_ids) run();
@@ -192,6 +200,13 @@ class Tiles {
         return ReadToIds(step, Read(step.a), id_at_.data(), count_, out);
       case StepKind::kFromIds:
         return WriteFromIds(step, Read(step.a), id_at_.data(), count_, out);
+      case StepKind::kSumIds:
+        return AddFromIds(step, Read(step.a), id_at_.data(), count_, out);
+      case StepKind::kReadIds: {
+        const auto at = static_cast<std::size_t>(step.index);
+        return ReadIds(kernels_, bound_.lookups[at],
+                       found_->rows.data() + found_->starts[at] + num_ids_run_, count_, out);
+      }
       case StepKind::kEachId:
         return;
     }
@@ -271,6 +286,8 @@ class Tiles {
   std::int64_t first_ = 0, num_rows_ = 0;
   /// Rows, or IDs, that a step takes.
   std::int64_t count_ = 0;
+  /// IDs of the tile for which steps have run before.
+  std::int64_t num_ids_run_ = 0;
   std::array<IdAt, kPlanRows> id_at_;
   float *scratch_ = nullptr, *ids_scratch_ = nullptr;
 };

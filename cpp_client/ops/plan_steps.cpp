@@ -15,6 +15,28 @@ std::int64_t Bounded(float number, std::int64_t most) {
 
 }  // namespace
 
+void ReadIds(const Kernels& kernels, const Lookup& lookup, const std::uint8_t* const* found,
+             std::int64_t num_ids, OutRows out) {
+  // As the only bag of a lookup.
+  Slot slot = lookup.slots[0];
+  slot.feature = 0;
+  const std::int64_t bounds[2] = {0, num_ids};
+  Lookup one = lookup;
+  one.slots = &slot;
+  one.num_bags = one.end_bag = 1;
+  one.first_bag = 0;
+  one.offsets = bounds;
+  kernels.pool(one, found, out);
+}
+
+void AddFromIds(const Step& step, Rows from, const IdAt* ids, std::int64_t num_ids, OutRows out) {
+  for (std::int64_t i = 0; i < num_ids; ++i) {
+    const float* const at = from.data + i * from.stride;
+    float* const to = out.data + ids[i].row * out.stride;
+    for (std::int64_t k = 0; k < step.out.width; ++k) to[k] += at[k];
+  }
+}
+
 void ReadSequences(const Kernels& kernels, const Lookup& lookup, const std::uint8_t* const* found,
                    const Step& step, OutRows out) {
   // One bag after the other, as the only one of a lookup.

@@ -38,6 +38,13 @@ void ReadToIds(const Step& step, Rows from, const IdAt* ids, std::int64_t num_id
 /// Writes the numbers of each ID at its place in its row.
 void WriteFromIds(const Step& step, Rows from, const IdAt* ids, std::int64_t num_ids, OutRows out);
 
+/// Writes the rows of some IDs. `found` holds where they lie, with kRowsAhead more.
+void ReadIds(const Kernels& kernels, const Lookup& lookup, const std::uint8_t* const* found,
+             std::int64_t num_ids, OutRows out);
+
+/// Adds the numbers of each ID to its row, one ID after the other.
+void AddFromIds(const Step& step, Rows from, const IdAt* ids, std::int64_t num_ids, OutRows out);
+
 }  // namespace recsys::ops
 
 #endif  // RECSYS_OPS_PLAN_STEPS_H_

@@ -65,7 +65,11 @@ class Telling {
         told.of = NameOf(static_cast<ElementwiseKind>(step.extra));
         told.num_bytes = BytesRead(step, told.num_rows);
         break;
+      case StepKind::kReadIds:
+        told.num_ids = told.num_rows;
+        break;
       case StepKind::kFromIds:
+      case StepKind::kSumIds:
         told.num_bytes = BytesRead(step, told.num_rows);
         break;
       // These may read less than there is.

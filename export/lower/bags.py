@@ -98,22 +98,54 @@ class ToIds(Value):
 
 
 @dataclass(eq=False, kw_only=True)
-class FromIds(Value):
-    """What is computed for the first S IDs of each bag, and a number behind it.
+class ReadIds(Value):
+    """The stored row of each ID."""
+
+    slot: Slot
+
+
+@dataclass(eq=False, kw_only=True)
+class OfIds(Value):
+    """What is made of numbers that are computed for each ID.
 
     Attributes:
-        source: What is computed for an ID.
+        source: The numbers.
         within: All that is computed for an ID, for this value alone, in order.
-        lengths: Those of the bags.
-        padding: The number.
+        padding: What it is where there is no ID.
     """
 
     source: Value
     within: tuple[Value, ...]
-    lengths: Value
     padding: Value
 
     @property
     def sources(self) -> list[Value]:
         """The values that it is computed of."""
-        return [self.source, self.lengths, self.padding]
+        return [self.source, self.padding]
+
+
+@dataclass(eq=False, kw_only=True)
+class FromIds(OfIds):
+    """Those of the first S IDs of each bag, side by side.
+
+    Attributes:
+        lengths: Those of the bags.
+    """
+
+    lengths: Value
+
+    @property
+    def sources(self) -> list[Value]:
+        """The values that it is computed of."""
+        return [*super().sources, self.lengths]
+
+
+@dataclass(eq=False, kw_only=True)
+class BagSum(OfIds):
+    """Their sum over each bag.
+
+    Attributes:
+        feature: The position of the bags' feature.
+    """
+
+    feature: int

@@ -9,16 +9,18 @@ Shape letters: B rows, N number of IDs, S places, D numbers of an ID.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Several
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from export.lower.bags import FromIds, IdsSpace, Length, Rows, Sequence, ToIds, ids_space
+from export.lower.bags import BagSum, FromIds, IdsSpace, Length, ReadIds, Rows, Sequence, ToIds, ids_space
 from export.lower.values import (
     Called,
     Expand,
+    Join,
     NotLoweredError,
     NumRows,
     Operand,
@@ -102,20 +104,72 @@ def values_at_places(
     values: Value, lengths: Value, size: int, padding: float, *, is_backwards: bool
 ) -> FromIds:
     """Return what is computed for the first IDs of each bag, in the order of ``rows_at_places``, and a number."""
-    space = values.space
-    assert isinstance(space, IdsSpace)
-    known: dict[Value, Value] = {}
-    for value in _of_ids(values):
-        if isinstance(value, Rows):
-            source = rows_at_places(value, size, is_backwards=is_backwards).settled()
-            known[value] = ToIds(dims=value.dims, space=space, source=source)
-        else:
-            known[value] = _copied(value, known)
-    number = Weight(dims=(1,), space=space.rows, numbers=torch.tensor([float(padding)]))
+
+    def at_place(rows: Rows) -> list[Value]:
+        source = rows_at_places(rows, size, is_backwards=is_backwards).settled()
+        return [ToIds(dims=rows.dims, space=rows.space, source=source)]
+
+    within, source = _within(values, at_place)
     return FromIds(
-        dims=(size, *values.dims), space=space.rows, dtype=values.dtype, source=known[values],
-        within=tuple(known.values()), lengths=lengths, padding=number,
+        dims=(size, *values.dims), space=_ids(values).rows, dtype=values.dtype, source=source, within=within,
+        padding=_number(padding, _ids(values)), lengths=lengths,
     )  # fmt: skip
+
+
+@operator("segment_reduce", views=True)
+def sums_of_bags(data: Any, reduce: str, *, lengths: Any = None, axis: int = 0, **options: Any) -> BagSum:
+    """Return the sums of what is computed for the IDs of each bag."""
+    values, own = data.settled(), lengths.settled() if isinstance(lengths, Called) else None
+    others = {key: one for key, one in options.items() if one is not None and key != "unsafe"}
+    if (
+        reduce != "sum"
+        or axis != 0
+        or others.pop("initial", 0) != 0
+        or others
+        or not isinstance(values, Value)
+    ):
+        raise NotLoweredError("it reduces bags to something else than their sums")
+    space = ids_of(own)
+    if space is None or values.space is not space:
+        raise NotLoweredError("it sums up bags by the lengths of others")
+    if space.is_expanded:
+        raise NotLoweredError("it sums up bags of contexts for the rows that share them")
+    within, source = _within(values, _rows_of_ids)
+    return BagSum(
+        dims=values.dims, space=space.rows, dtype=values.dtype, source=source, within=within,
+        padding=_number(0.0, space), feature=space.feature,
+    )  # fmt: skip
+
+
+def _rows_of_ids(rows: Rows) -> list[Value]:
+    """Return the rows of IDs, behind what they are made of."""
+    stored = [ReadIds(dims=(slot.dim,), space=rows.space, slot=slot) for slot in rows.slots]
+    parts = tuple(
+        Part(value=one, offset=0, width=dim) for one, dim in zip(stored, rows.block_dims, strict=True)
+    )
+    if len(parts) == 1 and parts[0].width == stored[0].width:
+        return [*stored]
+    return [*stored, Join(dims=rows.dims, space=rows.space, parts=parts)]
+
+
+def _ids(value: Value) -> IdsSpace:
+    assert isinstance(value.space, IdsSpace)
+    return value.space
+
+
+def _number(number: float, space: IdsSpace) -> Weight:
+    return Weight(dims=(1,), space=space.rows, numbers=torch.tensor([float(number)]))
+
+
+def _within(values: Value, rows_as: Callable[[Rows], Several[Value]]) -> tuple[tuple[Value, ...], Value]:
+    """Return copies of all that is computed for each ID, and of the values, with rows as something else."""
+    known: dict[Value, Value] = {}
+    within: list[Value] = []
+    for value in _of_ids(values):
+        made = rows_as(value) if isinstance(value, Rows) else [_copied(value, known)]
+        known[value] = made[-1]
+        within += made
+    return tuple(within), known[values]
 
 
 def _of_ids(value: Value) -> list[Value]:

@@ -51,9 +51,11 @@ class StepKind(Code):
     LENGTH = 7, "The number of a bag's IDs."
     DIFFERENCES = 8, "ID i less ID j of a bag's first IDs, for each pair; those that are missing are 0."
     TAKE = 9, "Vectors of b by the numbers in a, which are bounded to those that are there."
-    EACH_ID = 10, "The next `index` steps for each of a row's IDs: as many as a says, at most `extra`."
+    EACH_ID = 10, "The next `index` steps for as many IDs of a row as a says, at most `extra`; or for all."
     TO_IDS = 11, "For each ID its row's a, or the vector of its place there."
     FROM_IDS = 12, "What was computed for each ID, side by side in its row."
+    READ_IDS = 13, "The row of each ID."
+    SUM_IDS = 14, "Adds what was computed for each ID to its row."
 
 
 class Activation(Code):

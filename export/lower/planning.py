@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from export.lower.bags import Differences, FromIds, IdsSpace, Length, Sequence, ToIds
+from export.lower.bags import BagSum, Differences, FromIds, IdsSpace, Length, OfIds, ReadIds, Sequence, ToIds
 from export.lower.kinds import WITH_FACTOR, Activation, BufferKind, ElementwiseKind, StepKind
 from export.lower.strided import NUM_LOOPS
 from export.lower.values import (
@@ -147,7 +147,7 @@ class _Planning:
     ) -> None:
         # What is computed for each ID stands before that for which it is.
         self._values = [
-            one for value in values for one in (*(value.within if isinstance(value, FromIds) else ()), value)
+            one for value in values for one in (*(value.within if isinstance(value, OfIds) else ()), value)
         ]
         self._outputs = list(outputs)
         self._given = places
@@ -310,24 +310,31 @@ class _Planning:
             self._step(StepKind.TAKE, places, 0, value.each)
         elif isinstance(value, ToIds):
             self._step(StepKind.TO_IDS, [out, self._place_of(value.source)], 0, 0)
-        elif isinstance(value, FromIds):
+        elif isinstance(value, ReadIds):
+            lookup = self._lookup((value.slot,), _ROW_OF_EACH_ID, is_weighted=False)
+            self._step(StepKind.READ_IDS, [out], lookup, 0)
+        elif isinstance(value, OfIds):
             self._each_id(value, out)
         else:
             raise AssertionError(value)
 
-    def _each_id(self, value: FromIds, out: _Place) -> None:
+    def _each_id(self, value: OfIds, out: _Place) -> None:
         """Write the padding, then what is computed for each ID."""
         one = [0] * (NUM_LOOPS - 1)
         fill = [_bits(0.0), *[1] * (NUM_LOOPS - 1), value.width, *one, 1, *one, 0, *one, 0]
         places = [out, self._place_of(value.padding)]
         self._step(StepKind.BROADCAST, places, _place_in(self._forms, fill), int(ElementwiseKind.COPY))
+        if isinstance(value, FromIds):
+            kind, lengths, of = StepKind.FROM_IDS, self._place_of(value.lengths), value.dims[0]
+        else:
+            assert isinstance(value, BagSum)
+            kind, lengths, of = StepKind.SUM_IDS, _NOWHERE, self._feature(value.feature)
         begin = len(self._steps)
-        self._step(StepKind.EACH_ID, [_NOWHERE, self._place_of(value.lengths)], 0, value.dims[0])
+        self._step(StepKind.EACH_ID, [_NOWHERE, lengths], 0, of)
         for each in value.within:
             self._emit(each)
-        self._step(StepKind.FROM_IDS, [out, self._place_of(value.source)], 0, 0)
-        kind, given, _, most = self._steps[begin]
-        self._steps[begin] = (kind, given, len(self._steps) - begin - 1, most)
+        self._step(kind, [out, self._place_of(value.source)], 0, 0)
+        self._steps[begin] = (*self._steps[begin][:2], len(self._steps) - begin - 1, of)
 
     def _elementwise(self, value: Elementwise, out: _Place) -> None:
         if value in self._layers:

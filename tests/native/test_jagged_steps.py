@@ -6,7 +6,7 @@ Shape letters: B batch, N number of IDs, S places, D embedding dim.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys import EmbeddingBagCollection, EmbeddingCollection, JaggedTensor, KeyedJaggedTensor
+from recsys import DataType, EmbeddingBagCollection, EmbeddingCollection, JaggedTensor, KeyedJaggedTensor
 from recsys.artifact.delta import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramGraphs
@@ -92,9 +92,24 @@ STEPS: dict[str, Callable[[Any, JaggedTensor, Tensor], Tensor]] = {
 }  # fmt: skip
 
 
+#: The same, of all IDs of a bag.
+SUMS: dict[str, Callable[[Any, JaggedTensor, Tensor], Tensor]] = {
+    "sums": lambda m, h, _: torch.segment_reduce(m.layers(h.values()), "sum", lengths=h.lengths()),
+    "sums_of_rows": lambda _, h, __: torch.segment_reduce(h.values(), "sum", lengths=h.lengths(), unsafe=True),
+    "weighted": lambda m, h, x: torch.segment_reduce(
+        h.values() * m.four(_with_sums(h.values(), _repeated(h, x)))[:, :1], "sum", lengths=h.lengths()
+    ),
+    "two_hops_of_sums": lambda _, h, x: torch.segment_reduce(
+        h.values() * _repeated(h, torch.segment_reduce(h.values() * _repeated(h, x), "sum", lengths=h.lengths())),
+        "sum", lengths=h.lengths(),
+    ),
+}  # fmt: skip
+
+
 class Jagged(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, steps: Mapping[str, Callable[..., Tensor]] = STEPS) -> None:
         super().__init__()
+        self._steps = steps
         self.bags = EmbeddingBagCollection([bag("users", 20, _DIM, ["user"])])
         self.items = EmbeddingCollection([sequence("items", _IDS, _DIM, ["history"])])
         self.layers = nn.Sequential(nn.Linear(_DIM, 9), nn.ReLU(), nn.Linear(9, 4), nn.Sigmoid())
@@ -104,7 +119,7 @@ class Jagged(nn.Module):
 
     def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
         history, rows = self.items(features)["history"], self.bags(features).values()
-        return {name: step(self, history, rows) for name, step in STEPS.items()}
+        return {name: step(self, history, rows) for name, step in self._steps.items()}
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +149,17 @@ def inputs_of(own: LoadedArtifact, lengths: list[int]) -> list[Tensor]:
     return [torch.tensor(every), torch.randint(0, 20, (sum(every),), generator=generator)]
 
 
+@pytest.fixture(scope="module")
+def sums(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedArtifact, LoadedArtifact]:
+    """The program and the graph of a model that sums up bags, of rows that are stored with padding."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("sums") / "a"
+    export_model(Jagged(SUMS).eval(), path, ExportConfig(data_type=DataType.INT4))
+    own = load_artifact(path)
+    assert isinstance(own.graphs, ProgramGraphs)
+    return own, load_artifact(path, own_operators=False)
+
+
 LENGTHS = {
     "one": [3],
     "empty": [0],
@@ -145,7 +171,8 @@ LENGTHS = {
 
 
 def assert_alike(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    for name in STEPS:
+    assert found.keys() == expected.keys()
+    for name in found:
         torch.testing.assert_close(
             found[name], expected[name], rtol=1e-5, atol=2e-6, msg=lambda text, name=name: f"{name}: {text}"
         )
@@ -157,6 +184,17 @@ def test_each_id_is_computed_as_torch_does(both: tuple[LoadedArtifact, LoadedArt
     assert_alike(*(model.forward(*inputs) for model in both))
 
 
+@pytest.mark.parametrize("name", LENGTHS)
+def test_bags_are_summed_up_as_torch_does(sums: tuple[LoadedArtifact, LoadedArtifact], name: str) -> None:
+    inputs = inputs_of(sums[0], LENGTHS[name])
+    found, expected = (model.forward(*inputs) for model in sums)
+    for key, numbers in expected.items():
+        # Sums of many are added up in another order.
+        torch.testing.assert_close(
+            found[key], numbers, rtol=1e-4, atol=1e-5 * (1 + float(numbers.abs().max()))
+        )
+
+
 @pytest.mark.parametrize("sizes", [(1, 1), (60, 7)])
 def test_histories_of_contexts_are_computed_for_each_row(
     both: tuple[LoadedArtifact, LoadedArtifact], sizes: tuple[int, int]
@@ -165,8 +203,9 @@ def test_histories_of_contexts_are_computed_for_each_row(
     assert_alike(*(model.forward_ranking(*inputs) for model in both))
 
 
-def test_a_row_has_the_same_bits_beside_any_others(both: tuple[LoadedArtifact, LoadedArtifact]) -> None:
-    own, _ = both
+@pytest.mark.parametrize("of", ["both", "sums"])
+def test_a_row_has_the_same_bits_beside_any_others(request: pytest.FixtureRequest, of: str) -> None:
+    own, _ = request.getfixturevalue(of)
     lengths, ids = inputs_of(own, LENGTHS["tiles"])
     bags = ids.split(lengths.tolist())
     num_rows = len(LENGTHS["tiles"])

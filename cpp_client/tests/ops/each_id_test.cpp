@@ -141,6 +141,32 @@ TEST(EachIdTest, WrongStepsAreRefused) {
   EXPECT_TRUE(refused(0, [](Step* step, Plan*) { step->a = {1, 0, 2}; }));
   EXPECT_TRUE(refused(0, [](Step* step, Plan*) { step->a = {9, 0, 1}; }));
   EXPECT_TRUE(refused(0, [](Step* step, Plan*) { step->a = {3, 0, 1}; }));
+  // All IDs of a feature that is not there; and places among all IDs of one that is.
+  EXPECT_TRUE(refused(0, [](Step* step, Plan*) {
+    step->a = {};
+    step->extra = 0;
+  }));
+  const auto all = [](Plan* plan) {
+    plan->features = {{0, 1, 1, 0}};
+    plan->steps[0].a = {};
+    plan->steps[0].extra = 0;
+  };
+  EXPECT_TRUE(refused(1, [&](Step*, Plan* plan) { all(plan); }));
+  EXPECT_TRUE(refused(4, [&](Step*, Plan* plan) {
+    all(plan);
+    plan->steps[1].a = {2, 0, kDim};
+  }));
+  EXPECT_TRUE(refused(4, [](Step* step, Plan*) { step->kind = StepKind::kSumIds; }));
+  // Rows of each ID are those of the feature.
+  EXPECT_TRUE(refused(1, [&](Step* step, Plan* plan) {
+    all(plan);
+    plan->lookups = {{0, 0, 1, 0, -1, 2, 1}};
+    *step = {StepKind::kReadIds, {3, 0, kDim}, {}, {}, {}, 0, 0};
+  }));
+  EXPECT_TRUE(refused(1, [](Step* step, Plan* plan) {
+    plan->lookups = {{0, 0, 0, 1, -1, 2, 1}};
+    *step = {StepKind::kReadIds, {3, 0, kDim}, {}, {}, {}, 0, 0};
+  }));
   // Rows are read and written where there are IDs, and IDs where there are rows.
   EXPECT_TRUE(refused(1, [](Step* step, Plan*) { step->out = {5, 0, kDim}; }));
   EXPECT_TRUE(refused(1, [](Step* step, Plan*) { step->a = {3, kDim, kDim}; }));

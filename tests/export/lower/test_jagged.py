@@ -1,0 +1,90 @@
+"""What is computed for each ID of a bag: its steps, and what has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from export.lower.values import NotLoweredError
+from recsys import EmbeddingCollection, JaggedTensor, KeyedJaggedTensor
+from tests.export.lower.test_lowering import lowered, steps_of
+from tests.support.helpers import sequence
+
+Score = Callable[[Any, JaggedTensor, JaggedTensor], Tensor]
+
+
+class Histories(nn.Module):
+    """Two histories of items."""
+
+    def __init__(self, score: Score) -> None:
+        super().__init__()
+        self.items = EmbeddingCollection([sequence("items", 20, 8, ["seen", "bought"])])
+        self.layer = nn.Linear(8, 3)
+        self._score = score
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        found = self.items(features)
+        return self._score(self, found["seen"], found["bought"])
+
+
+def _padded(history: JaggedTensor, values: Tensor) -> Tensor:
+    return JaggedTensor(values, lengths=history.lengths()).to_padded_dense(4).flatten(1)
+
+
+def _reduced(values: Tensor, lengths: Tensor, how: str = "sum", **options: Any) -> Tensor:
+    return torch.segment_reduce(values, how, lengths=lengths, **options)
+
+
+STEPS: dict[str, tuple[Score, dict[str, int]]] = {
+    "padded": (
+        lambda m, seen, _: _padded(seen, m.layer(seen.values())),
+        {"sequence": 1, "length": 1, "broadcast": 1, "each_id": 1, "to_ids": 1, "linear": 1, "from_ids": 1},
+    ),
+    "summed up": (
+        lambda m, seen, _: _reduced(m.layer(seen.values()), seen.lengths()),
+        {"broadcast": 1, "each_id": 1, "read_ids": 1, "linear": 1, "sum_ids": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_for_each_id(name: str) -> None:
+    score, expected = STEPS[name]
+    assert steps_of(lowered(Histories(score))) == expected
+
+
+REFUSED: dict[str, tuple[Score, str]] = {
+    "the lengths of others": (
+        lambda m, seen, bought: _padded(bought, m.layer(seen.values())),
+        "it pads bags by the lengths of others",
+    ),
+    "means": (
+        lambda _, seen, __: _reduced(seen.values(), seen.lengths(), "mean"),
+        "it reduces bags to something else than their sums",
+    ),
+    "sums that begin with a number": (
+        lambda _, seen, __: _reduced(seen.values(), seen.lengths(), initial=2),
+        "it reduces bags to something else than their sums",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_step_does_for_each_id(name: str) -> None:
+    score, text = REFUSED[name]
+    with pytest.raises(NotLoweredError, match=text):
+        lowered(Histories(score))
+
+
+def test_sums_of_contexts_have_no_step_for_the_rows_that_share_them() -> None:
+    model = Histories(
+        lambda _, seen, bought: (
+            _reduced(seen.values(), seen.lengths()) + _padded(bought, bought.values()[:, :2])
+        )
+    )
+    with pytest.raises(NotLoweredError, match="it sums up bags of contexts for the rows that share them"):
+        lowered(model, is_ranking=True, context=("seen",))
