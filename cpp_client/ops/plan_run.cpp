@@ -24,7 +24,9 @@ struct FoundRows {
 };
 
 /// Runs a plan, one tile of rows after the other. The rows that a tile looks up are fetched while
-/// linear layers of the tile before it, and its own ahead of the lookup, are computed.
+/// linear layers of the tile before it, and its own ahead of the lookup, are computed. kIsTimed:
+/// whether there is a clock.
+template <bool kIsTimed>
 class Tiles {
  public:
   Tiles(const BoundPlan& bound, const Kernels& kernels, FoundRows* found, FoundRows* next,
@@ -39,7 +41,7 @@ class Tiles {
   WrongId Run(std::int64_t first, std::int64_t end) {
     const std::int64_t tile_rows = bound_.plan->tile_rows;
     const std::int64_t num_rows = std::min(tile_rows, end - first);
-    if (clock_ != nullptr) clock_->Start();
+    if constexpr (kIsTimed) clock_->Start();
     const WrongId wrong = Find(first, num_rows, next_);
     if (wrong.lookup >= 0) return wrong;
     FetchNext(num_rows, false);
@@ -80,8 +82,8 @@ class Tiles {
     return {};
   }
 
-  void Lap(std::size_t step, std::int64_t num_rows) {
-    if (clock_ != nullptr) clock_->Lap(step, num_rows);
+  void Lap([[maybe_unused]] std::size_t step, [[maybe_unused]] std::int64_t num_rows) {
+    if constexpr (kIsTimed) clock_->Lap(step, num_rows);
   }
 
   /// Finds the rows of a tile.
@@ -297,7 +299,10 @@ class Tiles {
 WrongId RunPlan(const BoundPlan& bound, const Kernels& kernels, std::int64_t first,
                 std::int64_t end, StepClock* clock) {
   thread_local FoundRows found, next;
-  return Tiles(bound, kernels, &found, &next, clock).Run(first, end);
+  if (clock == nullptr) {
+    return Tiles<false>(bound, kernels, &found, &next, nullptr).Run(first, end);
+  }
+  return Tiles<true>(bound, kernels, &found, &next, clock).Run(first, end);
 }
 
 }  // namespace recsys::ops
