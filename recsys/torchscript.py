@@ -5,6 +5,7 @@ It is deprecated since torch 2.11 and works in 2.14; only this file depends on i
 
 from __future__ import annotations
 
+import io
 import re
 import threading
 import warnings
@@ -94,8 +95,16 @@ def save(module: torch.jit.ScriptModule, path: Path) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    with quiet(), path.open("wb") as file:
-        torch.jit.save(module, file)
+    with path.open("wb") as file:
+        file.write(data_of(module))
+
+
+def data_of(module: torch.jit.ScriptModule) -> bytes:
+    """Return the bytes of a scripted module."""
+    buffer = io.BytesIO()
+    with quiet():
+        torch.jit.save(module, buffer)
+    return buffer.getvalue()
 
 
 def save_uncopied(module: torch.jit.ScriptModule, path: Path, extra_files: dict[str, str]) -> None:

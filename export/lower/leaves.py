@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from export.graph.inputs.computed import RequestFeatures
+from export.graph.inputs.computed import RequestFeatures, check_computed
 from export.graph.prepared import PreparedModel
 from export.graph.ranking import RankingCollection, RankingFeatures
 from export.lower.bags import Rows, ids_space
-from export.lower.values import Join, Lookup, NotLoweredError, Part, Slot, Space, Value
+from export.lower.values import ComputedIds, Join, Lookup, NotLoweredError, Part, Slot, Space, Value
 from recsys.configs import BaseEmbeddingConfig, EmbeddingBagConfig, PoolingType, tables_with
 from recsys.embedding import EmbeddingBagCollection, takes_weights
 from recsys.jagged.keyed import KeyedTensor
@@ -57,6 +57,23 @@ def rows_looked_up(values: Tensor, width: int, collection: str) -> Tensor:
     return torch.zeros(values.size(0), width)
 
 
+def computed_looked_up(
+    lengths: Tensor, values: Tensor, weights: Tensor | None, num_features: int, width: int, collection: str
+) -> Tensor:
+    """Stand for what a collection looks up by IDs that the model computes in a trace, ``[B, width]``.
+
+    Args:
+        lengths: ``[F * B]`` int64.
+        values: ``[N]`` int64.
+        weights: ``[N]``; None without.
+        num_features: F.
+        width: The columns of the output.
+        collection: The key of the call, in ``Leaves.calls``.
+    """
+    del values, weights, collection
+    return torch.zeros(lengths.size(0) // num_features, width)
+
+
 def rows_expanded(values: Any, row_context: Tensor) -> Any:
     """Stand for the rows of contexts, for the rows that share them, in a trace.
 
@@ -85,10 +102,11 @@ class LookedUpByContext(RankingCollection):
         return found
 
 
+fx.wrap("computed_looked_up")
 fx.wrap("looked_up")
 fx.wrap("rows_expanded")
 fx.wrap("rows_looked_up")
-LEAVES = (looked_up, rows_looked_up)
+LEAVES = (looked_up, rows_looked_up, computed_looked_up)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +121,7 @@ class Leaves:
 
     names: Mapping[Space, list[str]]
     modules: dict[str, nn.Module] = field(default_factory=dict)
-    calls: dict[str, Callable[[Space], Value | Rows]] = field(default_factory=dict)
+    calls: dict[str, Callable[[fx.Node, Space], Value | Rows]] = field(default_factory=dict)
 
 
 class LookedUp(ShardedCollection):
@@ -123,8 +141,6 @@ class LookedUp(ShardedCollection):
         self, path: str, tables: Sequence[BaseEmbeddingConfig], prepared: PreparedModel, leaves: Leaves
     ) -> None:
         collection = prepared.collections[path]
-        if path in prepared.binding.computed:
-            raise NotLoweredError(f"the model computes IDs or weights for collection {path!r}")
         layout = make_layout(tables, {table.name: table_wise(table, 0) for table in tables}, 1)
         nothing: Any = nn.Identity()
         super().__init__(layout, nothing, nothing, [])
@@ -139,27 +155,55 @@ class LookedUp(ShardedCollection):
     def forward(self, features: KeyedJaggedTensor) -> KeyedTensor | dict[str, JaggedTensor]:
         """Return what stands for the pooled rows, in the order of the pairs, or for those of all IDs."""
         if not isinstance(features, RequestFeatures):
-            raise NotLoweredError(f"the model computes what collection {self.path!r} looks up")
+            return self._of_computed(features)
         argument = self._argument_of(features)
         if self.sequence:
             return {name: self._jagged(i, argument, features) for i, name in enumerate(self._names)}
         key = f"{self.path}:{argument}:{','.join(self._names)}"
-        self._leaves.calls[key] = lambda space: self._value(argument, space)
+        self._leaves.calls[key] = lambda _, space: self._value(
+            lambda feature: self._index(argument, feature, space), space, None
+        )
         values: Tensor = looked_up(features.lengths(), len(features.keys()), sum(self._dims), key)
         return KeyedTensor(self._names, self._dims, values)
+
+    def _of_computed(self, features: KeyedJaggedTensor) -> KeyedTensor:
+        """Return what stands for the pooled rows of IDs that the model computes."""
+        if self.sequence:
+            raise NotLoweredError(f"the model computes what collection {self.path!r} looks up by single IDs")
+        names = list(features.keys())
+        key = f"{self.path}:computed:{len(self._leaves.calls)}"
+
+        def call(node: fx.Node, space: Space) -> Value:
+            lengths, values, weights = node.args[:3]
+            assert isinstance(lengths, fx.Node)
+            assert isinstance(values, fx.Node)
+            assert weights is None or isinstance(weights, fx.Node)
+            ids = ComputedIds(lengths=lengths, values=values, weights=weights, num_features=len(names))
+            return self._value(names.index, space, ids)
+
+        self._leaves.calls[key] = call
+        weights = features.weights_or_none() if self._is_weighted else None
+        found: Tensor = computed_looked_up(
+            features.lengths(), features.values(), weights, len(names), sum(self._dims), key
+        )
+        return KeyedTensor(self._names, self._dims, found)
+
+    def _index(self, argument: str, feature: str, space: Space) -> int:
+        """Return the position of a feature among those of a space."""
+        return self._leaves.names[space].index(self._prepared.binding.wire_name(argument, feature))
 
     def _jagged(self, i: int, argument: str, features: KeyedJaggedTensor) -> JaggedTensor:
         """Return what stands for the rows of the IDs of a pair."""
         pair, dim = self.layout.pairs[i], self._dims[i]
         of_feature = features[pair.feature]
         key = f"{self.path}:{argument}:{self._names[i]}"
-        self._leaves.calls[key] = lambda space: self._rows_of(i, argument, space)
+        self._leaves.calls[key] = lambda _, space: self._rows_of(i, argument, space)
         values: Tensor = rows_looked_up(of_feature.values(), dim, key)
         return JaggedTensor(values, lengths=of_feature.lengths())
 
     def _rows_of(self, i: int, argument: str, space: Space) -> Rows:
         pair = self.layout.pairs[i]
-        found = self._slots_of(pair.feature, self.layout.tables[pair.table], argument, space, 0)
+        found = self._slots_of(self._index(argument, pair.feature, space), self.layout.tables[pair.table], 0)
         return Rows(
             # Each block of columns is read by itself.
             slots=tuple(replace(slot, column=0) for slot, _ in found),
@@ -176,8 +220,14 @@ class LookedUp(ShardedCollection):
             raise NotLoweredError(f"features of several arguments reach collection {self.path!r}")
         return found[0]
 
-    def _value(self, argument: str, space: Space) -> Value:
-        """Return the lookups: one for each run of pairs that are pooled alike."""
+    def _value(self, index_of: Callable[[str], int], space: Space, computed: ComputedIds | None) -> Value:
+        """Return the lookups: one for each run of pairs that are pooled alike.
+
+        Args:
+            index_of: Returns the position of a feature among those of the batch.
+            space: The space of the batch.
+            computed: The batch, if it is not the request's.
+        """
         runs: list[tuple[PoolingType, list[int]]] = []
         for i, pair in enumerate(self.layout.pairs):
             table = self.layout.tables[pair.table]
@@ -187,14 +237,15 @@ class LookedUp(ShardedCollection):
             runs[-1][1].append(i)
         parts: list[Part] = []
         for pooling, pairs in runs:
-            found, kept = self._lookup(argument, space, pooling, pairs)
+            found, kept = self._lookup(index_of, space, pooling, pairs)
+            found.computed = computed
             parts += [Part(value=found, offset=start, width=width) for start, width in kept]
         if len(parts) == 1 and parts[0].width == parts[0].value.width:
             return parts[0].value
         return Join(dims=(sum(self._dims),), space=space, parts=tuple(parts))
 
     def _lookup(
-        self, argument: str, space: Space, pooling: PoolingType, pairs: Sequence[int]
+        self, index_of: Callable[[str], int], space: Space, pooling: PoolingType, pairs: Sequence[int]
     ) -> tuple[Lookup, list[tuple[int, int]]]:
         """Return a lookup, and the runs of its columns that are no padding."""
         slots: list[Slot] = []
@@ -202,9 +253,7 @@ class LookedUp(ShardedCollection):
         width = 0
         for i in pairs:
             pair = self.layout.pairs[i]
-            for slot, dim in self._slots_of(
-                pair.feature, self.layout.tables[pair.table], argument, space, width
-            ):
+            for slot, dim in self._slots_of(index_of(pair.feature), self.layout.tables[pair.table], width):
                 slots.append(slot)
                 if kept and sum(kept[-1]) == slot.column:
                     kept[-1] = (kept[-1][0], kept[-1][1] + dim)
@@ -220,15 +269,12 @@ class LookedUp(ShardedCollection):
         )
         return found, kept
 
-    def _slots_of(
-        self, feature: str, table: BaseEmbeddingConfig, argument: str, space: Space, column: int
-    ) -> list[tuple[Slot, int]]:
+    def _slots_of(self, feature: int, table: BaseEmbeddingConfig, column: int) -> list[tuple[Slot, int]]:
         """Return a slot for each block of a table's columns, and its columns without padding."""
-        stored, binding = self._prepared.stored, self._prepared.binding
+        stored = self._prepared.stored
         name = table_path(self.path, table.name)
         policy = stored.policies.get(name, IdPolicy.REJECT)
         num_rows = table.num_embeddings
-        names = self._leaves.names[space]
         found = []
         blocks = [block for block in stored.layout.blocks if block.table == name]
         for block in sorted(blocks, key=lambda block: block.column_start):
@@ -241,7 +287,7 @@ class LookedUp(ShardedCollection):
                 column=column,
                 modulus={IdPolicy.HASH: num_rows, IdPolicy.FMIX64: -num_rows}.get(policy, 0),
                 last_id=num_rows if policy is IdPolicy.ZERO else -1,
-                feature=names.index(binding.wire_name(argument, feature)),
+                feature=feature,
             )
             found.append((slot, dim))
             column += slot.dim
@@ -258,19 +304,19 @@ def leaves_of(prepared: PreparedModel, *, is_ranking: bool) -> Leaves:
     Raises:
         NotLoweredError: No step looks up what a collection does.
     """
-    if prepared.managed.mappings:
-        raise NotLoweredError("the model maps raw IDs to rows")
     context = prepared.signature.context if is_ranking else ()
     names = prepared.binding.wire_names
     leaves = Leaves(
+        modules={**prepared.managed.frozen()},
         names={
             Space.ROWS: [name for name in names if name not in context],
             Space.CONTEXTS: [name for name in names if name in context],
-        }
+        },
     )
     for path in prepared.collections:
         tables = prepared.stored.tables[path]
         whole = LookedUp(path, tables, prepared, leaves)
+        check_computed(whole, path, prepared.stored.policies)
         leaves.modules[path] = (
             LookedUpByContext(whole, _mixed(whole, prepared, leaves)) if is_ranking else whole
         )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -22,17 +21,15 @@ from export.graph.tree import exchanged
 # The modules that say what becomes of the functions of torch.
 from export.lower import arithmetic, attention, comparisons, layers, reductions, views  # noqa: F401
 from export.lower.leaves import LEAVES, Leaves, leaves_of
-from export.lower.planning import LookupInputs, Plan, plan_of
-from export.lower.sequences import Cuts, Ids, Lengths, NumIds
+from export.lower.regions import Outside, Regions
+from export.lower.scheduling import GraphInputs, Lowered, Scheduling
+from export.lower.sequences import Cuts, NumIds
 from export.lower.values import (
     Called,
-    Expand,
-    Input,
     NotLoweredError,
     NumRows,
     Space,
     Value,
-    Weight,
     apply,
     path_of,
     set_path,
@@ -40,53 +37,9 @@ from export.lower.values import (
 from export.lower.views import RowContext
 from export.lower.weights import lifted
 from recsys.errors import ExportError
+from recsys.ops import fbgemm
 
 _ROOT = "model."
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """The shape of an input: ``[n]``, or ``[n, width]`` where the width is not 0.
-
-    n is ``of.size(0) // per_row * times``.
-
-    Attributes:
-        input: Its position.
-        of: The position of the input that tells the number of rows.
-    """
-
-    input: int
-    of: int
-    per_row: int
-    times: int
-    width: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gather:
-    """Rows of one tensor by the numbers in another, by their places."""
-
-    rows: int
-    index: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lowered:
-    """A form of a model as a program.
-
-    Attributes:
-        num_inputs: How many tensors it takes. They have the first places, and the results of each step the next.
-        checks: The shapes of inputs.
-        steps: In order.
-        outputs: The place of each, by name.
-        weights: The dense weights, by path.
-    """
-
-    num_inputs: int
-    checks: list[Check]
-    steps: list[Plan | Gather]
-    outputs: dict[str, int]
-    weights: dict[str, Tensor]
 
 
 def lower(prepared: PreparedModel, *, is_ranking: bool) -> Lowered:
@@ -99,8 +52,6 @@ def lower(prepared: PreparedModel, *, is_ranking: bool) -> Lowered:
     Raises:
         NotLoweredError: It does something that no step does.
     """
-    if prepared.signature.by_request:
-        raise NotLoweredError("its rows depend on each other")
     leaves = leaves_of(prepared, is_ranking=is_ranking)
     context = prepared.signature.context if is_ranking else ()
     try:
@@ -115,74 +66,12 @@ def lower(prepared: PreparedModel, *, is_ranking: bool) -> Lowered:
     except ExportError as error:
         # What a leaf refuses is one of the causes.
         raise NotLoweredError(str(error)) from error
-    inputs = _Inputs(prepared, leaves, is_ranking=is_ranking)
+    inputs = GraphInputs(prepared, leaves, is_ranking=is_ranking)
     baked = {f"{_ROOT}{name}" for name in prepared.model.state_dict()}
     evaluation = _Evaluation(graph.module, inputs, leaves, baked)
+    evaluation.regions = Regions(graph.module, evaluation.results, prepared, is_ranking=is_ranking)
     outputs = evaluation.run()
-    return _program(outputs, inputs, evaluation.weights)
-
-
-class _Inputs:
-    """The inputs of a graph: their places, and the values that they are."""
-
-    def __init__(self, prepared: PreparedModel, leaves: Leaves, *, is_ranking: bool) -> None:
-        signature = prepared.signature
-        context = signature.context if is_ranking else ()
-        self.values: dict[str, Any] = {}
-        self.names: list[str] = []
-        self._leaves = leaves
-        for i, dense in enumerate(signature.dense):
-            space = Space.CONTEXTS if dense.name in context else Space.ROWS
-            self.names.append(f"dense_{i}")
-            self.values[self.names[-1]] = Input(dims=(dense.width,), space=space, index=i)
-        ids = ["lengths", "values", *(["weights"] if signature.is_weighted else [])]
-        self.names += [f"context_{name}" for name in ids] if is_ranking else []
-        self.names += [*ids, *(["row_context"] if is_ranking else [])]
-        self.ids: dict[Space, LookupInputs] = {}
-        for space, prefix in ((Space.CONTEXTS, "context_"), (Space.ROWS, "")):
-            if f"{prefix}lengths" not in self.names:
-                continue
-            num_features = len(leaves.names[space])
-            self.values[f"{prefix}lengths"] = Lengths(space, num_features)
-            self.values[f"{prefix}values"] = Ids(space, num_features)
-            self.ids[space] = LookupInputs(
-                lengths=self.names.index(f"{prefix}lengths"),
-                values=self.names.index(f"{prefix}values"),
-                weights=self.names.index(f"{prefix}weights") if signature.is_weighted else None,
-                num_features=num_features,
-            )
-        if is_ranking:
-            self.values["row_context"] = RowContext()
-
-    def checks(self, read: Iterable[Value]) -> list[Check]:
-        """Return the checks of shapes that no plan makes.
-
-        Args:
-            read: The values that something else than a plan reads.
-        """
-        counted = {space: self._counted(space) for space in self.ids}
-        found = []
-        for space, ids in self.ids.items():
-            of, per_row = counted[space]
-            if ids.num_features and of != ids.lengths:
-                found.append(
-                    Check(input=ids.lengths, of=of, per_row=per_row, times=ids.num_features, width=0)
-                )
-        for value in dict.fromkeys(read):
-            if isinstance(value, Input):
-                of, per_row = counted[value.space]
-                found.append(Check(input=value.index, of=of, per_row=per_row, times=1, width=value.width))
-        return found
-
-    def _counted(self, space: Space) -> tuple[int, int]:
-        """Return the input that tells the rows of a space, and how many of its items belong to one."""
-        if space is Space.ROWS and "row_context" in self.names:
-            return self.names.index("row_context"), 1
-        ids = self.ids[space]
-        if ids.num_features:
-            return ids.lengths, ids.num_features
-        dense = [v.index for v in self.values.values() if isinstance(v, Input) and v.space is space]
-        return dense[0], 1
+    return Scheduling(outputs, inputs, evaluation.regions, evaluation.weights).run()
 
 
 class _Evaluation:
@@ -196,16 +85,20 @@ class _Evaluation:
 
     Attributes:
         weights: The dense weights of the graph, by path.
+        results: What each node was evaluated to.
+        regions: What is computed outside of steps.
     """
 
+    regions: Regions
+
     def __init__(
-        self, module: fx.GraphModule, inputs: _Inputs, leaves: Leaves, stored: Iterable[str]
+        self, module: fx.GraphModule, inputs: GraphInputs, leaves: Leaves, stored: Iterable[str]
     ) -> None:
         self._module = module
         self._inputs = inputs
         self._leaves = leaves
         self._stored = frozenset(stored)
-        self._results: dict[fx.Node, Any] = {}
+        self.results: dict[fx.Node, Any] = {}
         # What is known by several names has the first one, as in graphs.
         self.weights: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for path, tensor in self.weights.items():
@@ -213,7 +106,7 @@ class _Evaluation:
             if tensor.is_floating_point() or (path in self._stored and tensor.dtype is torch.int64):
                 set_path(tensor, path)
 
-    def run(self) -> dict[str, Value]:
+    def run(self) -> dict[str, Value | Outside]:
         """Return the outputs by name."""
         graph = self._module.graph
         (output,) = [node for node in graph.nodes if node.op == "output"]
@@ -229,19 +122,40 @@ class _Evaluation:
                 given = fx.node.map_arg((node.args, node.kwargs), lambda one: same.get(one, one))
                 same[node] = first.setdefault((node.op, target, repr(given)), node)
                 known = same[node] is not node
-                self._results[node] = self._results[same[node]] if known else self._checked(node)
+                self.results[node] = self.results[same[node]] if known else self._result_of(node)
+            elif node.target is fbgemm.bounds_check_indices:
+                self.regions.add_check(node)
             elif not is_pure(self._module, node) and node.op != "placeholder":
                 raise NotLoweredError(f"it calls {node.target} for its effect")
-        outputs = {
-            name: value.settled() if isinstance(value, Called) else value
-            for name, value in self._taken(output.args[0]).items()
-        }
-        for name, value in outputs.items():
-            if isinstance(value, Value) and value.dtype is not torch.float32:
-                raise NotLoweredError(f"output {name!r} holds whole numbers")
-            if not isinstance(value, Value) or len(value.dims) > 1 or value.space is not Space.ROWS:
-                raise NotLoweredError(f"output {name!r} is no row of numbers")
-        return outputs
+        named: Any = output.args[0]
+        return {name: self._output(name, node) for name, node in named.items()}
+
+    def _output(self, name: str, node: fx.Node) -> Value | Outside:
+        found = self.results[node]
+        if isinstance(found, Outside):
+            return found
+        value = found.settled() if isinstance(found, Called) else found
+        if not isinstance(value, Value) or value.space is not Space.ROWS:
+            raise NotLoweredError(f"output {name!r} is no row of numbers")
+        if value.dtype is torch.float32 and len(value.dims) <= 1:
+            return value
+        if node.target in LEAVES or node.op == "placeholder":
+            raise NotLoweredError(f"output {name!r} is an input")
+        # Steps return rows of float32.
+        self.results[node] = outside = Outside(node=node, why=f"output {name!r} is no row of float32")
+        return outside
+
+    def _result_of(self, node: fx.Node) -> Any:
+        """Return what steps compute, or that torch does."""
+        try:
+            return self._checked(node)
+        except NotLoweredError as error:
+            can_be_outside = (
+                node.op != "placeholder" and node.target not in LEAVES and is_pure(self._module, node)
+            )
+            if not can_be_outside:
+                raise
+            return Outside(node=node, why=str(error))
 
     def _needed(self, output: fx.Node) -> set[fx.Node]:
         """Return the nodes that an output is made of, up to the collections."""
@@ -269,7 +183,7 @@ class _Evaluation:
         if node.op == "get_attr":
             return self._attribute(str(node.target))
         if node.target in LEAVES:
-            return self._leaves.calls[str(node.args[-1])](self._space_of(node))
+            return self._leaves.calls[str(node.args[-1])](node, self._space_of(node))
         if not is_pure(self._module, node) and not _is_fused_relu(self._module, node):
             raise NotLoweredError(f"it calls {node.target} for its effect")
         args, kwargs = self._taken(node.args), self._taken(dict(node.kwargs))
@@ -349,7 +263,11 @@ class _Evaluation:
         return Space.ROWS if {"lengths", "values"} & names else Space.CONTEXTS
 
     def _taken(self, argument: Any) -> Any:
-        return fx.node.map_arg(argument, lambda node: self._results[node])
+        def taken(node: fx.Node) -> Any:
+            found = self.results[node]
+            return self.regions.value_of(found) if isinstance(found, Outside) else found
+
+        return fx.node.map_arg(argument, taken)
 
 
 def _is_value(one: Any) -> bool:
@@ -374,62 +292,3 @@ def _is_fused_relu(module: fx.GraphModule, node: fx.Node) -> bool:
         and isinstance(module.get_submodule(str(source.target)), nn.Linear)
         and len(source.users) == 1
     )
-
-
-def _program(outputs: Mapping[str, Value], inputs: _Inputs, weights: Mapping[str, Tensor]) -> Lowered:
-    expanded = [value for value in _in_order(outputs.values()) if isinstance(value, Expand)]
-    places: dict[Value, int] = {
-        value: value.index for value in inputs.values.values() if isinstance(value, Input)
-    }
-    num_places = len(inputs.names)
-    steps: list[Plan | Gather] = []
-
-    def plan(space: Space, wanted: Sequence[Value]) -> None:
-        nonlocal num_places
-        missing = [value for value in dict.fromkeys(wanted) if value not in places]
-        if not missing:
-            return
-        values = [value for value in _in_order(missing) if value.space is space and value not in places]
-        steps.append(plan_of(values, missing, places, inputs.ids.get(space)))
-        for value in missing:
-            places[value] = num_places
-            num_places += 1
-
-    plan(Space.CONTEXTS, [value.source for value in expanded])
-    for value in expanded:
-        steps.append(Gather(rows=places[value.source], index=inputs.names.index("row_context")))
-        places[value] = num_places
-        num_places += 1
-    plan(Space.ROWS, list(outputs.values()))
-    if not any(isinstance(step, Plan) for step in steps):
-        raise NotLoweredError("it computes nothing")
-    read = {
-        one.path
-        for step in steps
-        if isinstance(step, Plan)
-        for one in step.constants
-        if isinstance(one, Weight)
-    }
-    return Lowered(
-        num_inputs=len(inputs.names),
-        checks=inputs.checks([*(value.source for value in expanded), *outputs.values()]),
-        steps=steps,
-        outputs={name: places[value] for name, value in outputs.items()},
-        weights={
-            path: one
-            for path, one in weights.items()
-            if one.numel() and (one.is_floating_point() or path in read)
-        },
-    )
-
-
-def _in_order(values: Iterable[Value]) -> list[Value]:
-    """Return the values and all that they are computed of, in the order of the model's code."""
-    found: set[Value] = set()
-    open_values = list(values)
-    while open_values:
-        value = open_values.pop()
-        if value not in found:
-            found.add(value)
-            open_values += value.sources
-    return sorted(found, key=lambda value: value.number)

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from export.lower.lowering import Gather, Lowered
 from export.lower.planning import Constant, Layer, Plan
+from export.lower.scheduling import Gather, Lowered, PlacedRegion
 from export.lower.values import Slot
 from recsys.errors import ManifestError
 
@@ -73,7 +73,7 @@ class _Writing:
         program = self._program
         about = {
             "format": _FORMAT,
-            "format_version": 2 if any(map(_has_more, program.steps)) else 1,
+            "format_version": max(map(_version_of, program.steps)),
             "num_inputs": program.num_inputs,
             "checks": [vars(check) for check in program.checks],
             "steps": [self._step(i, step) for i, step in enumerate(program.steps)],
@@ -86,9 +86,21 @@ class _Writing:
         stored = {f"{_WEIGHTS}{path}": program.weights[path] for path in sorted(self._weights)}
         return _written({**self._tensors, **stored}, about)
 
-    def _step(self, number: int, step: Plan | Gather) -> dict[str, Any]:
+    def _step(self, number: int, step: Plan | Gather | PlacedRegion) -> dict[str, Any]:
         if isinstance(step, Gather):
             return {"kind": "gather", **vars(step)}
+        if isinstance(step, PlacedRegion):
+            name = f"regions.{number}"
+            self._tensors[name] = torch.frombuffer(bytearray(step.region.script), dtype=torch.uint8)
+            return {
+                "kind": "region",
+                "script": name,
+                "inputs": step.inputs,
+                "num_outputs": len(step.region.outputs),
+                "weights": {
+                    at: path for at, path in step.region.weights.items() if path in self._program.weights
+                },
+            }
         name = f"plans.{number}"
         self._tensors[name] = step.numbers
         return {
@@ -127,11 +139,14 @@ class _Writing:
         return {"kind": "tensor", "name": name}
 
 
-def _has_more(step: Plan | Gather) -> bool:
-    """Return whether a step has what the first version does not."""
-    return isinstance(step, Plan) and (
+def _version_of(step: Plan | Gather | PlacedRegion) -> int:
+    """Return the first version of files that have such steps."""
+    if isinstance(step, PlacedRegion):
+        return 3
+    has_more = isinstance(step, Plan) and (
         step.has_forms or any(isinstance(one, Layer) and one.columns for one in step.constants)
     )
+    return 2 if has_more else 1
 
 
 def _numbers_of(slot: Slot) -> list[int]:

@@ -20,6 +20,7 @@ from export.lower.strided import NUM_LOOPS
 from export.lower.values import (
     Broadcast,
     Columns,
+    ComputedIds,
     Contract,
     Elementwise,
     Formed,
@@ -111,7 +112,11 @@ class Plan:
 
 
 def plan_of(
-    values: Several[Value], outputs: Several[Value], places: Mapping[Value, int], ids: LookupInputs | None
+    values: Several[Value],
+    outputs: Several[Value],
+    places: Mapping[Value, int],
+    ids: LookupInputs | None,
+    computed: Mapping[ComputedIds, LookupInputs],
 ) -> Plan:
     """Plan the steps that compute some values.
 
@@ -119,9 +124,10 @@ def plan_of(
         values: What is computed, each behind what it is computed of.
         outputs: Those of them, or of the tensors that are there, that the plan returns.
         places: By value, the tensors that are there: their places in the program.
-        ids: Where the IDs of lookups are; None without lookups.
+        ids: Where the IDs of the request are; None without any.
+        computed: Where those are that the model computes.
     """
-    return _Planning(values, outputs, places, ids).run()
+    return _Planning(values, outputs, places, ids, computed).run()
 
 
 @dataclass
@@ -144,6 +150,7 @@ class _Planning:
         outputs: Several[Value],
         places: Mapping[Value, int],
         ids: LookupInputs | None,
+        computed: Mapping[ComputedIds, LookupInputs],
     ) -> None:
         # What is computed for each ID stands before that for which it is.
         self._values = [
@@ -152,6 +159,7 @@ class _Planning:
         self._outputs = list(outputs)
         self._given = places
         self._ids = ids
+        self._computed = computed
         self._members = set(self._values)
         self._buffers = _Buffers()
         self._places: dict[Value, _Place] = {}
@@ -243,7 +251,8 @@ class _Planning:
                 self._places[value] = self._scratch(value)
             column = 0
             for part in value.parts:
-                self._place_part(value, part, self._places[value].part(column, part.width))
+                if part.width:
+                    self._place_part(value, part, self._places[value].part(column, part.width))
                 column += part.width
 
     def _place_part(self, join: Join, part: Part, place: _Place) -> None:
@@ -287,7 +296,7 @@ class _Planning:
             self._step(
                 StepKind.LOOKUP,
                 [out],
-                self._lookup(value.slots, value.pooling, is_weighted=value.is_weighted),
+                self._lookup(value.slots, value.pooling, self._ids_of(value), is_weighted=value.is_weighted),
                 0,
             )
         elif isinstance(value, Linear):
@@ -299,7 +308,7 @@ class _Planning:
         elif isinstance(value, Formed):
             self._formed(value, out)
         elif isinstance(value, Sequence):
-            lookup = self._lookup((value.slot,), _ROW_OF_EACH_ID, is_weighted=False)
+            lookup = self._lookup((value.slot,), _ROW_OF_EACH_ID, self._ids, is_weighted=False)
             self._step(StepKind.SEQUENCE, [out], lookup, int(value.is_backwards))
         elif isinstance(value, Length):
             self._step(StepKind.LENGTH, [out], self._feature(value.feature), 0)
@@ -311,7 +320,7 @@ class _Planning:
         elif isinstance(value, ToIds):
             self._step(StepKind.TO_IDS, [out, self._place_of(value.source)], 0, 0)
         elif isinstance(value, ReadIds):
-            lookup = self._lookup((value.slot,), _ROW_OF_EACH_ID, is_weighted=False)
+            lookup = self._lookup((value.slot,), _ROW_OF_EACH_ID, self._ids, is_weighted=False)
             self._step(StepKind.READ_IDS, [out], lookup, 0)
         elif isinstance(value, OfIds):
             self._each_id(value, out)
@@ -382,8 +391,12 @@ class _Planning:
         numbers = [self._input(ids.lengths), self._input(ids.values), ids.num_features, feature]
         return _place_in(self._features, numbers)
 
-    def _lookup(self, slots: tuple[Slot, ...], pooling: int, *, is_weighted: bool) -> int:
-        ids = self._ids
+    def _ids_of(self, lookup: Lookup) -> LookupInputs | None:
+        return self._ids if lookup.computed is None else self._computed[lookup.computed]
+
+    def _lookup(
+        self, slots: tuple[Slot, ...], pooling: int, ids: LookupInputs | None, *, is_weighted: bool
+    ) -> int:
         assert ids is not None
         weights = -1
         if is_weighted:

@@ -14,7 +14,7 @@ from math import prod
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from export.lower.kinds import ElementwiseKind
 
@@ -289,6 +289,27 @@ class Slot:
     feature: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class ComputedIds:
+    """IDs that the model computes: nodes of the graph, as those of a batch.
+
+    Attributes:
+        lengths: ``[num_features * B]``.
+        values: ``[N]``.
+        weights: ``[N]``; None if the IDs have none.
+    """
+
+    lengths: fx.Node
+    values: fx.Node
+    weights: fx.Node | None
+    num_features: int
+
+    @property
+    def nodes(self) -> list[fx.Node]:
+        """Those that are there."""
+        return [self.lengths, self.values, *([] if self.weights is None else [self.weights])]
+
+
 @dataclass(eq=False, kw_only=True)
 class Lookup(Value):
     """Pooled rows of tables, side by side.
@@ -297,11 +318,13 @@ class Lookup(Value):
         slots: What is looked up.
         pooling: FBGEMM's code.
         is_weighted: Whether each ID comes with a weight.
+        computed: The IDs, if they are not the request's.
     """
 
     slots: tuple[Slot, ...]
     pooling: int
     is_weighted: bool
+    computed: ComputedIds | None = None
 
 
 @dataclass(eq=False, kw_only=True)

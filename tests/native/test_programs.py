@@ -28,9 +28,10 @@ from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.signature import IdPolicy
 from tests.export.lower.test_lowering import FORMED, LOWERED
+from tests.export.lower.test_regions import OfIds
 from tests.models.archetypes import ARCHETYPES
 from tests.native.test_model import batches, python_answer
-from tests.native.test_plans import MODELS, Mixed, loaded, ranking_inputs
+from tests.native.test_plans import MODELS, loaded, ranking_inputs
 from tests.native.tool import NativeModel, assert_same_error, needs_tool
 from tests.recsys.artifact.damage import Json, flip, lie, manifest_of, resize_part, same, without_torchscript
 from tests.support.export_models import batch_of
@@ -331,9 +332,9 @@ def test_parts_of_earlier_releases_take_the_weights_that_they_read(artifact: Pat
 
 
 def test_other_types_need_a_program(tmp_path: Path) -> None:
-    config = ExportConfig(graph_format="pt2", linear_dtype="int8", batch="request")
+    config = ExportConfig(graph_format="pt2", linear_dtype="int8")
     with pytest.raises(ExportError, match=r"'pt2' with linear_dtype 'int8', expected 'both'.*no program"):
-        export_model(Mixed().eval(), tmp_path / "a", config)
+        export_model(OfIds().eval(), tmp_path / "a", config)
 
 
 def metadata_of(part: bytes) -> Json:
@@ -367,7 +368,7 @@ WRONG = {
     "no metadata": (lambda header, _: header.pop("__metadata__"), "operators.__metadata__: missing"),
     "no plan": (lambda header, _: header.pop("plans.0"), r"steps\[0\].plan: got 'plans.0', expected a tensor of the"),
     "format": (_set("format", "x"), "operators.format: got 'x', expected recsys-plan"),
-    "version": (_set("format_version", 3), "got format version 3, expected at most 2; install a newer release"),
+    "version": (_set("format_version", 4), "got format version 4, expected at most 3; install a newer release"),
     "no inputs": (_set_plan("inputs", []), "rows_of: got"),
     "inputs": (_set_plan("inputs", [0, 1, 3]), "inputs: got '3', expected"),
     "a negative input": (_set_plan("inputs", [0, -1, 2]), "inputs: got '-1', expected"),

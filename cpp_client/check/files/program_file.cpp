@@ -11,7 +11,7 @@
 namespace recsys {
 namespace {
 
-constexpr std::int64_t kProgramFileVersion = 2;
+constexpr std::int64_t kProgramFileVersion = 3;
 /// No larger header is parsed.
 constexpr std::uint64_t kMostHeaderBytes = 1U << 26;
 constexpr std::size_t kLengthBytes = 8, kMostDims = 16;
@@ -115,29 +115,57 @@ FileCheck CheckOf(const Json& item, const std::string& at, const ProgramFile& fi
   return check;
 }
 
+/// Returns the name of a list of numbers of a type.
+std::string ListOf(const Json& item, const char* key, const std::string& dtype,
+                   const std::string& at, const ProgramFile& file) {
+  std::string name = NameOf(item, key, at, file.tensors);
+  const FileTensor& tensor = file.tensors.at(name);
+  if (tensor.dtype != dtype || tensor.shape.size() != 1) {
+    throw WrongField(at, key, StrOf(Json(name)), "a tensor of " + dtype + " [N]");
+  }
+  return name;
+}
+
+void ReadPlanStep(const Json& item, const std::string& at, const ProgramFile& file,
+                  std::int64_t num_places, FileStep* step) {
+  step->name = ListOf(item, "plan", "int64", at, file);
+  step->inputs = NumbersOf(item, "inputs", at, num_places);
+  const auto num_inputs = static_cast<std::int64_t>(step->inputs.size());
+  step->rows_of = NumberOf(item, "rows_of", at, 0, num_inputs);
+  step->per_row = NumberOf(item, "per_row", at, 1, kMostPerRow);
+  step->widths = NumbersOf(item, "widths", at, kMostPerRow);
+  ForEachItem(item, "constants", at, [&](const std::string& to, const Json& constant) {
+    step->constants.push_back(ConstantOf(constant, to, file));
+  });
+}
+
+void ReadRegionStep(const Json& item, const std::string& at, const ProgramFile& file,
+                    std::int64_t num_places, FileStep* step) {
+  step->name = ListOf(item, "script", "uint8", at, file);
+  step->inputs = NumbersOf(item, "inputs", at, num_places);
+  step->num_outputs = NumberOf(item, "num_outputs", at, 1, kMostItems);
+  for (const auto& weight : JsonMapping(item, "weights", at).items()) {
+    const Json& path = weight.value();
+    if (!path.is_string()) throw WrongField(at, "weights", StrOf(path), "paths of dense weights");
+    step->weights.emplace(weight.key(), path.get<std::string>());
+  }
+}
+
 /// `num_places`: those before the step.
 FileStep StepOf(const Json& item, const std::string& at, const ProgramFile& file,
                 std::int64_t num_places) {
   FileStep step;
-  step.is_plan = JsonChoice(item, "kind", at, {"plan", "gather"}) == "plan";
-  if (!step.is_plan) {
+  const std::string kind = JsonChoice(item, "kind", at, {"plan", "gather", "region"});
+  if (kind == "plan") {
+    ReadPlanStep(item, at, file, num_places, &step);
+  } else if (kind == "region") {
+    step.kind = FileStep::Kind::kRegion;
+    ReadRegionStep(item, at, file, num_places, &step);
+  } else {
+    step.kind = FileStep::Kind::kGather;
     step.rows = NumberOf(item, "rows", at, 0, num_places);
     step.index = NumberOf(item, "index", at, 0, num_places);
-    return step;
   }
-  step.plan = NameOf(item, "plan", at, file.tensors);
-  const FileTensor& plan = file.tensors.at(step.plan);
-  if (plan.dtype != "int64" || plan.shape.size() != 1) {
-    throw WrongField(at, "plan", StrOf(Json(step.plan)), "a tensor of int64 [N]");
-  }
-  step.inputs = NumbersOf(item, "inputs", at, num_places);
-  const auto num_inputs = static_cast<std::int64_t>(step.inputs.size());
-  step.rows_of = NumberOf(item, "rows_of", at, 0, num_inputs);
-  step.per_row = NumberOf(item, "per_row", at, 1, kMostPerRow);
-  step.widths = NumbersOf(item, "widths", at, kMostPerRow);
-  ForEachItem(item, "constants", at, [&](const std::string& to, const Json& constant) {
-    step.constants.push_back(ConstantOf(constant, to, file));
-  });
   return step;
 }
 
@@ -153,8 +181,7 @@ void ReadMetadata(const Json& data, ProgramFile* file) {
   });
   ForEachItem(data, "steps", kAt, [&](const std::string& at, const Json& item) {
     file->steps.push_back(StepOf(item, at, *file, num_places));
-    const FileStep& step = file->steps.back();
-    num_places += step.is_plan ? static_cast<std::int64_t>(step.widths.size()) : 1;
+    num_places += file->steps.back().num_places();
   });
   ForEachItem(data, "outputs", kAt, [&](const std::string& at, const Json& item) {
     const std::int64_t place = NumberOf(item, "place", at, 0, num_places);

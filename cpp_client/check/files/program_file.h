@@ -55,10 +55,18 @@ struct ProgramConstant {
 /// What a graph does in a step. Each tensor has a place: the graph's inputs first, then the outputs
 /// of each step; a step reads places before its own.
 struct FileStep {
-  /// Whether it is a plan; else it gathers rows of a place by the numbers in another.
-  bool is_plan = true;
-  /// Of a plan: the tensor with its numbers, int64; and what it reads.
-  std::string plan;
+  enum class Kind {
+    /// Steps over rows: ops/plan.h.
+    kPlan,
+    /// Rows of a place by the numbers in another.
+    kGather,
+    /// A function of TorchScript.
+    kRegion,
+  };
+  Kind kind = Kind::kPlan;
+  /// Of a plan: the tensor with its numbers, int64. Of a region: the tensor with its script, uint8.
+  std::string name;
+  /// What a plan or a region reads.
   std::vector<std::int64_t> inputs;
   /// Which of its inputs tells the number of rows, and how many of its numbers belong to one.
   std::int64_t rows_of = 0, per_row = 1;
@@ -67,6 +75,16 @@ struct FileStep {
   std::vector<ProgramConstant> constants;
   /// Of a gather.
   std::int64_t rows = 0, index = 0;
+  /// Of a region: how many tensors it returns, and the dense weights that its attributes are, by
+  /// path both.
+  std::int64_t num_outputs = 0;
+  std::map<std::string, std::string> weights;
+
+  /// How many places it gives.
+  std::int64_t num_places() const {
+    if (kind == Kind::kGather) return 1;
+    return kind == Kind::kRegion ? num_outputs : static_cast<std::int64_t>(widths.size());
+  }
 };
 
 /// The shape that an input must have: ops/torch/graph/direct_parts.h.

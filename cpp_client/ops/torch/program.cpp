@@ -2,6 +2,7 @@
 
 #include <ATen/record_function.h>
 #include <c10/core/InferenceMode.h>
+#include <torch/csrc/jit/runtime/jit_exception.h>
 
 #include <cstdint>
 #include <stdexcept>
@@ -33,8 +34,34 @@ class TimedCall {
 
 }  // namespace
 
+PreparedRegion::PreparedRegion(const RegionStep& step)
+    : self_(step.module._ivalue()),
+      forward_(&step.module.get_method("forward").function()),
+      inputs_(step.inputs),
+      num_outputs_(step.num_outputs) {
+  const c10::FunctionSchema& schema = forward_->getSchema();
+  TORCH_CHECK(schema.arguments().size() == inputs_.size() + 1, "a region takes ",
+              schema.arguments().size() - 1, " tensors, expected ", inputs_.size());
+  const c10::TypePtr& type = schema.returns().at(0).type();
+  const auto tuple = type->cast<c10::TupleType>();
+  TORCH_CHECK(tuple != nullptr && tuple->elements().size() == num_outputs_, "a region returns ",
+              type->repr_str(), ", expected ", num_outputs_, " tensors");
+}
+
+void PreparedRegion::Run(std::vector<at::Tensor>* places) const {
+  std::vector<c10::IValue> stack{self_};
+  stack.reserve(inputs_.size() + 1);
+  for (const std::size_t at : inputs_) stack.emplace_back((*places)[at]);
+  const c10::IValue result = (*forward_)(std::move(stack));
+  for (const c10::IValue& one : result.toTupleRef().elements()) {
+    TORCH_CHECK(one.isTensor(), "a region returns a ", one.tagKind(), ", expected tensors");
+    places->push_back(one.toTensor());
+  }
+}
+
 Program::Program(ProgramParts parts) : parts_(std::move(parts)) {
   for (const ProgramStep& step : parts_.steps) {
+    if (step.region) regions_.emplace_back(*step.region);
     if (!step.plan) continue;
     const PlanStep& plan = *step.plan;
     plans_.emplace_back(plan.plan, plan.constants, static_cast<std::int64_t>(plan.inputs.size()),
@@ -71,7 +98,13 @@ Program::Outputs Program::Run(const std::vector<at::Tensor>& inputs,
   const c10::InferenceMode mode;
   std::vector<at::Tensor> places = inputs;
   auto plan = plans_.begin();
+  auto region = regions_.begin();
   for (const ProgramStep& step : parts_.steps) {
+    if (step.region) {
+      const TimedCall timed("torch region", times);
+      (region++)->Run(&places);
+      continue;
+    }
     if (!step.plan) {
       const TimedCall timed("gather", times);
       places.push_back(at::index_select(places[step.gather.rows], 0, places[step.gather.index]));
@@ -92,6 +125,9 @@ Program::Outputs Program::Run(const std::vector<at::Tensor>& inputs,
   outputs.reserve(parts_.outputs.size());
   for (const auto& [name, at] : parts_.outputs) outputs.emplace_back(name, places[at]);
   return outputs;
+} catch (const torch::jit::JITException& error) {
+  // What a region raised itself.
+  throw std::runtime_error(error.what());
 } catch (const c10::Error& error) {
   // One type for all errors of graphs, as TorchScript's interpreter has it; without the stack.
   throw std::runtime_error(error.what_without_backtrace());

@@ -2,6 +2,7 @@
 #define RECSYS_OPS_TORCH_PROGRAM_H_
 
 #include <ATen/ATen.h>
+#include <torch/csrc/jit/api/module.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -29,9 +30,17 @@ struct GatherStep {
   std::size_t rows = 0, index = 0;
 };
 
-/// What a graph does in a step: one of the two.
+/// A call of a function of TorchScript; `inputs` are places. It returns a tuple of tensors.
+struct RegionStep {
+  torch::jit::Module module;
+  std::vector<std::size_t> inputs;
+  std::size_t num_outputs = 0;
+};
+
+/// What a graph does in a step: a plan, a region or, without these, a gather.
 struct ProgramStep {
   std::optional<PlanStep> plan;
+  std::optional<RegionStep> region;
   GatherStep gather;
 };
 
@@ -42,14 +51,28 @@ struct ShapeCheck {
   std::int64_t per_row = 1, times = 1, width = 0;
 };
 
-/// A graph that calls plans, and gathers rows between them. Each tensor has a place: the graph's
-/// inputs first, then the outputs of each step.
+/// A graph that calls plans and regions, and gathers rows between them. Each tensor has a place:
+/// the graph's inputs first, then the outputs of each step.
 struct ProgramParts {
   std::size_t num_inputs = 0;
   std::vector<ShapeCheck> checks;
   std::vector<ProgramStep> steps;
   /// Names and places.
   std::vector<std::pair<std::string, std::size_t>> outputs;
+};
+
+/// A region that can be called from any number of threads.
+class PreparedRegion {
+ public:
+  explicit PreparedRegion(const RegionStep& step);
+  /// Appends its results to `places`.
+  void Run(std::vector<at::Tensor>* places) const;
+
+ private:
+  torch::jit::ObjectPtr self_;
+  torch::jit::Function* forward_;
+  std::vector<std::size_t> inputs_;
+  std::size_t num_outputs_;
 };
 
 /// A program over rows in memory. Threads may share it.
@@ -75,6 +98,8 @@ class Program {
   const ProgramParts parts_;
   /// Of the steps that are plans.
   std::deque<PreparedPlan> plans_;
+  /// Of the steps that are regions.
+  std::vector<PreparedRegion> regions_;
 };
 
 }  // namespace recsys::ops

@@ -1,7 +1,11 @@
 #include "ops/torch/stored_program.h"
 
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/serialization/import.h>
+
 #include <algorithm>
 #include <cstring>
+#include <sstream>
 #include <utility>
 
 #include "ops/packed.h"
@@ -52,6 +56,26 @@ at::Tensor WithDots(Plan plan, WeightType type) {
     if (step.kind == StepKind::kDot) step.index = static_cast<std::int64_t>(type);
   }
   return at::tensor(WritePlan(plan), at::kLong);
+}
+
+/// Sets a dense weight at its path in a module.
+void SetWeight(torch::jit::Module module, const std::string& path, const at::Tensor& weight) {
+  std::size_t at = 0;
+  for (std::size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', at)) {
+    const std::string name = path.substr(at, dot - at);
+    TORCH_CHECK(module.hasattr(name) && module.attr(name).isModule(), "a region has no weight ",
+                path);
+    module = module.attr(name).toModule();
+    at = dot + 1;
+  }
+  const std::string name = path.substr(at);
+  TORCH_CHECK(module.hasattr(name) && module.attr(name).isTensor(), "a region has no weight ",
+              path);
+  const at::Tensor old = module.attr(name).toTensor();
+  TORCH_CHECK(weight.scalar_type() == old.scalar_type() && weight.sizes() == old.sizes(),
+              "dense weight ", path, ": got ", weight.scalar_type(), ' ', weight.sizes(),
+              ", expected ", old.scalar_type(), ' ', old.sizes());
+  module.setattr(name, weight);
 }
 
 }  // namespace
@@ -108,6 +132,25 @@ at::Tensor StoredProgram::ConstantOf(const ProgramConstant& constant, const at::
   return PackWeights(weight, bias, linear_dtype);
 }
 
+RegionStep StoredProgram::RegionOf(const FileStep& step, const Weights& weights) const {
+  const FileTensor& script = file_.tensors.at(step.name);
+  std::istringstream stream(bytes_.substr(script.offset, script.num_bytes));
+  torch::jit::Module module;
+  try {
+    module = torch::jit::load(stream, at::kCPU);
+  } catch (const std::exception&) {
+    TORCH_CHECK(false, step.name, ": not readable as TorchScript");
+  }
+  module.eval();
+  for (const auto& [attribute, path] : step.weights) {
+    const auto found = weights.find(path);
+    if (found != weights.end()) SetWeight(module, attribute, found->second);
+  }
+  return {torch::jit::freeze(module),
+          {step.inputs.begin(), step.inputs.end()},
+          static_cast<std::size_t>(step.num_outputs)};
+}
+
 std::shared_ptr<Program> StoredProgram::Bind(const at::Tensor& rows, const Weights& weights,
                                              const std::string& linear_dtype) const try {
   ProgramParts parts;
@@ -119,13 +162,17 @@ std::shared_ptr<Program> StoredProgram::Bind(const at::Tensor& rows, const Weigh
   }
   for (const FileStep& step : file_.steps) {
     ProgramStep& made = parts.steps.emplace_back();
-    if (!step.is_plan) {
+    if (step.kind == FileStep::Kind::kGather) {
       made.gather = {static_cast<std::size_t>(step.rows), static_cast<std::size_t>(step.index)};
+      continue;
+    }
+    if (step.kind == FileStep::Kind::kRegion) {
+      made.region = RegionOf(step, weights);
       continue;
     }
     PlanStep& plan = made.plan.emplace();
     plan.plan =
-        WithDots(PlanOf(step, TensorOf(file_.tensors.at(step.plan))), DotTypeOf(linear_dtype));
+        WithDots(PlanOf(step, TensorOf(file_.tensors.at(step.name))), DotTypeOf(linear_dtype));
     for (const ProgramConstant& constant : step.constants) {
       plan.constants.push_back(ConstantOf(constant, rows, weights, linear_dtype));
     }
@@ -146,8 +193,8 @@ std::shared_ptr<Program> StoredProgram::Bind(const at::Tensor& rows, const Weigh
 StepCounts StoredProgram::Counts() const try {
   StepCounts counts;
   for (const FileStep& step : file_.steps) {
-    if (!step.is_plan) continue;
-    for (const Step& of : PlanOf(step, TensorOf(file_.tensors.at(step.plan))).steps) {
+    if (step.kind != FileStep::Kind::kPlan) continue;
+    for (const Step& of : PlanOf(step, TensorOf(file_.tensors.at(step.name))).steps) {
       ++counts.all;
       counts.linear += of.kind == StepKind::kLinear ? 1 : 0;
       counts.products += of.kind == StepKind::kDot ? 1 : 0;

@@ -43,6 +43,8 @@ class StoredProgram {
   at::Tensor ConstantOf(const ProgramConstant& constant, const at::Tensor& rows,
                         const Weights& weights, const std::string& linear_dtype) const;
 
+  RegionStep RegionOf(const FileStep& step, const Weights& weights) const;
+
   const std::string bytes_;
   const ProgramFile file_;
 };

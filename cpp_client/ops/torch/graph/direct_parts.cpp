@@ -73,7 +73,7 @@ class PartsReading {
   bool ReadGather(const Node* node) {
     const auto rows = PlaceOf(node->input(0)), index = PlaceOf(node->input(2));
     if (!rows || !index || !IsNumber(node->input(1), 0)) return false;
-    parts_.steps.push_back({std::nullopt, {*rows, *index}});
+    parts_.steps.push_back({std::nullopt, std::nullopt, {*rows, *index}});
     places_.emplace(node->output(), num_places_++);
     return true;
   }
@@ -99,7 +99,7 @@ class PartsReading {
     step.widths = widths->toIntVector();
     first_of_plans_.emplace(node->output(), num_places_);
     num_places_ += step.widths.size();
-    parts_.steps.push_back({std::move(step), {}});
+    parts_.steps.push_back({std::move(step), std::nullopt, {}});
     return true;
   }
 

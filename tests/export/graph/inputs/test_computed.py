@@ -93,7 +93,10 @@ def test_exported_programs_tell_that_an_id_is_wrong(tmp_path: Path) -> None:
     export_model(_Crossed(), tmp_path / "a", config)
     model = load_exported_artifact(tmp_path / "a")
     _score(model, [[1, 2], [16]])
-    with pytest.raises(ComputedIdError, match="computed ID: got one that is no row of its table"):
+    with pytest.raises(
+        ComputedIdError,
+        match=r"computed ID: (got one that is no row of its table|table .* got 52, expected 0 <= ID < 50)",
+    ):
         _score(model, [[1, 2], [16, 17]])
 
 

@@ -1,0 +1,377 @@
+"""Torch regions: the parts of a traced graph that no step computes, each a graph of TorchScript of its own.
+
+What steps compute reaches a region as ``[B, width]``, and what a region computes reaches steps so. Levels order them:
+steps of level 0 descend from no region, a region of level k from steps below k, and steps of level k from regions up
+to k.
+
+Shape letters: B rows, Q contexts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from export.graph.prepared import PreparedModel
+from export.lower.leaves import LEAVES
+from export.lower.values import Called, Lookup, NotLoweredError, Space, Value, Weight
+from recsys import torchscript
+from recsys.artifact.ranking import picked, ranking_batch
+
+# Two batches whose sizes differ from each other, and from those of most models.
+_BATCHES = ((13, 5), (17, 7))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Outside:
+    """What torch computes.
+
+    Attributes:
+        why: Why no step does.
+    """
+
+    node: fx.Node
+    why: str
+
+
+@dataclass(eq=False, kw_only=True)
+class FromRegion(Value):
+    """A tensor that a region computes."""
+
+    node: fx.Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Region:
+    """A slice of the graph.
+
+    Attributes:
+        script: It as TorchScript: a function of tensors that returns a tuple of tensors.
+        inputs: What it takes: inputs of the graph by name, values as ``[B, width]``, or what another region returns.
+        outputs: What it returns: values as ``[B, width]``, or nodes as they are.
+        weights: The paths of its dense weights, by the paths of its attributes.
+    """
+
+    script: bytes
+    inputs: list[str | Value | fx.Node]
+    outputs: list[Value | fx.Node]
+    weights: dict[str, str]
+
+
+class Shapes:
+    """The shapes of a graph's tensors, in two batches of samples; rows of tables are zeros.
+
+    Args:
+        module: The graph.
+        prepared: The model.
+        is_ranking: Whether it is the ranking form.
+
+    Raises:
+        NotLoweredError: The graph does not run so.
+    """
+
+    def __init__(self, module: fx.GraphModule, prepared: PreparedModel, *, is_ranking: bool) -> None:
+        self._sizes = _BATCHES
+        self._found: list[dict[fx.Node, Tensor]] = []
+        for num_rows, num_contexts in _BATCHES:
+            recorder = _Recorder(module)
+            try:
+                with torch.no_grad():
+                    recorder.run(*_inputs(prepared, num_rows, num_contexts, is_ranking=is_ranking))
+            except Exception as error:  # whatever the model's code raises for rows of zeros
+                raise NotLoweredError(f"it does not run for rows of zeros: {error}"[:200]) from error
+            self._found.append(recorder.found)
+
+    def is_tensor(self, node: fx.Node) -> bool:
+        """Return whether a node is a tensor."""
+        return node in self._found[0]
+
+    def of_rows(self, node: fx.Node) -> tuple[Space, tuple[int, ...]] | None:
+        """Return the space and the dimensions of a row of a node that is ``[B, ...]`` float32; else None."""
+        if any(node not in found or found[node].dtype is not torch.float32 for found in self._found):
+            return None
+        shapes = [tuple(found[node].shape) for found in self._found]
+        if not shapes[0] or any(shape[1:] != shapes[0][1:] for shape in shapes) or 0 in shapes[0][1:]:
+            return None
+        for space, sizes in zip((Space.ROWS, Space.CONTEXTS), zip(*self._sizes, strict=True), strict=True):
+            if tuple(shape[0] for shape in shapes) == sizes:
+                return space, shapes[0][1:]
+        return None
+
+
+class _Recorder(fx.Interpreter):
+    """Runs a graph, and keeps a tensor without numbers for each node that is one."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.found: dict[fx.Node, Tensor] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, Tensor):
+            self.found[n] = torch.empty_like(result, device="meta")
+        return result
+
+
+def _inputs(prepared: PreparedModel, num_rows: int, num_contexts: int, *, is_ranking: bool) -> list[Tensor]:
+    signature, samples = prepared.signature, prepared.clean
+
+    def batch(size: int) -> Any:
+        return picked(signature, samples, torch.arange(size) % samples.num_rows)
+
+    if not is_ranking:
+        return list(batch(num_rows).inputs())
+    row_context = torch.arange(num_rows) % num_contexts
+    return ranking_batch(signature, batch(num_contexts), batch(num_rows), row_context).inputs()
+
+
+def _made_of(value: Value) -> list[fx.Node]:
+    """Return the nodes outside that a value is made of."""
+    if isinstance(value, FromRegion):
+        return [value.node]
+    if isinstance(value, Lookup) and value.computed is not None:
+        return [node for node in value.computed.nodes if node.op != "placeholder"]
+    return []
+
+
+class Regions:
+    """What is computed outside of steps.
+
+    Args:
+        module: The graph.
+        results: What each node was evaluated to, of those that were evaluated.
+        prepared: The model.
+        is_ranking: Whether it is the ranking form.
+    """
+
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        results: Mapping[fx.Node, Any],
+        prepared: PreparedModel,
+        *,
+        is_ranking: bool,
+    ) -> None:
+        self._module = module
+        self._results = results
+        self._prepared = prepared
+        self._is_ranking = is_ranking
+        self._shapes: Shapes | None = None
+        self._values: dict[fx.Node, FromRegion] = {}
+        self._settled: dict[fx.Node, Value | None] = {}
+        self._levels: dict[fx.Node, int] = {}
+        self._value_levels: dict[Value, int] = {}
+        self._checks: list[fx.Node] = []
+        # What has several names is known by the first one.
+        self._paths = {tensor: path for path, tensor in [*module.named_parameters(), *module.named_buffers()]}
+
+    @property
+    def shapes(self) -> Shapes:
+        """The shapes of the graph's tensors."""
+        if self._shapes is None:
+            self._shapes = Shapes(self._module, self._prepared, is_ranking=self._is_ranking)
+        return self._shapes
+
+    def add_check(self, node: fx.Node) -> None:
+        """Let a region run what only raises an error, or not, before all else."""
+        self._checks.append(node)
+
+    def value_of(self, outside: Outside) -> FromRegion:
+        """Return what a step takes of a region.
+
+        Raises:
+            NotLoweredError: Steps do not take such tensors.
+        """
+        node = outside.node
+        if node not in self._values:
+            try:
+                found = self.shapes.of_rows(node)
+            except NotLoweredError as error:
+                raise NotLoweredError(outside.why) from error
+            if found is None:
+                raise NotLoweredError(outside.why)
+            space, dims = found
+            self._values[node] = FromRegion(dims=dims, space=space, node=node)
+        return self._values[node]
+
+    def level_of(self, value: Value) -> int:
+        """Return the level of the steps that compute a value."""
+        if value not in self._value_levels:
+            levels = [self._level(node) for node in _made_of(value)]
+            self._value_levels[value] = max([0, *levels, *map(self.level_of, value.sources)])
+        return self._value_levels[value]
+
+    def needed(self, outputs: Iterable[Value | Outside]) -> tuple[set[Value], list[fx.Node]]:
+        """Return the values that outputs are made of, and the nodes outside."""
+        values: set[Value] = set()
+        nodes: dict[fx.Node, None] = {}
+        open_items: list[Value | fx.Node] = [one.node if isinstance(one, Outside) else one for one in outputs]
+        while open_items:
+            item = open_items.pop()
+            if item in values or item in nodes:
+                continue
+            if isinstance(item, fx.Node):
+                nodes[item] = None
+                open_items += [one for one in self._taken_by(item) if not isinstance(one, str)]
+            else:
+                values.add(item)
+                open_items += item.sources
+                open_items += _made_of(item)
+        return values, list(nodes)
+
+    def inputs_of(self, nodes: Iterable[fx.Node]) -> list[Value]:
+        """Return the values that nodes outside read."""
+        taken = [one for node in nodes for one in self._taken_by(node)]
+        return [one for one in dict.fromkeys(taken) if isinstance(one, Value)]
+
+    def make(self, nodes: Sequence[fx.Node], wanted: Iterable[Value | fx.Node]) -> list[tuple[int, Region]]:
+        """Return the regions of some nodes, in the order of their levels.
+
+        Args:
+            nodes: Those outside that are needed.
+            wanted: What steps and outputs read of them.
+        """
+        wanted = list(dict.fromkeys(wanted))
+        between = [
+            one
+            for node in nodes
+            for one in self._taken_by(node)
+            if isinstance(one, fx.Node) and self._level(one) < self._level(node)
+        ]
+        wanted = list(dict.fromkeys([*wanted, *between]))
+        levels = sorted({self._level(node) for node in nodes})
+        if any(self._level(node) not in levels for node in self._checks):
+            raise NotLoweredError("it checks what no region reads")
+        return [(level, self._made(level, wanted)) for level in levels]
+
+    def _made(self, level: int, wanted: Sequence[Value | fx.Node]) -> Region:
+        outputs = [
+            one
+            for one in wanted
+            if self._level(one.node if isinstance(one, FromRegion) else one) == level  # type: ignore[arg-type]
+        ]
+        slicing = _Slice(self, level)
+        for node in self._checks:
+            if self._level(node) == level:
+                slicing.output(node)
+        made = [slicing.output(one) for one in outputs]
+        module = slicing.module(self._module, made)
+        named = [
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        ]
+        return Region(
+            script=torchscript.data_of(torchscript.script(module)),
+            inputs=slicing.inputs,
+            outputs=outputs,
+            weights={name: self._paths[tensor] for name, tensor in named if tensor in self._paths},
+        )
+
+    def _level(self, node: fx.Node) -> int:
+        """Return the level of the region that computes a node."""
+        if node not in self._levels:
+            self._levels[node] = 1
+            self._levels[node] = max([1, *map(self._level_of_taken, self._taken_by(node))])
+        return self._levels[node]
+
+    def _level_of_taken(self, one: str | Value | fx.Node) -> int:
+        if isinstance(one, str):
+            return 0
+        return self._level(one) if isinstance(one, fx.Node) else self.level_of(one) + 1
+
+    def _taken_by(self, node: fx.Node) -> list[str | Value | fx.Node]:
+        """Return what a node outside reads: inputs of the graph by name, values, and nodes outside."""
+        found: list[str | Value | fx.Node] = []
+        try:
+            for one in node.all_input_nodes:
+                taken = self.taken(one)
+                found += self._taken_by(one) if taken is None else [taken]
+        except NotLoweredError as error:
+            result = self._results.get(node)
+            if isinstance(result, Outside):
+                raise NotLoweredError(result.why) from error
+            raise
+        return found
+
+    def taken(self, node: fx.Node) -> str | Value | fx.Node | None:
+        """Return what a region reads in place of a node; None if it computes it again.
+
+        Raises:
+            NotLoweredError: It can do neither.
+        """
+        if node.op == "placeholder":
+            return str(node.target)
+        result = self._results.get(node)
+        if isinstance(result, Outside):
+            return node
+        if node not in self._settled:
+            self._settled[node] = self._settle(node, result)
+        value = self._settled[node]
+        if value is None and node.target in LEAVES:
+            raise NotLoweredError("torch computes with the rows of single IDs")
+        return value
+
+    def _settle(self, node: fx.Node, result: Any) -> Value | None:
+        if not isinstance(result, Called):
+            return None
+        try:
+            value = result.settled()
+        except NotLoweredError:
+            return None
+        is_value = isinstance(value, Value) and not isinstance(value, Weight)
+        if not is_value or value.dtype is not torch.float32:
+            return None
+        return value if self.shapes.of_rows(node) == (value.space, value.dims) else None
+
+
+class _Slice:
+    """A region's graph while it is made."""
+
+    def __init__(self, regions: Regions, level: int) -> None:
+        self._regions = regions
+        self._level = level
+        self._graph = fx.Graph()
+        self._copies: dict[fx.Node, fx.Node] = {}
+        self._places: dict[str | Value | fx.Node, fx.Node] = {}
+        self._order: list[fx.Node] = []
+        self.inputs: list[str | Value | fx.Node] = []
+
+    def output(self, wanted: Value | fx.Node) -> fx.Node:
+        """Return the node that gives an output."""
+        if isinstance(wanted, fx.Node):
+            return self._copy(wanted)
+        assert isinstance(wanted, FromRegion)
+        node = self._copy(wanted.node)
+        shape = (-1, wanted.width)
+        return node if len(wanted.dims) == 1 else self._graph.call_method("reshape", (node, shape))
+
+    def module(self, root: fx.GraphModule, outputs: Sequence[fx.Node]) -> fx.GraphModule:
+        """Return the graph with its attributes."""
+        self._graph.output(tuple(outputs))
+        return fx.GraphModule(root, self._graph)
+
+    def _copy(self, node: fx.Node) -> fx.Node:
+        if node not in self._copies:
+            taken = self._regions.taken(node)
+            is_own = taken is None or (taken is node and self._regions._level(node) == self._level)
+            if not is_own:
+                assert taken is not None
+                self._copies[node] = self._place(taken)
+            else:
+                for one in node.all_input_nodes:
+                    self._copy(one)
+                self._copies[node] = self._graph.node_copy(node, lambda one: self._copies[one])
+        return self._copies[node]
+
+    def _place(self, taken: str | Value | fx.Node) -> fx.Node:
+        if taken not in self._places:
+            self.inputs.append(taken)
+            self._places[taken] = self._graph.placeholder(f"input_{len(self.inputs)}")
+        place = self._places[taken]
+        if not isinstance(taken, Value) or len(taken.dims) == 1:
+            return place
+        return self._graph.call_method("reshape", (place, (-1, *taken.dims)))

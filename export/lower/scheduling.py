@@ -1,0 +1,301 @@
+"""What a lowered form consists of, and in which order its steps run.
+
+Shape letters: B rows, Q contexts, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx
+
+from export.graph.prepared import PreparedModel
+from export.lower.leaves import Leaves
+from export.lower.planning import LookupInputs, Plan, plan_of
+from export.lower.regions import FromRegion, Outside, Region, Regions
+from export.lower.sequences import Ids, Lengths
+from export.lower.values import ComputedIds, Expand, Input, Lookup, NotLoweredError, Space, Value, Weight
+from export.lower.views import RowContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """The shape of an input: ``[n]``, or ``[n, width]`` where the width is not 0.
+
+    n is ``of.size(0) // per_row * times``.
+
+    Attributes:
+        input: Its position.
+        of: The position of the input that tells the number of rows.
+    """
+
+    input: int
+    of: int
+    per_row: int
+    times: int
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gather:
+    """Rows of one tensor by the numbers in another, by their places."""
+
+    rows: int
+    index: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedRegion:
+    """A part that torch computes, and the places of what it takes."""
+
+    region: Region
+    inputs: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lowered:
+    """A form of a model as a program.
+
+    Attributes:
+        num_inputs: How many tensors it takes. They have the first places, and the results of each step the next.
+        checks: The shapes of inputs.
+        steps: In order.
+        outputs: The place of each, by name.
+        weights: The dense weights, by path.
+    """
+
+    num_inputs: int
+    checks: list[Check]
+    steps: list[Plan | Gather | PlacedRegion]
+    outputs: dict[str, int]
+    weights: dict[str, Tensor]
+
+
+class GraphInputs:
+    """The inputs of a graph: their places, and the values that they are."""
+
+    def __init__(self, prepared: PreparedModel, leaves: Leaves, *, is_ranking: bool) -> None:
+        signature = prepared.signature
+        context = signature.context if is_ranking else ()
+        self.values: dict[str, Any] = {}
+        self.names: list[str] = []
+        self._leaves = leaves
+        for i, dense in enumerate(signature.dense):
+            space = Space.CONTEXTS if dense.name in context else Space.ROWS
+            self.names.append(f"dense_{i}")
+            self.values[self.names[-1]] = Input(dims=(dense.width,), space=space, index=i)
+        ids = ["lengths", "values", *(["weights"] if signature.is_weighted else [])]
+        self.names += [f"context_{name}" for name in ids] if is_ranking else []
+        self.names += [*ids, *(["row_context"] if is_ranking else [])]
+        self.ids: dict[Space, LookupInputs] = {}
+        for space, prefix in ((Space.CONTEXTS, "context_"), (Space.ROWS, "")):
+            if f"{prefix}lengths" not in self.names:
+                continue
+            num_features = len(leaves.names[space])
+            self.values[f"{prefix}lengths"] = Lengths(space, num_features)
+            self.values[f"{prefix}values"] = Ids(space, num_features)
+            self.ids[space] = LookupInputs(
+                lengths=self.names.index(f"{prefix}lengths"),
+                values=self.names.index(f"{prefix}values"),
+                weights=self.names.index(f"{prefix}weights") if signature.is_weighted else None,
+                num_features=num_features,
+            )
+        if is_ranking:
+            self.values["row_context"] = RowContext()
+
+    def checks(self, read: Iterable[Value]) -> list[Check]:
+        """Return the checks of shapes that no plan makes.
+
+        Args:
+            read: The values that something else than a plan reads.
+        """
+        counted = {space: self._counted(space) for space in self.ids}
+        found = []
+        for space, ids in self.ids.items():
+            of, per_row = counted[space]
+            if ids.num_features and of != ids.lengths:
+                found.append(
+                    Check(input=ids.lengths, of=of, per_row=per_row, times=ids.num_features, width=0)
+                )
+        for value in dict.fromkeys(read):
+            if isinstance(value, Input):
+                of, per_row = counted[value.space]
+                found.append(Check(input=value.index, of=of, per_row=per_row, times=1, width=value.width))
+        return found
+
+    def _counted(self, space: Space) -> tuple[int, int]:
+        """Return the input that tells the rows of a space, and how many of its items belong to one."""
+        if space is Space.ROWS and "row_context" in self.names:
+            return self.names.index("row_context"), 1
+        ids = self.ids[space]
+        if ids.num_features:
+            return ids.lengths, ids.num_features
+        dense = [v.index for v in self.values.values() if isinstance(v, Input) and v.space is space]
+        return dense[0], 1
+
+
+class Scheduling:
+    """Puts values and regions into steps, level by level: contexts first, then what is expanded to rows, then rows.
+
+    Args:
+        outputs: The outputs by name.
+        inputs: The inputs of the graph.
+        regions: What is computed outside of steps.
+        weights: The dense weights by path.
+    """
+
+    def __init__(
+        self,
+        outputs: Mapping[str, Value | Outside],
+        inputs: GraphInputs,
+        regions: Regions,
+        weights: Mapping[str, Tensor],
+    ) -> None:
+        self._outputs = outputs
+        self._inputs = inputs
+        self._regions = regions
+        self._weights = weights
+        self._steps: list[Plan | Gather | PlacedRegion] = []
+        self._places: dict[Value | fx.Node, int] = {
+            value: value.index for value in inputs.values.values() if isinstance(value, Input)
+        }
+        self._num_places = len(inputs.names)
+
+    def run(self) -> Lowered:
+        """Return the form.
+
+        Raises:
+            NotLoweredError: Steps compute none of it.
+        """
+        regions = self._regions
+        needed, nodes = regions.needed(self._outputs.values())
+        self._values = sorted(needed, key=lambda value: value.number)
+        results = [one for one in self._outputs.values() if isinstance(one, Value)]
+        outside = [one.node for one in self._outputs.values() if isinstance(one, Outside)]
+        computed = [value for value in self._values if isinstance(value, FromRegion)]
+        ids = [
+            node
+            for value in self._values
+            if isinstance(value, Lookup) and value.computed is not None
+            for node in value.computed.nodes
+            if node.op != "placeholder"
+        ]
+        made = dict(regions.make(nodes, [*computed, *outside, *ids]))
+        taken = regions.inputs_of(nodes)
+        for level in range(max([*made, *map(regions.level_of, self._values)], default=0) + 1):
+            if level in made:
+                self._call(made[level])
+            expanded = [one for one in self._values if isinstance(one, Expand) and self._is_of(one, level)]
+            later = self._read_later(level)
+            self._plan(level, Space.CONTEXTS, [*(one.source for one in expanded), *taken, *later])
+            for value in expanded:
+                self._steps.append(
+                    Gather(rows=self._places[value.source], index=self._inputs.names.index("row_context"))
+                )
+                self._place(value)
+            self._plan(level, Space.ROWS, [*results, *taken, *later])
+        if not any(isinstance(step, Plan) for step in self._steps):
+            why = [one.why for one in self._outputs.values() if isinstance(one, Outside)]
+            raise NotLoweredError(why[0] if why else "it computes nothing")
+        read_by_others = [*(one.source for one in self._values if isinstance(one, Expand)), *taken, *results]
+        return Lowered(
+            num_inputs=len(self._inputs.names),
+            checks=self._inputs.checks(read_by_others),
+            steps=self._steps,
+            outputs={
+                name: self._places[one.node if isinstance(one, Outside) else one]
+                for name, one in self._outputs.items()
+            },
+            weights=self._read_weights(),
+        )
+
+    def _is_of(self, value: Value, level: int) -> bool:
+        return self._regions.level_of(value) == level
+
+    def _read_later(self, level: int) -> list[Value]:
+        """Return what steps of a later level read of those of a level."""
+        return [
+            source
+            for value in self._values
+            if self._regions.level_of(value) > level
+            for source in value.sources
+            if self._is_of(source, level) and not isinstance(source, Weight)
+        ]
+
+    def _plan(self, level: int, space: Space, wanted: Sequence[Value]) -> None:
+        """Compute those of some values that are of a level and a space, unless they are there."""
+        missing = [
+            value
+            for value in dict.fromkeys(wanted)
+            if value not in self._places and value.space is space and self._is_of(value, level)
+        ]
+        if not missing:
+            return
+        values = [value for value in _in_order(missing, self._places) if value.space is space]
+        places = {value: place for value, place in self._places.items() if isinstance(value, Value)}
+        computed = {
+            value.computed: self._ids_of(value.computed)
+            for value in values
+            if isinstance(value, Lookup) and value.computed is not None
+        }
+        self._steps.append(plan_of(values, missing, places, self._inputs.ids.get(space), computed))
+        for value in missing:
+            self._place(value)
+
+    def _ids_of(self, computed: ComputedIds) -> LookupInputs:
+        def place(node: fx.Node) -> int:
+            name = str(node.target) if node.op == "placeholder" else None
+            return self._places[node] if name is None else self._inputs.names.index(name)
+
+        return LookupInputs(
+            lengths=place(computed.lengths),
+            values=place(computed.values),
+            weights=None if computed.weights is None else place(computed.weights),
+            num_features=computed.num_features,
+        )
+
+    def _call(self, region: Region) -> None:
+        inputs = [
+            self._inputs.names.index(one) if isinstance(one, str) else self._places[one]
+            for one in region.inputs
+        ]
+        self._steps.append(PlacedRegion(region=region, inputs=inputs))
+        for one in region.outputs:
+            self._place(one)
+
+    def _place(self, one: Value | fx.Node) -> None:
+        self._places[one] = self._num_places
+        self._num_places += 1
+
+    def _read_weights(self) -> dict[str, Tensor]:
+        read = {
+            one.path
+            for step in self._steps
+            if isinstance(step, Plan)
+            for one in step.constants
+            if isinstance(one, Weight)
+        }
+        return {
+            path: one
+            for path, one in self._weights.items()
+            if one.numel() and (one.is_floating_point() or path in read)
+        }
+
+
+def _in_order(values: Iterable[Value], there: Container[Any]) -> list[Value]:
+    """Return the values and all that they are computed of, in the order of the model's code.
+
+    Args:
+        values: The values.
+        there: What need not be computed.
+    """
+    found: set[Value] = set()
+    open_values = list(values)
+    while open_values:
+        value = open_values.pop()
+        if value not in found and value not in there:
+            found.add(value)
+            open_values += value.sources
+    return sorted(found, key=lambda value: value.number)

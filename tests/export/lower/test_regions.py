@@ -1,0 +1,146 @@
+"""What no step computes: which parts of a model are regions, and what is refused.
+
+Shape letters: B rows, N number of IDs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from export.lower.values import NotLoweredError
+from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
+from tests.export.graph.test_managed import Pooled
+from tests.export.lower.test_lowering import Scored, kinds_of, lowered, weight
+from tests.support.helpers import bag, sequence
+
+
+class Shifted(nn.Module):
+    """Computes the IDs that it looks up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = EmbeddingBagCollection([bag("t", 20, 16, ["f"])])
+        self.over = nn.Linear(16, 1)
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        ids = (features.values() + 1) % 20
+        shifted = KeyedJaggedTensor(["f"], ids, lengths=features.lengths(), stride=features.stride())
+        score: Tensor = self.over(self.tables(shifted).values())
+        return score
+
+
+def tied(model: Scored) -> Scored:
+    """Let two layers share a weight."""
+    model.second = nn.Linear(16, 1)
+    model.second.weight = model.over.weight
+    return model
+
+
+def _with_sum(a: Tensor, b: Tensor) -> Tensor:
+    return torch.cat([a, b, a + b], dim=1)
+
+
+def _not_finite() -> nn.Linear:
+    layer = nn.Linear(16, 2)
+    with torch.no_grad():
+        layer.weight[1, 3] = torch.inf
+    return layer
+
+
+def _taken(m: Scored, x: Tensor) -> Tensor:
+    return m.over(x + m.rows((x[:, :1] * 9).long().clamp(min=0)).flatten(1))
+
+
+def _between(m: Scored, x: Tensor) -> Tensor:
+    """Regions between steps, one of which takes what another one gives."""
+    odd = torch.erfinv(torch.sigmoid(m.over(x)) * 0.5)
+    return m.wide(torch.relu(torch.cat([torch.digamma(odd.abs() + 1), odd * x], dim=1)))
+
+
+#: By name: a model, and what its program consists of.
+REGIONS: dict[str, tuple[Any, list[str]]] = {
+    "an operator without a step": (
+        lambda: Scored(lambda m, x: m.over(torch.erfinv(torch.tanh(x)))),
+        ["plan", "region", "plan"],
+    ),
+    "several": (
+        lambda: Scored(_between, wide=nn.Linear(17, 1)),
+        ["plan", "region", "plan", "region", "plan"],
+    ),
+    "one after the other": (
+        lambda: Scored(
+            lambda m, x: m.over(torch.erfinv(torch.tanh(m.wide(torch.sinc(x))))), wide=nn.Linear(16, 16)
+        ),
+        ["plan", "region", "plan", "region", "plan"],
+    ),
+    "an output": (lambda: Scored(lambda m, x: torch.sinc(m.over(x))), ["plan", "region"]),
+    "whole numbers": (
+        lambda: Scored(lambda m, x: m.ids[torch.topk(x, 3, dim=1)[1]], ids=torch.arange(16) * 2**40),
+        ["plan", "region"],
+    ),
+    "computed weights": (
+        lambda: Scored(lambda m, x: nn.functional.linear(x, torch.exp(m.w)), w=weight(1, 16)),
+        ["plan", "region"],
+    ),
+    "stored whole numbers": (
+        lambda: Scored(lambda m, x: m.over(x.index_select(1, m.stored)), stored=torch.arange(16)),
+        ["plan", "region", "plan"],
+    ),
+    "numbers that may be out of range": (
+        lambda: Scored(_taken, rows=nn.Embedding(20, 16)),
+        ["plan", "region", "plan"],
+    ),
+    "weights that are not finite": (
+        lambda: Scored(lambda m, x: torch.nan_to_num(m.wide(x), 0, 1, 1), wide=_not_finite()),
+        ["plan", "region", "plan"],
+    ),
+    "computed IDs": (Shifted, ["region", "plan"]),
+    "mapped IDs": (Pooled, ["plan", "region", "plan"]),
+}
+
+
+@pytest.mark.parametrize("name", REGIONS)
+def test_torch_computes_what_no_step_does(name: str) -> None:
+    make, kinds = REGIONS[name]
+    options = {"dense_widths": {"price": 2}} if name == "mapped IDs" else {}
+    assert kinds_of(lowered(make(), **options)) == kinds
+
+
+def test_torch_compares_the_rows_of_a_request() -> None:
+    model = Scored(lambda m, x: m.over(x - x.mean(dim=0)))
+    assert kinds_of(lowered(model, batch="request")) == ["plan", "region", "plan"]
+
+
+class OfIds(nn.Module):
+    """Computes with the rows of single IDs what no step does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = EmbeddingCollection([sequence("t", 20, 8, ["f"])])
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        found = self.rows(features)["f"]
+        return torch.segment_reduce(found.values(), "max", lengths=found.lengths(), initial=0)
+
+
+def _writing(m: Scored, x: Tensor) -> Tensor:
+    score: Tensor = m.over(x)
+    x.zero_()
+    return score
+
+
+REFUSED = {
+    "rows of single IDs": (OfIds, "it reduces bags to something else than their sums"),
+    "effects": (lambda: Scored(_writing), "for its effect"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_program(name: str) -> None:
+    make, text = REFUSED[name]
+    with pytest.raises(NotLoweredError, match=text):
+        lowered(make())
