@@ -14,7 +14,7 @@ import pytest
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.artifact.graphs import LoadedGraphs
-from recsys.artifact.load import LoadedArtifact
+from recsys.artifact.load import load_artifact
 from recsys.artifact.programs import ProgramGraphs
 from recsys.kernels import operators
 from serve.profiler.cli import main, mix_of
@@ -222,14 +222,12 @@ def test_bad_usage_is_one_clear_error(
 
 
 def test_what_has_no_torchscript_is_refused(
-    artifact_path: Path,
-    model: LoadedArtifact,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    artifact_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    alone = replace(model, target=replace(model.target, skeleton=None))
+    plain = load_artifact(artifact_path, own_operators=False)
+    alone = replace(plain, target=replace(plain.target, skeleton=None))
     monkeypatch.setattr("serve.profiler.run.load_artifact", lambda *_, **__: alone)
-    code, _, err = run(artifact_path, *QUICK, "--no-own-operators", capsys=capsys)
+    code, _, err = run(artifact_path, *QUICK, capsys=capsys)
     assert code == 1
     assert "without TorchScript, which profiles are made of; run recsys-export --format both" in err
 
