@@ -101,7 +101,7 @@ Program::Outputs Program::Run(const std::vector<at::Tensor>& inputs,
   auto region = regions_.begin();
   for (const ProgramStep& step : parts_.steps) {
     if (step.region) {
-      const TimedCall timed("torch region", times);
+      const TimedCall timed("region", times);
       (region++)->Run(&places);
       continue;
     }
