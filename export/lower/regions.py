@@ -19,11 +19,14 @@ from torch import Tensor, fx
 from export.graph.prepared import PreparedModel
 from export.lower.leaves import LEAVES
 from export.lower.values import Called, Lookup, NotLoweredError, Space, Value, Weight
+from export.verify.samples import with_numbers_of
 from recsys import torchscript
-from recsys.artifact.ranking import picked, ranking_batch
+from recsys.artifact.ranking import ranking_batch
+from recsys.artifact.samples import Batch, random_batch
 
-# Two batches whose sizes differ from each other, and from those of most models.
-_BATCHES = ((13, 5), (17, 7))
+# Rows and contexts of batches. The sizes differ from each other, and from those of most models.
+_BATCHES = ((13, 5), (17, 7), (29, 11))
+_SEED = 20261126
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -63,7 +66,7 @@ class Region:
 
 
 class Shapes:
-    """The shapes of a graph's tensors, in two batches of samples; rows of tables are zeros.
+    """The shapes of a graph's tensors in batches with bags of many sizes; rows of tables are zeros.
 
     Args:
         module: The graph.
@@ -118,13 +121,16 @@ class _Recorder(fx.Interpreter):
 
 
 def _inputs(prepared: PreparedModel, num_rows: int, num_contexts: int, *, is_ranking: bool) -> list[Tensor]:
-    signature, samples = prepared.signature, prepared.clean
+    """Return inputs of a batch. Of a feature the IDs are hardly as many as the rows in all batches."""
+    signature = prepared.signature
+    generator = torch.Generator().manual_seed(_SEED + num_rows)
 
-    def batch(size: int) -> Any:
-        return picked(signature, samples, torch.arange(size) % samples.num_rows)
+    def batch(size: int) -> Batch:
+        rows = random_batch(signature, size, generator, known_ids=prepared.managed.known_ids)
+        return with_numbers_of(prepared.clean, rows, signature)
 
     if not is_ranking:
-        return list(batch(num_rows).inputs())
+        return batch(num_rows).inputs()
     row_context = torch.arange(num_rows) % num_contexts
     return ranking_batch(signature, batch(num_contexts), batch(num_rows), row_context).inputs()
 

@@ -128,6 +128,26 @@ def test_deltas_change_a_weight_that_a_region_knows_by_another_name(tmp_path: Pa
     assert_close(own.forward(*inputs), plain.forward(*inputs))
 
 
+class OfOneId(Scored):
+    """Scores the IDs themselves, of which the samples have one in each bag, and sums them up by bag."""
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:  # type: ignore[override]
+        ids = features["f"]
+        scores = torch.erfinv(torch.sin(ids.values().float()) * 0.9).abs()
+        of_rows = torch.segment_reduce(scores, "max", lengths=ids.lengths(), initial=0)
+        odd = torch.erfinv(torch.tanh(super().forward(features)) * 0.9)
+        return torch.digamma(torch.relu(odd) + 1) * of_rows.unsqueeze(1)
+
+
+def test_what_samples_have_once_in_each_row_is_no_row(tmp_path: Path) -> None:
+    samples = tmp_path / "samples.jsonl"
+    sparse = {"f": [[i % 20] for i in range(40)], "g": [[i % 7] for i in range(40)]}
+    samples.write_text(json.dumps({"sparse": sparse}))
+    own, plain = both_forms(tmp_path / "a", lambda: OfOneId(lambda m, x: m.over(x)), samples=samples)
+    inputs = batch_of(own.signature, 30, seed=0).inputs()
+    assert_close(own.forward(*inputs), plain.forward(*inputs))
+
+
 @pytest.mark.parametrize("name", ["computed IDs", "mapped IDs"])
 def test_lengths_that_do_not_fit_are_refused(tmp_path: Path, name: str) -> None:
     make, _ = REGIONS[name]
