@@ -21,10 +21,19 @@ _FIRST = ("time", "level", "logger", "message")
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, str | int | float | bool]:
-    """Return the fields given with ``extra`` as JSON values, without empty strings and Nones."""
+    """Return the fields given with ``extra`` as JSON values, without empty strings and Nones.
+
+    Names that begin with an underscore are those of other libraries, which set them on every record, as Ray does.
+    """
     fields = {}
     for name, value in vars(record).items():
-        if name not in _OWN and name not in _FIRST and value is not None and value != "":
+        if (
+            not name.startswith("_")
+            and name not in _OWN
+            and name not in _FIRST
+            and value is not None
+            and value != ""
+        ):
             fields[name] = _plain(value)
     return fields
 

@@ -18,7 +18,7 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "export.md").read_text()
 
 
 def test_the_pages_model_is_exported_with_the_pages_plan(tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (code,) = re.findall(r"```python\n(import recsys\n.*?)```", PAGE, re.DOTALL)
     (plan,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     names: dict[str, Any] = {"__name__": "page"}
     exec(code, names)

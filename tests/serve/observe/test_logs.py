@@ -44,7 +44,8 @@ def parsed(line: str) -> dict[str, Any]:
 
 
 def test_json_has_time_level_logger_message_and_fields() -> None:
-    line = parsed(JsonFormatter().format(record(created=1.25, model="dlrm", num_rows=3, share=0.5, ok=True)))
+    made = record(created=1.25, model="dlrm", num_rows=3, share=0.5, ok=True, _ray_timestamp_ns=7)
+    line = parsed(JsonFormatter().format(made))
     assert line == {
         "time": "1970-01-01T00:00:01.250000Z",
         "level": "INFO",
