@@ -58,8 +58,8 @@ setup: $(VENV)/.peer
 demo: $(VENV)/.base
 	$(BIN)/python examples/demo.py --dir $(DEMO_DIR)
 
-# Whole files to one process or the other: what a file's tests share is made once; tests/conftest.py orders them. tests/native belongs to native-test,
-# which has built what they need.
+# Whole files to one process or the other: what a file's tests share is made once; tests/conftest.py orders them.
+# tests/native belongs to native-test, which has built what they need.
 test: $(VENV)/.peer
 	$(ON_REFERENCE) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/native $(if $(COVERAGE),--cov --cov-report=)
 	$(if $(COVERAGE),@for room in recsys export serve; do \

@@ -107,8 +107,8 @@ def data_of(module: torch.jit.ScriptModule) -> bytes:
     return buffer.getvalue()
 
 
-def save_uncopied(module: torch.jit.ScriptModule, path: Path, extra_files: dict[str, str]) -> None:
-    """Write a scripted module, with extra text files in the same archive.
+def save_uncopied(module: torch.jit.ScriptModule, path: Path, extra_files: dict[str, bytes]) -> None:
+    """Write a scripted module, with extra files in the same archive.
 
     Where the file cannot be written, torch ends the process (SIGABRT): call this in a process of its own.
     """

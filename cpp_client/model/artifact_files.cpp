@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 
 #include "base/text.h"
 #include "check/files/file_name.h"
@@ -104,15 +105,23 @@ bool EndsWith(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
+/// Returns an extra file of a TorchScript file; nothing if it has none of this name, or several.
+/// Throws ZipError.
+std::optional<std::string> FindExtraFile(const std::string& path, const std::string& name) {
+  ZipFile file(path);
+  std::vector<const ZipMember*> found;
+  for (const ZipMember& member : file.members()) {
+    if (EndsWith(member.name, "/extra/" + name)) found.push_back(&member);
+  }
+  if (found.size() != 1) return std::nullopt;
+  return file.Contents(*found[0]);
+}
+
 std::string ManifestOfFile(const std::string& path) {
   const std::string name = Repr(NameOfPath(path));
   try {
-    ZipFile file(path);
-    std::vector<const ZipMember*> found;
-    for (const ZipMember& member : file.members()) {
-      if (EndsWith(member.name, std::string("/extra/") + kManifestName)) found.push_back(&member);
-    }
-    if (found.size() == 1) return file.Contents(*found[0]);
+    const std::optional<std::string> found = FindExtraFile(path, kManifestName);
+    if (found) return *found;
   } catch (const ZipError&) {
     throw Error(ErrorKind::kForeignFile,
                 "artifact: got " + name + ", which is of another kind, or damaged (BadZipFile); " +
@@ -155,6 +164,16 @@ std::string FileBytes(const std::string& path) {
     throw Error(ErrorKind::kMissingPart, "part " + Repr(NameOfPath(path)) + ": cannot be read");
   }
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string ExtraFile(const std::string& path, const std::string& name) {
+  try {
+    const std::optional<std::string> found = FindExtraFile(path, name);
+    if (found) return *found;
+  } catch (const ZipError&) {
+    throw ChangedPart(name);
+  }
+  throw Error(ErrorKind::kMissingPart, "part " + Repr(name) + ": missing");
 }
 
 Manifest ManifestAt(const std::string& path) {

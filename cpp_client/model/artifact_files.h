@@ -32,6 +32,9 @@ const Target& ChooseTarget(const Manifest& manifest, const std::string& wanted);
 /// of `unread_bytes` bytes are skipped; -1 reads all.
 void CheckMembers(const std::string& path, std::int64_t unread_bytes);
 
+/// Returns an extra file of a single file. Throws Error (kMissingPart, kChecksum).
+std::string ExtraFile(const std::string& path, const std::string& name);
+
 /// Returns all bytes of a file. Throws Error (kMissingPart).
 std::string FileBytes(const std::string& path);
 

@@ -111,11 +111,12 @@ std::string Opening::linear_dtype() const {
 /// Returns the bytes of a part with a graph.
 std::string Opening::ReadPart(const std::string& name) const {
   const Part& part = *manifest().FindSkeleton(name);
+  const bool is_folder = IsArtifactFolder(path_);
   const std::string file = path_ + "/" + part.path;
-  CheckPartSize(file, part.size_bytes);
+  if (is_folder) CheckPartSize(file, part.size_bytes);
   // Always checked: it is small, and a damaged graph can crash the process, while damaged rows only
   // give wrong numbers.
-  std::string bytes = FileBytes(file);
+  std::string bytes = is_folder ? FileBytes(file) : ExtraFile(path_, part.path);
   if (Sha256Hex(bytes) != part.sha256) throw ChangedPart(part.path);
   return bytes;
 }
@@ -144,7 +145,7 @@ void Opening::LoadPrograms() {
   ProgramForms programs;
   for (const Graph* graph : Graphs()) {
     // Not needed, but what was damaged is told before it is.
-    if (!graph->skeleton.empty()) ReadPart(graph->skeleton);
+    if (!graph->skeleton.empty() && IsArtifactFolder(path_)) ReadPart(graph->skeleton);
     programs.parts.emplace_back(graph->program, ReadPart(graph->program));
   }
   programs.rows = blob_;
@@ -192,6 +193,9 @@ void Opening::LoadFile() {
                                             ", whose rows torch places; expected a directory");
   }
   if (options_.lock_rows) LockRows(blob_);
+  if (!HasPrograms()) return;
+  LoadPrograms();
+  modules_.clear();
 }
 
 std::unique_ptr<Model::Parts> Opening::Run() {

@@ -23,6 +23,7 @@ from recsys.artifact.load import load_artifact
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.manifest_file import MANIFEST_NAME
 from recsys.artifact.parts import ROWS_NAME, map_rows, read_manifest
+from recsys.artifact.targets import SINGLE_FILE
 from recsys.errors import VerificationError
 from recsys.files import reserve
 from recsys.rows.memory import RowsMemory
@@ -43,7 +44,12 @@ def write_single_file(prepared: PreparedModel, work: Path, manifest: Manifest, f
     """
     target = manifest.targets[0]
     own = file.with_name(MANIFEST_NAME)
-    single = replace(manifest, rows_path=None, skeletons=(), targets=(replace(target, skeleton="self"),))
+    single = replace(
+        manifest,
+        rows_path=None,
+        skeletons=tuple(part for part in manifest.skeletons if part.path == target.program),
+        targets=(replace(target, skeleton=SINGLE_FILE),),
+    )
     own.write_text(single.dumps())
     write_apart(work, own, file)
     # By torch's operators: own ones would be refused where they do not give the answers that were verified.
@@ -98,7 +104,9 @@ def main(argv: Sequence[str]) -> None:
     rows = map_rows(work / ROWS_NAME, held.layout)
     for path in target.rows:
         set_attribute(module, path, rows)
-    torchscript.save_uncopied(module, file, {MANIFEST_NAME: manifest.read_text()})
+    programs = [] if target.program is None else [target.program]
+    extra_files = {name: (work / name).read_bytes() for name in programs}
+    torchscript.save_uncopied(module, file, {MANIFEST_NAME: manifest.read_bytes(), **extra_files})
 
 
 if __name__ == "__main__":

@@ -64,8 +64,6 @@ def write_programs(prepared: PreparedModel, work: Path) -> WrittenPrograms:
         prepared: The model.
         work: The directory that holds the artifact.
     """
-    if prepared.config.single_file:
-        return WrittenPrograms(missing="a single file holds TorchScript alone")
     if prepared.dense_dtype is not torch.float32:
         return WrittenPrograms(missing=f"its dense layers are {prepared.config.dense_dtype}")
     if not any(_is_on_host(prepared, target) for target in prepared.stored.envs):

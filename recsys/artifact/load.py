@@ -27,7 +27,14 @@ from recsys.artifact.graphs import LoadedGraphs, can_exchange, place, share, ten
 from recsys.artifact.inputs import check_same_lengths, computed_id_error, without_rows
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.artifact.manifest import Manifest
-from recsys.artifact.parts import check_rows, checked_part, damaged_member, open_rows, read_manifest
+from recsys.artifact.parts import (
+    check_rows,
+    checked_part,
+    damaged_member,
+    open_rows,
+    part_bytes,
+    read_manifest,
+)
 from recsys.artifact.programs import ProgramGraphs, ProgramPart
 from recsys.artifact.targets import RankingGraph, Target
 from recsys.errors import (
@@ -208,7 +215,7 @@ def _load(
     where = Path(path)
     manifest = read_manifest(where)
     chosen = choose_target(manifest, target)
-    runs_programs = own_operators and not cuda_graphs.rows and where.is_dir() and _has_programs(chosen)
+    runs_programs = own_operators and not cuda_graphs.rows and _has_programs(chosen)
     if not runs_programs:
         _check_scripted(chosen, own_operators)
     capture = None
@@ -218,13 +225,13 @@ def _load(
         blob, file = open_rows(where, manifest, memory)
         if verify_checksums:
             check_rows(manifest, blob)
-        if runs_programs:
-            return _load_programs(where, manifest, chosen, blob, file)
-        modules = load_skeletons(where, manifest, chosen)
+        modules = [] if runs_programs else load_skeletons(where, manifest, chosen)
     else:
         modules, blob = _load_file(where, manifest, chosen, verify_checksums)
         file = None
         _hold(where, blob, memory)
+    if runs_programs:
+        return _load_programs(where, manifest, chosen, blob, file)
     ranks = rank_rows(manifest, chosen, blob)
     in_place = any(rank.rows is blob for rank in ranks)
     _place(modules, chosen, ranks)
@@ -273,13 +280,12 @@ def _load_programs(
     """Load a target's programs over rows in host memory."""
     parts = []
     for graph in target.graphs:
-        if graph.skeleton is not None:
+        if graph.skeleton is not None and where.is_dir():
             # TorchScript is not needed, but what was damaged is told before it is.
             with checked_part(where, manifest, graph.skeleton):
                 pass
         assert graph.program is not None
-        with checked_part(where, manifest, graph.program) as opened:
-            parts.append(ProgramPart(graph.program, opened.read()))
+        parts.append(ProgramPart(graph.program, part_bytes(where, manifest, graph.program)))
     ranks = rank_rows(manifest, target, blob)
     scripted = partial(load_scripted, where, manifest, target, ranks)
     graphs = ProgramGraphs(parts, blob, target.linear_dtype, scripted)

@@ -18,6 +18,7 @@ from typing import Any
 from recsys.artifact.answers import Answers
 from recsys.artifact.samples import Batch, batch_of_request
 from recsys.artifact.targets import (
+    SINGLE_FILE,
     Target,
     check_ranking,
     check_target_plan,
@@ -239,7 +240,10 @@ class Manifest:
         unknown = {part for target in targets for graph in target.graphs for part in graph_parts(graph)} - {
             part.path for part in skeletons
         }
-        if unknown and path is not None:
+        # The graph of a single file is the file itself.
+        if path is None:
+            unknown -= {SINGLE_FILE}
+        if unknown:
             raise ManifestError(f"manifest.targets: skeletons {sorted(unknown)} are not among the parts")
         check_once([part.path for part in skeletons], "manifest.skeletons")
         signature = Signature.from_json(json_field(data, "signature", "manifest"))

@@ -44,17 +44,25 @@ def read_manifest_bytes(path: str | os.PathLike[str]) -> bytes:
 
 def _manifest_of_file(path: Path) -> bytes:
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = [n for n in archive.namelist() if n.endswith(f"/extra/{MANIFEST_NAME}")]
-            if len(names) != 1:
-                raise ForeignFileError(
-                    f"artifact: got {path.name!r}, which holds no manifest; {_EXPECTED} (a checkpoint is exported "
-                    "first: recsys-export CHECKPOINT)"
-                )
-            return archive.read(names[0])
-    except ForeignFileError:
-        raise
+        found = extra_file(path, MANIFEST_NAME)
     except ZIP_ERRORS as error:
         raise ForeignFileError(
             f"artifact: got {path.name!r}, which is of another kind, or damaged ({type(error).__name__}); {_EXPECTED}"
         ) from None
+    if found is None:
+        raise ForeignFileError(
+            f"artifact: got {path.name!r}, which holds no manifest; {_EXPECTED} (a checkpoint is exported "
+            "first: recsys-export CHECKPOINT)"
+        )
+    return found
+
+
+def extra_file(path: Path, name: str) -> bytes | None:
+    """Return an extra file of a TorchScript file; None if it has none of this name, or several.
+
+    Raises:
+        ZIP_ERRORS: It is no zip file, or damaged.
+    """
+    with zipfile.ZipFile(path) as archive:
+        names = [n for n in archive.namelist() if n.endswith(f"/extra/{name}")]
+        return archive.read(names[0]) if len(names) == 1 else None

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from torch import Tensor
 
 from recsys.artifact.manifest import Manifest
-from recsys.artifact.manifest_file import ZIP_ERRORS, read_manifest_bytes
+from recsys.artifact.manifest_file import ZIP_ERRORS, extra_file, read_manifest_bytes
 from recsys.errors import (
     ChecksumError,
     ManifestError,
@@ -76,6 +76,24 @@ def checked_part(where: Path, manifest: Manifest, name: str) -> BinaryIO:
         file.seek(0)
         opened.pop_all()
     return file
+
+
+def part_bytes(where: Path, manifest: Manifest, name: str) -> bytes:
+    """Return the bytes of a part of a directory or a single file.
+
+    Raises:
+        ArtifactError: It is missing or damaged; the subclass says which.
+    """
+    if where.is_dir():
+        with checked_part(where, manifest, name) as file:
+            return file.read()
+    part = next(part for part in manifest.skeletons if part.path == name)
+    data = extra_file(where, name)
+    if data is None:
+        raise MissingPartError(f"part {name!r}: missing")
+    if hashlib.sha256(data).hexdigest() != part.sha256:
+        raise _changed(f"part {name!r}")
+    return data
 
 
 def open_rows(where: Path, manifest: Manifest, memory: RowsMemory) -> tuple[Tensor, RowsFile | None]:

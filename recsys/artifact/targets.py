@@ -20,6 +20,8 @@ from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.plan import ShardingPlan, check_plan
 from recsys.signature import Signature
 
+#: The skeleton of a single file, which is the TorchScript file itself.
+SINGLE_FILE = "self"
 #: Types of dense weights, by their names.
 DENSE_DTYPES = {
     "float64": torch.float64,

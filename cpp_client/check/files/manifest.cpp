@@ -251,7 +251,9 @@ void ReadTargets(const Json& data, Manifest* manifest) {
       }
     }
   }
-  if (unknown.empty() || !manifest->rows_path) return;
+  // The graph of a single file is the file itself.
+  if (!manifest->rows_path) unknown.erase("self");
+  if (unknown.empty()) return;
   throw Error(ErrorKind::kManifest, "manifest.targets: skeletons " +
                                         PythonList({unknown.begin(), unknown.end()}) +
                                         " are not among the parts");
