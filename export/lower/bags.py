@@ -9,7 +9,11 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from export.lower.values import Slot, Space, Value
+from export.lower.lookups import Slot
+from export.lower.values import (
+    Space,
+    Value,
+)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,14 @@ from export.graph.inputs.computed import RequestFeatures, check_computed
 from export.graph.prepared import PreparedModel
 from export.graph.ranking import RankingCollection, RankingFeatures
 from export.lower.bags import Rows, ids_space
-from export.lower.values import ComputedIds, Join, Lookup, NotLoweredError, Part, Slot, Space, Value
+from export.lower.lookups import ComputedIds, Lookup, Slot
+from export.lower.values import (
+    Join,
+    NotLoweredError,
+    Part,
+    Space,
+    Value,
+)
 from recsys.configs import BaseEmbeddingConfig, EmbeddingBagConfig, PoolingType, tables_with
 from recsys.embedding import EmbeddingBagCollection, takes_weights
 from recsys.jagged.keyed import KeyedTensor

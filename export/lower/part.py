@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from export.lower.lookups import Slot
 from export.lower.planning import Constant, Layer, Plan
 from export.lower.scheduling import Gather, Lowered, PlacedRegion
-from export.lower.values import Slot
 from recsys.errors import ManifestError
 
 _FORMAT = "recsys-plan"

@@ -16,20 +16,18 @@ from torch import Tensor
 
 from export.lower.bags import BagSum, Differences, FromIds, IdsSpace, Length, OfIds, ReadIds, Sequence, ToIds
 from export.lower.kinds import WITH_FACTOR, Activation, BufferKind, ElementwiseKind, StepKind
+from export.lower.lookups import ComputedIds, Lookup, LookupInputs, Slot
 from export.lower.strided import NUM_LOOPS
 from export.lower.values import (
     Broadcast,
     Columns,
-    ComputedIds,
     Contract,
     Elementwise,
     Formed,
     Join,
     Linear,
-    Lookup,
     Part,
     Products,
-    Slot,
     Take,
     Value,
     View,
@@ -73,16 +71,6 @@ class Layer:
 #: What a plan takes as a constant: the rows of all tables, a lookup's slots, the weights of a layer or dense weights.
 Constant = str | tuple[Slot, ...] | Layer | Weight
 ROWS = "rows"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LookupInputs:
-    """The tensors that hold a batch's IDs, and its number of features."""
-
-    lengths: int
-    values: int
-    weights: int | None
-    num_features: int
 
 
 @dataclass(kw_only=True)

@@ -18,7 +18,14 @@ from torch import Tensor, fx
 
 from export.graph.prepared import PreparedModel
 from export.lower.leaves import LEAVES
-from export.lower.values import Called, Lookup, NotLoweredError, Space, Value, Weight
+from export.lower.lookups import Lookup
+from export.lower.values import (
+    Called,
+    NotLoweredError,
+    Space,
+    Value,
+    Weight,
+)
 from export.verify.samples import with_numbers_of
 from recsys import torchscript
 from recsys.artifact.ranking import ranking_batch
@@ -140,7 +147,7 @@ def _made_of(value: Value) -> list[fx.Node]:
     if isinstance(value, FromRegion):
         return [value.node]
     if isinstance(value, Lookup) and value.computed is not None:
-        return [node for node in value.computed.nodes if node.op != "placeholder"]
+        return value.computed.nodes
     return []
 
 
@@ -241,7 +248,6 @@ class Regions:
             nodes: Those outside that are needed.
             wanted: What steps and outputs read of them.
         """
-        wanted = list(dict.fromkeys(wanted))
         between = [
             one
             for node in nodes
@@ -343,7 +349,6 @@ class _Slice:
         self._graph = fx.Graph()
         self._copies: dict[fx.Node, fx.Node] = {}
         self._places: dict[str | Value | fx.Node, fx.Node] = {}
-        self._order: list[fx.Node] = []
         self.inputs: list[str | Value | fx.Node] = []
 
     def output(self, wanted: Value | fx.Node) -> fx.Node:

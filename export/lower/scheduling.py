@@ -13,10 +13,21 @@ from torch import Tensor, fx
 
 from export.graph.prepared import PreparedModel
 from export.lower.leaves import Leaves
-from export.lower.planning import LookupInputs, Plan, plan_of
+from export.lower.lookups import ComputedIds, Lookup, LookupInputs
+from export.lower.planning import (
+    Plan,
+    plan_of,
+)
 from export.lower.regions import FromRegion, Outside, Region, Regions
 from export.lower.sequences import Ids, Lengths
-from export.lower.values import ComputedIds, Expand, Input, Lookup, NotLoweredError, Space, Value, Weight
+from export.lower.values import (
+    Expand,
+    Input,
+    NotLoweredError,
+    Space,
+    Value,
+    Weight,
+)
 from export.lower.views import RowContext
 
 
@@ -180,7 +191,6 @@ class Scheduling:
             for value in self._values
             if isinstance(value, Lookup) and value.computed is not None
             for node in value.computed.nodes
-            if node.op != "placeholder"
         ]
         made = dict(regions.make(nodes, [*computed, *outside, *ids]))
         taken = regions.inputs_of(nodes)
@@ -192,7 +202,7 @@ class Scheduling:
             self._plan(level, Space.CONTEXTS, [*(one.source for one in expanded), *taken, *later])
             for value in expanded:
                 self._steps.append(
-                    Gather(rows=self._places[value.source], index=self._inputs.names.index("row_context"))
+                    Gather(rows=self._places[value.source], index=self._place_of("row_context"))
                 )
                 self._place(value)
             self._plan(level, Space.ROWS, [*results, *taken, *later])
@@ -246,8 +256,7 @@ class Scheduling:
 
     def _ids_of(self, computed: ComputedIds) -> LookupInputs:
         def place(node: fx.Node) -> int:
-            name = str(node.target) if node.op == "placeholder" else None
-            return self._places[node] if name is None else self._inputs.names.index(name)
+            return self._place_of(str(node.target) if node.op == "placeholder" else node)
 
         return LookupInputs(
             lengths=place(computed.lengths),
@@ -257,13 +266,13 @@ class Scheduling:
         )
 
     def _call(self, region: Region) -> None:
-        inputs = [
-            self._inputs.names.index(one) if isinstance(one, str) else self._places[one]
-            for one in region.inputs
-        ]
-        self._steps.append(PlacedRegion(region=region, inputs=inputs))
+        self._steps.append(PlacedRegion(region=region, inputs=list(map(self._place_of, region.inputs))))
         for one in region.outputs:
             self._place(one)
+
+    def _place_of(self, one: str | Value | fx.Node) -> int:
+        """Return the place of an input of the graph by its name, or of what is there."""
+        return self._inputs.names.index(one) if isinstance(one, str) else self._places[one]
 
     def _place(self, one: Value | fx.Node) -> None:
         self._places[one] = self._num_places
