@@ -254,6 +254,8 @@ class Regions:
             for one in self._taken_by(node)
             if isinstance(one, fx.Node) and self._level(one) < self._level(node)
         ]
+        if not all(self.shapes.is_tensor(node) for node in between):
+            raise NotLoweredError("a region gives another one what is no tensor")
         wanted = list(dict.fromkeys([*wanted, *between]))
         levels = sorted({self._level(node) for node in nodes})
         if any(self._level(node) not in levels for node in self._checks):
