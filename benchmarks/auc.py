@@ -69,7 +69,7 @@ class AucResult:
 
     @property
     def largest_difference(self) -> float:
-        """Of an artifact's AUC to the float model's."""
+        """The largest difference of an artifact's AUC from the float model's."""
         return max(abs(found - self.by_model[_FLOAT]) for found in self.by_model.values())
 
     def to_json(self) -> dict[str, object]:

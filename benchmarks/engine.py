@@ -1,7 +1,7 @@
 """The engine's defaults compared to fixed numbers of executors, a server without batching, and the floor.
 
 The floor is gRPC's echo and the model alone. One artifact (DLRM, 26 INT8 tables), one sender, all on the same cores.
-Servers take turns in random order, and are started anew for each round; the model alone is measured between
+Servers take turns in random order, and start again for each round; the model alone is measured between
 rounds, with nothing else running.
 Figures are medians over the rounds, ratios those of turns in the same round.
 """
@@ -157,7 +157,7 @@ def _measure(artifact: Path, args: argparse.Namespace) -> Found:
         for number in range(args.rounds):
             _alone(found, artifact)
             order = random.Random(number)
-            # Started anew: where a process's memory comes to lie makes some of them a tenth slower than others.
+            # Started for each round: where a process's memory comes to lie makes some a tenth slower than others.
             with _all_started(commands) as servers:
                 for load in LOADS:
                     # Not in a fixed order: who comes after a server that left a processor idle finds it quicker.

@@ -305,7 +305,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that suggests the nearest option or command for an unknown one.
 
     Attributes:
-        commands: Words that may stand in the place of the first argument, and have parsers of their own.
+        commands: Words that may stand in place of the first argument, and have parsers of their own.
     """
 
     commands: Sequence[str] = ()

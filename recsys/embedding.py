@@ -322,7 +322,7 @@ class EmbeddingBagCollection(EmbeddingBagCollectionInterface):
         return KeyedTensor(self._embedding_names, self._dims, torch.cat(pooled, dim=1))
 
     def reset_parameters(self) -> None:
-        """Initialize the tables anew by their configs; on the meta device, do nothing."""
+        """Reset the tables to their configs' initial weights; on the meta device, do nothing."""
         _initialize_all(self.embedding_bags, self._embedding_bag_configs)
 
     def is_weighted(self) -> bool:
@@ -446,7 +446,7 @@ class EmbeddingCollection(EmbeddingCollectionInterface):
         return self._use_gather_select_per_sharding
 
     def reset_parameters(self) -> None:
-        """Initialize the tables anew by their configs; on the meta device, do nothing."""
+        """Reset the tables to their configs' initial weights; on the meta device, do nothing."""
         _initialize_all(self.embeddings, self._embedding_configs)
 
     def embedding_dim(self) -> int:

@@ -82,7 +82,7 @@ def _quota_v1(folder: Path) -> float | None:
 
 
 def _numbers(file: Path) -> list[int]:
-    """Return the whole numbers of a file; an empty list if there is no such file or it says ``max``."""
+    """Return the whole numbers of a file; an empty list if the file does not exist or says ``max``."""
     try:
         return [int(word) for word in file.read_text().split()]
     except (OSError, ValueError):

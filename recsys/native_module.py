@@ -47,7 +47,7 @@ def load_native(name: str, folder: Path, what: str) -> Any:
         importlib.import_module("torch")  # loads the libraries that the module links
         return importlib.import_module(name)
     except ImportError as error:
-        raise NotBuiltError(f"{what} cannot be loaded ({error}); {_FIX} anew") from None
+        raise NotBuiltError(f"{what} cannot be loaded ({error}); {_FIX} again") from None
 
 
 def _build_of(file: Path) -> Mapping[str, str]:
@@ -71,7 +71,7 @@ def _check_build(build: Mapping[str, str], what: str) -> None:
         if _minor(version or "") != _minor(built):
             raise NotBuiltError(
                 f"{what} was built for {package} {built or 'of an unknown version'}, and "
-                f"{version or 'none'} is installed; {_FIX} anew"
+                f"{version or 'none'} is installed; {_FIX} again"
             )
 
 

@@ -44,9 +44,9 @@ class _Silence:
             if self._num_inside == 0:
                 self._caught = warnings.catch_warnings()
                 self._caught.__enter__()
-                # Of TorchScript as a whole: DeprecationWarnings up to torch 2.13, FutureWarnings since.
+                # TorchScript as a whole: DeprecationWarnings up to torch 2.13, FutureWarnings since.
                 warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is (deprecated|not supported)")
-                # Of torch's own containers (Linear, ModuleDict) in a traced module.
+                # torch's own containers (Linear, ModuleDict) in a traced module.
                 message = r"The TorchScript type system doesn't"
                 warnings.filterwarnings("ignore", message=message, category=UserWarning)
             self._num_inside += 1

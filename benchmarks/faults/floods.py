@@ -80,7 +80,7 @@ FLOODS = tuple(_loads(b""))
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """Of one phase; times in ms.
+    """Figures of one phase; times in ms.
 
     Attributes:
         p50_ms: the neighbour's median.

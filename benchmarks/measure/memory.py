@@ -74,7 +74,7 @@ class PeakSampler:
         self.peak_rss_bytes = 0
 
     def __enter__(self) -> PeakSampler:
-        # 5 starts the kernel's peak anew, see proc(5). getrusage would count what the parent process held.
+        # Writing 5 resets the kernel's peak, see proc(5). getrusage would count what the parent process held.
         Path("/proc/self/clear_refs").write_text("5")
         self._thread.start()
         return self

@@ -45,7 +45,7 @@ class Seen:
         self.p99_ms.append(figures["latency_ms"]["p99"])
 
     def medians(self) -> dict[str, float]:
-        """Of the rounds."""
+        """The medians of the rounds."""
         return {name: statistics.median(values) for name, values in asdict(self).items()}
 
 

@@ -47,7 +47,7 @@ def numbered_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[int, s
     """Yield each line with its number, from 1, without empty lines. The file is read lazily.
 
     Raises:
-        DataError: There is no such file, or a line is not in the encoding.
+        DataError: The file does not exist, or a line is not in the encoding.
     """
     if not path.is_file():
         raise DataError(f"{path}: there is no such file")

@@ -254,7 +254,7 @@ class RecMetricComputation(nn.Module, ABC):
         return kept
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Forget all batches."""
         for name, default in self._defaults.items():
             state = getattr(self, name)
             if isinstance(default, Tensor):

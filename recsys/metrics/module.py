@@ -190,7 +190,7 @@ class RecMetricModule(nn.Module):
         self.rec_metrics.unsync()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Forget all batches."""
         self.rec_metrics.reset()
 
     def get_required_inputs(self) -> list[str] | None:

@@ -213,7 +213,7 @@ class RecMetric(nn.Module):
             computation.unsync()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Forget all batches."""
         for computation in self._computations:
             computation.reset()
 
@@ -295,7 +295,7 @@ class RecMetricList(nn.Module):
             metric.unsync()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Forget all batches."""
         for metric in self._metrics:
             metric.reset()
 

@@ -22,7 +22,7 @@ class ThroughputMetric(nn.Module):
         world_size: Number of ranks.
         window_seconds: Seconds of the window, two hours at most.
         warmup_steps: Batches before it is measured.
-        batch_size_stages: Batch sizes that change, in the place of ``batch_size``.
+        batch_size_stages: Batch sizes that change, in place of ``batch_size``.
 
     Raises:
         ValueError: A number is below 1, or the last stage ends.

@@ -72,7 +72,7 @@ class InteractionProjectionArch(nn.Module):
 
 
 class DLRM_DCN(DLRM):
-    """A DLRM with a cross network of low rank in the place of the dot products (MLPerf's DLRM-DCNv2).
+    """A DLRM with a cross network of low rank in place of the dot products (MLPerf's DLRM-DCNv2).
 
     Args:
         embedding_bag_collection: See ``DLRM``, for the next three too.

@@ -138,7 +138,7 @@ def fuse_embedding_optimizer(
     device: torch.device,
     location: object | None = None,
 ) -> nn.Module:
-    """Replace a model's collections by new ones, initialized anew, whose tables are updated in the backward pass.
+    """Replace a model's collections by newly initialized ones, whose tables are updated in the backward pass.
 
     Args:
         model: The model, which is changed; a collection that is the model itself is replaced in the result.

@@ -32,7 +32,7 @@ def init_mlp_weights_xavier_uniform(m: nn.Module) -> None:
 
 
 def construct_modulelist_from_single_module(module: nn.Module, sizes: tuple[int, ...]) -> nn.Module:
-    """Return copies of a module in nested lists of the given sizes, each with its linear layers initialized anew."""
+    """Return copies of a module in nested lists of the given sizes, each with newly initialized linear layers."""
     if len(sizes) == 1:
         return nn.ModuleList(
             copy.deepcopy(module).apply(init_mlp_weights_xavier_uniform) for _ in range(sizes[0])

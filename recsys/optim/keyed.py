@@ -70,7 +70,7 @@ class KeyedOptimizer(Optimizer):
         return self._params
 
     def save_param_groups(self, save: bool) -> None:
-        """Set whether state dicts hold the parameter groups. By default they do not: runs set those anew."""
+        """Set whether state dicts hold the parameter groups. By default they do not: each run sets its own."""
         self._saves_param_groups = save
 
     def state_dict(self) -> dict[str, Any]:

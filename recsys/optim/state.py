@@ -87,7 +87,7 @@ def _check_shards(at: str, current: ShardedTensor, new: Any) -> None:
     if got != expected:
         raise CheckpointError(
             f"{at}: got shards at (offsets, sizes) {got}, expected {expected}: it was saved under another plan; "
-            "load the full tensor, or load with torch.distributed.checkpoint, which cuts it anew"
+            "load the full tensor, or load with torch.distributed.checkpoint, which cuts it for these ranks"
         )
 
 

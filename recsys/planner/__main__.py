@@ -8,6 +8,6 @@ from recsys.cli import command
 
 main = command("recsys-plan", "recsys.planner.cli", options="recsys.planner.options")
 
-# Processes that measure links import this module anew.
+# Processes that measure links import this module again.
 if __name__ == "__main__":
     sys.exit(main())

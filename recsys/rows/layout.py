@@ -95,7 +95,7 @@ class BlobLayout:
         """Return the block that holds a row of a table's columns from ``column_start``.
 
         Raises:
-            KeyError: There is no such block.
+            KeyError: The block does not exist.
         """
         for block in self._by_column[table, column_start]:
             if block.row_start <= row_start < block.row_end:

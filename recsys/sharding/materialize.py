@@ -15,7 +15,7 @@ from recsys.sharding.table_shards import TableShards
 def materialize(module: nn.Module, device: torch.device, *, initializes: bool = True) -> None:
     """Initialize layers on the meta device, and move others to a device. Sharded tables stay where they are.
 
-    A layer on the meta device is made anew by its ``reset_parameters``, or by that of the nearest module around it
+    A layer on the meta device is initialized by its ``reset_parameters``, or by that of the nearest module around it
     that has one.
 
     Args:

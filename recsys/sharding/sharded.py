@@ -164,7 +164,7 @@ class ShardedCollection(nn.Module):
             values: ``[N, D]`` float32 in host memory; the same on every rank.
 
         Raises:
-            KeyError: There is no such table, or it is not trained here.
+            KeyError: The table does not exist, or is not trained here.
         """
         if table not in self.trained_tables:
             raise KeyError(f"table {table!r} is not trained here; there are {sorted(self.trained_tables)}")

@@ -332,7 +332,7 @@ def _saving(job: TrainJob, ranks: Ranks, trainer: Trainer) -> Saving | None:
             step=progress.step,
             factory=job.factory,
             arguments=arguments,
-            # Of rank 0 alone: others read nothing for them.
+            # Rank 0 alone measures these: others read nothing for them.
             shared={
                 _PROGRESS: progress.to_json(),
                 _SETTINGS: settings,

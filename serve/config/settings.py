@@ -17,7 +17,7 @@ from serve.config.models import ModelSettings
 ENGINES = ("auto", "native", "reference")
 _MAX_PORT = 65535
 _UNIX = "unix:"
-# Of sockaddr_un, whose last byte ends the path.
+# The size of sockaddr_un's path, whose last byte ends it.
 _MAX_SOCKET_BYTES = 107
 # gRPC's channel arguments are int32, including times in milliseconds.
 _MAX_INT32 = 2**31 - 1

@@ -204,7 +204,7 @@ class Routes:
             key: the request's key where the routing has one, in place of the draw; None if it is not known.
 
         Raises:
-            ModelNotFoundError: there is no such model, or the version is not loaded.
+            ModelNotFoundError: The model does not exist, or the version is not loaded.
             NotReadyError: no version of it is ready yet.
         """
         table = self.table(model)

@@ -1,7 +1,7 @@
 """The stream of deltas of one loaded version: which file comes next, and why it goes no further.
 
 The policy alone, without files, threads and clocks. A poll hands over what the folder holds; the stream names
-the next delta of the version's chain until there is none, and then says in which state it is. It decides anew
+the next delta of the version's chain until there is none, and then says in which state it is. It decides again
 at every poll, so it goes on by itself once the right file is there.
 """
 

@@ -86,7 +86,7 @@ class ModelManager:
             draw: evenly distributed over [0, 1); decides on canary and shadow.
 
         Raises:
-            ModelNotFoundError: there is no such model, or the version is not loaded.
+            ModelNotFoundError: The model does not exist, or the version is not loaded.
             NotReadyError: no version of it is ready yet.
         """
         return self.routes.route(model, version, draw)
@@ -142,7 +142,7 @@ class ModelManager:
             version: empty for the newest in the repository.
 
         Raises:
-            ModelNotFoundError: there is no such model or version.
+            ModelNotFoundError: The model or version does not exist.
             ModelChangeError: the version cannot be loaded.
         """
         model = await self._model(name)
@@ -158,7 +158,7 @@ class ModelManager:
             version: empty for all; the model then stops answering.
 
         Raises:
-            ModelNotFoundError: there is no such model or version.
+            ModelNotFoundError: The model or version does not exist.
             ModelChangeError: the routing is pinned to the version.
         """
         model = self._known(name)
@@ -169,7 +169,7 @@ class ModelManager:
         """Load the versions that a routing needs, then switch to it in one step.
 
         Raises:
-            ModelNotFoundError: there is no such model, or the routing names a version that does not exist.
+            ModelNotFoundError: The model does not exist, or the routing names a version that does not exist.
             ModelChangeError: a version that it needs cannot be loaded, or the routing cannot be kept; nothing is
                 changed.
         """
@@ -233,7 +233,7 @@ class ModelManager:
         is in memory, the rollback waits for no other change; a running ``set_routing`` then fails.
 
         Raises:
-            ModelNotFoundError: there is no such model, or its previous version does not exist any more.
+            ModelNotFoundError: The model or its previous version does not exist.
             ModelChangeError: there was no change, or the version cannot be loaded; nothing is changed.
         """
         model = self._known(name)
@@ -251,7 +251,7 @@ class ModelManager:
             file_name: name of a file in the model's folder of deltas.
 
         Raises:
-            ModelNotFoundError: there is no such model, version or file.
+            ModelNotFoundError: The model, version or file does not exist.
             ModelChangeError: the version is not ready, or the delta does not fit it; nothing is changed.
             RequestError: ``file_name`` is not a plain file name.
         """
@@ -264,7 +264,7 @@ class ModelManager:
         The folder is read beside other changes of the model; only a delta that fits waits for them.
 
         Raises:
-            ModelNotFoundError: there is no such model.
+            ModelNotFoundError: The model does not exist.
             DrainingError: the server is stopping.
         """
         model = self._known(name)

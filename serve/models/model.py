@@ -125,7 +125,7 @@ class ManagedModel:
         """Load a version; the newest if ``name`` is empty. It stays, even if the routing does not need it.
 
         Raises:
-            ModelNotFoundError: there is no such version.
+            ModelNotFoundError: The version does not exist.
             ModelChangeError: it cannot be loaded.
         """
         name = name or newest(await self._look())
@@ -145,7 +145,7 @@ class ManagedModel:
         """Remove a version from the routing and from memory; all versions if ``name`` is empty.
 
         Raises:
-            ModelNotFoundError: there is no such version.
+            ModelNotFoundError: The version does not exist.
             ModelChangeError: the routing is pinned to it.
         """
         if name and name == self._routing.serve:
@@ -230,7 +230,7 @@ class ManagedModel:
         """Replace rows of a version; of the serving one if ``name`` is empty. No batch sees a partial delta.
 
         Raises:
-            ModelNotFoundError: there is no such version or file.
+            ModelNotFoundError: The version or file does not exist.
             ModelChangeError: the version is not ready, or the delta does not fit it. Nothing is changed.
         """
         version = self._known(name or self._table.plan.serving)

@@ -31,7 +31,7 @@ DELTAS = "deltas"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 # No leading zeros, so that a version has one name; fits an int64.
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
-# Of an artifact that is served by itself. Triton's tools parse versions as integers.
+# The version of an artifact that is served by itself. Triton's tools parse versions as integers.
 _ONLY_VERSION = "1"
 _FILE_SUFFIX = ".pt"
 
@@ -54,7 +54,7 @@ class ModelSource(Protocol):
         """Return the path of an artifact.
 
         Raises:
-            ModelNotFoundError: there is no such model or version.
+            ModelNotFoundError: The model or version does not exist.
         """
         ...
 
@@ -62,7 +62,7 @@ class ModelSource(Protocol):
         """Return the path of a delta file.
 
         Raises:
-            ModelNotFoundError: there is no such file.
+            ModelNotFoundError: The file does not exist.
             RequestError: the name is not a plain file name.
         """
         ...

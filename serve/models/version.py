@@ -215,7 +215,7 @@ class ManagedVersion:
         """Replace rows between batches.
 
         Raises:
-            ModelNotFoundError: there is no such file.
+            ModelNotFoundError: The file does not exist.
             ModelChangeError: it is not ready, it follows a folder, or the delta does not fit it. Nothing is
                 changed.
         """

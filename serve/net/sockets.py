@@ -84,7 +84,7 @@ def unix_socket(path: Path) -> Iterator[None]:
         path: the socket. One that a server has left behind is removed first.
 
     Raises:
-        OSError: another server listens there, a file of another kind is there, or there is no such folder.
+        OSError: another server listens there, a file of another kind is there, or the folder does not exist.
     """
     at = f"cannot listen on unix:{path}"
     if not path.absolute().parent.is_dir():

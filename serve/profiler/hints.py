@@ -12,7 +12,7 @@ from serve.profiler.work import REGION
 # Advice that may save less than this share of the time is not worth its words.
 _LEAST = 0.03
 _LARGE_SHARE = 0.2
-# Of row types and what replaces them.
+# Row types, and what replaces each.
 _WIDE_BITS = 16
 _POLICY_OPERATORS = ("aten::remainder", "aten::fmod", "aten::where", "aten::masked_fill", "aten::clamp")
 

@@ -37,7 +37,7 @@ def chain(x):
 _NUM_CHAIN_CALLS, _NUM_CHAIN_ROUNDS = 20, 9
 # Operators with more arguments take longer to record.
 _MOST_OVERHEAD = 4.0
-# Of the time of a call; longer waits are those of calls that lost their processor.
+# A share of the time of a call; longer waits are those of calls that lost their processor.
 _MOST_WAITED = 0.03
 
 

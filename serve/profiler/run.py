@@ -39,7 +39,7 @@ _PACKAGES = ("recsys-serving", "torch", "fbgemm-gpu-cpu", "fbgemm-gpu")
 # Profiled calls of a round; fewer of large batches.
 _PROFILED_ROWS, _MIN_PROFILED, _MAX_PROFILED = 4096, 12, 100
 _FORWARD, _PYTHON = "forward", "call"
-# Of the time for all measurements.
+# A share of the time for all measurements.
 _SHARE_OF_SIZES = 0.75
 
 Progress = Callable[[str], None]

@@ -17,7 +17,7 @@ from recsys.kernels.operators import StepTime
 from serve.profiler.operators import Recorded, Recording, Took, undisturbed
 from serve.profiler.work import INPUTS, REGION, Work
 
-# Of kinds whose names say too little.
+# Names of kinds that say too little by themselves.
 _NAMES = {"inputs": INPUTS, "region": REGION, "gather": "gather rows"}
 
 

@@ -26,7 +26,7 @@ _PRODUCTS = {
     "aten::addmm": (1, 2),
     "aten::baddbmm": (1, 2),
 }
-# Of kineto's names of types.
+# Bytes of types, by kineto's names.
 _ITEM_BYTES = {
     "bool": 1, "signed char": 1, "unsigned char": 1, "c10::Half": 2, "c10::BFloat16": 2, "float": 4, "int": 4,
     "double": 8, "long": 8, "long int": 8,

@@ -33,7 +33,7 @@ class Backend:
         """Return the servable for a request; without a version it is drawn by the canary's share.
 
         Raises:
-            ModelNotFoundError: there is no such model or version.
+            ModelNotFoundError: The model or version does not exist.
             NotReadyError: no version of the model is ready.
         """
         return self.manager.route(model, version, random.random()).primary

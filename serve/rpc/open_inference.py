@@ -126,7 +126,7 @@ def model_statistics(backend: Backend, model: str, version: str) -> wire.ModelSt
         version: empty for all loaded ones.
 
     Raises:
-        ModelNotFoundError: there is no such model or version.
+        ModelNotFoundError: The model or version does not exist.
         NotReadyError: it is not loaded.
     """
     if model:

@@ -61,7 +61,7 @@ def test_the_benchmark_of_limits_measures_all_variants(tmp_path: Path) -> None:
     assert variants == [(name, size) for name in ("float32", "bfloat16", *own) for size in (1, 16)]
     assert all(row["us"] > 0 and row["all"] > 0 for row in result["results"])
     assert all(row["lookup"] > 0 and row["linear"] > 0 for row in result["results"])
-    # Of lookups by themselves, and within each variant.
+    # Lookups by themselves, and within each variant.
     assert list(result["lookups_alone"]) == (["1", "16"] if own else [])
     assert all(share > 0 for share in result["lookups_alone"].values())
     assert [bar["bar"] for bar in result["bars"]] == [0.8] * 2 * (len(own) + bool(own))

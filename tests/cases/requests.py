@@ -1,6 +1,6 @@
 """Makes requests.json: requests, right and wrong, and what both implementations of the checks must make of them.
 
-``python -m tests.cases.requests`` writes the file anew. It is read by tests/cases/test_requests.py and by the C++ tests
+``python -m tests.cases.requests`` writes the file. It is read by tests/cases/test_requests.py and by the C++ tests
 (cpp_client/tests/check), which know nothing of Python. Bytes are hexadecimal digits, as the wire has them; ``times``
 says how often an input stands there.
 

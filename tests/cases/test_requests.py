@@ -23,7 +23,7 @@ def test_each_request_of_the_table_has_the_outcome_that_stands_there(case: dict)
 
 
 def test_the_table_is_not_out_of_date() -> None:
-    assert FILE.read_text() == dumps(made()), "python -m tests.cases.requests writes it anew"
+    assert FILE.read_text() == dumps(made()), "write it with python -m tests.cases.requests"
 
 
 def test_requests_are_read_as_they_were_written() -> None:

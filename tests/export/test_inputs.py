@@ -214,7 +214,7 @@ class _Filled(nn.Module):
 
 
 class _Product(nn.Module):
-    """A product with a weight, in the place of a layer."""
+    """A product with a weight, in place of a layer."""
 
     def __init__(self, multiply: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()

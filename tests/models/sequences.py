@@ -142,7 +142,7 @@ class RelativeBias(nn.Module):
 
 
 class HSTULayer(nn.Module):
-    """Pointwise attention: SiLU in the place of the softmax, with a relative bias (arXiv 2402.17152)."""
+    """Pointwise attention: SiLU in place of the softmax, with a relative bias (arXiv 2402.17152)."""
 
     def __init__(self, dim: int, heads: int, size: int) -> None:
         super().__init__()

@@ -47,7 +47,7 @@ class Rewritten:
         return "".join(difflib.unified_diff(before, after, str(self.path), str(self.path)))
 
     def write(self) -> None:
-        """Write the file anew.
+        """Write the rewritten file.
 
         Raises:
             OSError: It cannot be written, and is as before.

@@ -100,7 +100,7 @@ class BinaryCriteoUtils:
             start_row: The first row.
             num_rows: Number of rows.
             path_manager_key: ``"torchrec"``.
-            mmap_mode: Whether to map them in the place of reading them.
+            mmap_mode: Whether to map them instead of reading them.
 
         Raises:
             ValueError: The array has not two dimensions, or not so many rows.
@@ -135,7 +135,7 @@ class InMemoryBinaryCriteoIterDataPipe(IterableDataset[Batch]):
         shuffle_training_set: Whether all rows of ``"train"`` are shuffled first; a rank then has its part of them, and
             all batches of it.
         shuffle_training_set_random_seed: The seed of both.
-        mmap_mode: Whether files are mapped in the place of being read.
+        mmap_mode: Whether files are mapped instead of being read.
         hashes: For each category the number of IDs, to which they are taken modulo.
         path_manager_key: ``"torchrec"``.
 

@@ -22,16 +22,16 @@ class RandomRecDataset(IterableDataset[Batch]):
         keys: The F features.
         batch_size: B.
         hash_size: IDs are below this number; 100 without it.
-        hash_sizes: The same for each feature, in the place of ``hash_size``.
+        hash_sizes: The same for each feature, in place of ``hash_size``.
         ids_per_feature: Most IDs of a row of a feature; 2 without it.
-        ids_per_features: The same for each feature, in the place of ``ids_per_feature``.
+        ids_per_features: The same for each feature, in place of ``ids_per_feature``.
         num_dense: Number of dense features.
         manual_seed: Makes the numbers the same each time.
         num_batches: Number of batches of an iteration; None for no end.
         num_generated_batches: Number of different batches, made once and then repeated; below 0 each batch is made
             when it is asked for.
         min_ids_per_feature: Least IDs of a row of a feature; ``ids_per_feature`` without it, 0 without both.
-        min_ids_per_features: The same for each feature, in the place of ``min_ids_per_feature``.
+        min_ids_per_features: The same for each feature, in place of ``min_ids_per_feature``.
 
     Raises:
         ValueError: A list has not one number for each feature, or the numbers do not fit.
@@ -66,7 +66,7 @@ class RandomRecDataset(IterableDataset[Batch]):
                 )
         if num_generated_batches == 0:
             raise ValueError(
-                "num_generated_batches: got 0, expected the number of batches to repeat, or -1 to make each anew"
+                "num_generated_batches: got 0, expected the number of batches to repeat, or -1 for new ones"
             )
         self.num_batches = num_batches
         self._generator = None if manual_seed is None else torch.Generator().manual_seed(manual_seed)

@@ -246,7 +246,7 @@ class Executor:
             try:
                 self._compute(batch, times)
             except ComputedIdError:
-                # Of made IDs the model may compute others than of real ones.
+                # The model may compute other IDs from made ones than from real ones.
                 continue
             size = sum(request.num_rows for request in batch), sum(request.num_ids for request in batch)
             # The first batch of a size takes many times as long as later ones.

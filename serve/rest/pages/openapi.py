@@ -37,7 +37,7 @@ _ABOUT = (
 _ERRORS = {
     "400": "The request contradicts itself or the model; the text names field, got and expected.",
     "403": "The request comes from a page of another site.",
-    "404": "There is no such model or version.",
+    "404": "The model or version does not exist.",
     "408": "The body was not there in time.",
     "413": "The body is too large.",
     "415": "The body is compressed with something else than gzip or deflate.",

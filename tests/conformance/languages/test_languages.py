@@ -31,7 +31,7 @@ PREDICT = "recsys/v1/predict.proto"
 JARS = Path("/usr/share/java")
 GO_SOURCES = Path("/usr/share/gocode")
 NODE_MODULES = ROOT / "build" / "languages" / "node_modules"
-# Of grpc-java, and of what it needs.
+# The versions of grpc-java, and of what it needs.
 JAR_PATTERNS = (
     "grpc-*.jar",
     "guava.jar",

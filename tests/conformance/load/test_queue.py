@@ -123,7 +123,7 @@ class Line:
         raise AssertionError(f"never came; changed since the case began: {changed}"[:2000])
 
     def count(self, name: str, **labels: str) -> float:
-        """Of the server's counts what this case has added."""
+        """What this case has added to the server's counts."""
         wanted = [f'{key}="{value}"' for key, value in labels.items()]
         return sum(
             value - self._before.get(sample, 0)

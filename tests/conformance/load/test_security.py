@@ -40,7 +40,7 @@ class Secured:
     clients: Authority | None = None
 
     def settings(self, pair: Pair | None = None) -> Settings:
-        """Of a client that trusts the server; with a certificate of its own, if there is one."""
+        """Credentials of a client that trusts the server; with its own certificate, if there is one."""
         (self.folder / "ca.crt").write_bytes(self.authority.certificate)
         return Settings(timeout_s=60, tls=ClientTls(ca=self.folder / "ca.crt", **self._files(pair)))
 

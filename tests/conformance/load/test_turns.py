@@ -24,7 +24,7 @@ _SERVICE = "/recsys.v1.PredictionService"
 _METADATA = f"{_SERVICE}/GetModelMetadata"
 _HEALTH = "/grpc.health.v1.Health/Check"
 _CONNECTIONS = 8
-# Of calls that the native engine answers within microseconds.
+# For calls that the native engine answers within microseconds.
 _MANY_CONNECTIONS = 64 if ENGINE == "native" else _CONNECTIONS
 # Calls of each connection; fewer than it may have open.
 _DEPTH = 900

@@ -1,7 +1,7 @@
 """Starts the server under test and says where it listens. Cases know an address, artifacts and protocols, no more.
 
 ``RECSYS_CONFORMANCE_ENGINE`` names the engine that answers, ``reference`` or ``native``. ``RECSYS_CONFORMANCE_SERVER``
-names another command in the place of ``recsys-serve``, with the same flags.
+names another command in place of ``recsys-serve``, with the same flags.
 """
 
 from __future__ import annotations

@@ -303,7 +303,7 @@ class TestChains:
 class TestRefusals:
     @pytest.fixture
     def artifact(self, tmp_path: Path) -> Path:
-        """Of ``dlrm()``."""
+        """An artifact of ``dlrm()``."""
         export_model(dlrm(), tmp_path / "a")
         return tmp_path / "a"
 

@@ -62,7 +62,7 @@ def batch_of(artifact: LoadedArtifact) -> RankingBatch:
 
 
 def ranking_answers(artifact: LoadedArtifact) -> dict[str, Tensor]:
-    """Of the ranking form, for a fixed batch."""
+    """The ranking form's answer to a fixed batch."""
     return artifact.forward_ranking(*batch_of(artifact).inputs())
 
 

@@ -19,7 +19,7 @@ def _cut(rng: random.Random, size: int, at_most: int) -> list[tuple[int, int]]:
 
 
 def _grid(rng: random.Random, shape: list[int]) -> list[Box]:
-    """A random grid, cut anew in each column block."""
+    """A random grid, cut differently in each column block."""
     boxes: list[Box] = []
     for column, width in _cut(rng, shape[1], 4):
         boxes += [((row, column), (height, width)) for row, height in _cut(rng, shape[0], 5)]

@@ -19,7 +19,7 @@ from tests.support.ranks import RankError, RankPool, RankTimeoutError, live_pool
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    # Pools that other tests share may live, and may be started anew.
+    # Pools that other tests share may live, and may be started again.
     before = {process.pid for process in multiprocessing.active_children()}
     yield
     assert {process.pid for process in multiprocessing.active_children()} <= before

@@ -9,7 +9,7 @@ from recsys.managed import ManagedCollisionModule
 
 
 class OtherModule(ManagedCollisionModule):
-    """Of a kind that nobody knows."""
+    """A module of a kind that nobody knows."""
 
     def profile(self, ids: Tensor) -> None:
         """Learns nothing."""

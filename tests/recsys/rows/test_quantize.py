@@ -84,7 +84,7 @@ def test_a_zero_row_lies_behind_the_last(kind: DataType) -> None:
     assert not dequantize_rows(block.rows(blob), block.row_format)[3].any()
 
 
-# Of the quantization of normally distributed numbers in rows of 64: measured here, quoted in recsys/rows/quantize.py.
+# Errors of quantized normally distributed numbers in rows of 64: measured here, quoted in recsys/rows/quantize.py.
 USUAL_ERRORS = {DataType.INT8: 0.007, DataType.INT4: 0.09, DataType.INT2: 0.45, DataType.FP16: 0.0003}
 
 

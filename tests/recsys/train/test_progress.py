@@ -135,7 +135,7 @@ def test_event_files_hold_every_label(tmp_path: Path) -> None:
         )
     events = EventAccumulator(str(tmp_path))
     events.Reload()
-    # Of labels that are all 0, only the loss is defined.
+    # With labels that are all 0, only the loss is defined.
     assert set(events.Tags()["scalars"]) == {
         *(f"held_out/click/{name}" for name in ("loss", "auc", "ne", "calibration")),
         "held_out/order/loss",

@@ -249,7 +249,7 @@ def test_a_thousand_idle_connections_hurt_nobody(hello: bytes) -> None:
                 async with _channel(address) as new:
                     assert await call(new) == b"hello"
                 assert await call(channel) == b"hello"
-                # Of both ends: 256 KiB for each connection would be far too much.
+                # Both ends together: 256 KiB for each connection would be far too much.
                 assert _resident_bytes() - before_bytes < NUM_IDLE * 256 * 1024
             assert await call(channel) == b"hello"
 

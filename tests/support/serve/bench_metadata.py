@@ -15,7 +15,7 @@ LIMITS = BatchLimits()
 
 
 def small_metadata(*context: str) -> wire.ModelMetadata:
-    """Of the signature that all tests of the server use."""
+    """Metadata of the signature that all tests of the server use."""
     made = wire.ModelMetadata(model="small", version="7", target="cpu", context=context)
     for dense in SIGNATURE.dense:
         made.dense.add(name=dense.name, width=dense.width)

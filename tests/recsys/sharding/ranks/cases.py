@@ -122,7 +122,7 @@ class RankCase:
         num_ids = sum(len(ids) for found in bags.values() for ids in found)
         weights = None
         if self.weighted:
-            # Of few numbers where bags are to be equal: those with other weights are not.
+            # Few different numbers where bags are to be equal: those with other weights are not.
             few = any(self.deduplicated)
             weights = [rng.choice([0.5, 1.5]) if few else rng.random() for _ in range(num_ids)]
         return kjt_of(bags, weights)

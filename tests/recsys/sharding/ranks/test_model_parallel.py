@@ -61,7 +61,7 @@ class Towers(nn.Module):
 
 
 def _cases(world_size: int) -> tuple[RankCase, RankCase]:
-    """Of the two collections; the batches are the first's."""
+    """The cases of the two collections; the batches are the first's."""
     sizes = [of_step[:world_size] for of_step in BATCH_SIZES]
     local = max(1, world_size // 2)
     pooled = case_of_every_type("towers", Draw(world_size=world_size, num_steps=NUM_STEPS), local)

@@ -132,7 +132,7 @@ def test_training_goes_on_from_weights_and_optimizer_states(optimizer: str) -> N
 
 
 def initial_rows(rank: int, world_size: int, case: RankCase) -> dict[str, list[Shard]]:
-    """Of tables that nobody had in memory before they were sharded."""
+    """The state dict of tables that nobody had in memory before they were sharded."""
     del rank, world_size
     torch.manual_seed(7)
     env = ShardingEnv.from_process_group(group_of(case.draw.world_size), "cpu", case.local_world_size)

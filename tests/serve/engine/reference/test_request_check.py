@@ -103,7 +103,7 @@ def test_rows_without_any_id_pass(checker: RequestChecker) -> None:
 @pytest.mark.parametrize("field", ["dense", "sparse", "context_dense", "context_sparse"])
 def test_of_a_flood_of_inputs_only_a_few_are_looked_at(checker: RequestChecker, field: str) -> None:
     class Counted(list):
-        """Like a message's repeated field: what is taken out of it is made anew."""
+        """Like a message's repeated field: each access makes a new object."""
 
         num_made = 0
 
