@@ -26,7 +26,7 @@ help:
 	@echo "make test         run the tests"
 	@echo "make stacks       a smoke on other Pythons and the newest torch, in $(STACKS)"
 	@echo "make languages    what builds the tests' clients in Go, Java and JavaScript"
-	@echo "make lint         ruff, mypy --strict, import-linter"
+	@echo "make lint         ruff, codespell, mypy --strict, import-linter"
 	@echo "make docs         the documentation as a site, in build/site"
 	@echo "make setup        the environment with all extras, peers included"
 	@echo "make native       the native engine and sender for this environment, and the C++ libraries in $(NATIVE)"
@@ -77,6 +77,7 @@ languages:
 lint: $(VENV)/.base
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
