@@ -271,7 +271,7 @@ def _sent_already(
 
 
 def _of_request(features: Mapping[str, KeyedJaggedTensor]) -> dict[str, KeyedJaggedTensor]:
-    return {name: RequestFeatures(argument) for name, argument in features.items()}
+    return {name: RequestFeatures(argument, name) for name, argument in features.items()}
 
 
 def split_features(

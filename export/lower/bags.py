@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from torch import fx
+
 from export.lower.lookups import Slot
 from export.lower.values import (
     Space,
@@ -42,6 +44,17 @@ def ids_space(bags: Space, feature: int, is_expanded: bool) -> IdsSpace:
     return IdsSpace("ids", bags, feature, is_expanded)
 
 
+@dataclass(frozen=True)
+class FlatSpace(Space):
+    """IDs side by side, whatever bags they are of: a row for each.
+
+    Attributes:
+        ids: ``[N]``.
+    """
+
+    ids: fx.Node
+
+
 @dataclass(eq=False, kw_only=True)
 class Sequence(Value):
     """The rows of a bag's first S IDs, ``[S, D]`` as they are stored, and zeros behind them."""
@@ -71,11 +84,13 @@ class Rows(Value):
     Attributes:
         slots: The columns of the rows: one for each block of them.
         block_dims: Of each block, without padding.
+        flat: The same as rows of a space of their own, which torch reads.
         padded: By the number of places and the order, the rows at the places of bags.
     """
 
     slots: tuple[Slot, ...]
     block_dims: tuple[int, ...]
+    flat: Value | None
     padded: dict[tuple[int, bool], Any] = field(default_factory=dict, init=False)
 
     @property
@@ -86,7 +101,7 @@ class Rows(Value):
 
     def expanded(self) -> Rows:
         """Return the rows of contexts for the rows that share them."""
-        return replace(self, space=ids_space(self.ids.bags, self.ids.feature, True))
+        return replace(self, space=ids_space(self.ids.bags, self.ids.feature, True), flat=None)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -14,8 +14,8 @@ from torch import Tensor, fx, nn
 
 from export.graph.inputs.computed import RequestFeatures, check_computed
 from export.graph.prepared import PreparedModel
-from export.graph.ranking import RankingCollection, RankingFeatures
-from export.lower.bags import Rows, ids_space
+from export.graph.ranking import RankingCollection, RankingFeatures, jagged_places
+from export.lower.bags import FlatSpace, Rows, ids_space
 from export.lower.lookups import ComputedIds, Lookup, Slot
 from export.lower.values import (
     Join,
@@ -39,6 +39,11 @@ from recsys.signature import IdPolicy
 _POOLING_CODES = {PoolingType.SUM: 0, PoolingType.MEAN: 1}
 
 
+def _numbers(num_rows: int, width: int) -> Tensor:
+    """Return numbers of which none is like another, ``[num_rows, width]``."""
+    return torch.arange(num_rows * width).sin().view(num_rows, width)
+
+
 def looked_up(lengths: Tensor, num_features: int, width: int, collection: str) -> Tensor:
     """Stand for the output of a collection in a trace, ``[B, width]``.
 
@@ -49,19 +54,20 @@ def looked_up(lengths: Tensor, num_features: int, width: int, collection: str) -
         collection: The key of the call, in ``Leaves.calls``.
     """
     del collection
-    return torch.zeros(lengths.size(0) // num_features, width)
+    return _numbers(lengths.size(0) // num_features, width)
 
 
-def rows_looked_up(values: Tensor, width: int, collection: str) -> Tensor:
+def rows_looked_up(values: Tensor, ones: Tensor, width: int, collection: str) -> Tensor:
     """Stand for the rows of the IDs of a feature in a trace, ``[N, width]``.
 
     Args:
         values: ``[N]`` int64.
+        ones: ``[N]`` int64: the lengths of bags that hold one ID each.
         width: The columns of the output.
         collection: The key of the call, in ``Leaves.calls``.
     """
-    del collection
-    return torch.zeros(values.size(0), width)
+    del ones, collection
+    return _numbers(values.size(0), width)
 
 
 def computed_looked_up(
@@ -78,18 +84,18 @@ def computed_looked_up(
         collection: The key of the call, in ``Leaves.calls``.
     """
     del values, weights, collection
-    return torch.zeros(lengths.size(0) // num_features, width)
+    return _numbers(lengths.size(0) // num_features, width)
 
 
-def rows_expanded(values: Any, row_context: Tensor) -> Any:
-    """Stand for the rows of contexts, for the rows that share them, in a trace.
+def rows_expanded(values: Tensor, row_context: Tensor, lengths: Tensor) -> Tensor:
+    """Return the rows of contexts, for the rows that share them.
 
     Args:
         values: ``[N, width]``.
         row_context: ``[B]`` int64.
+        lengths: ``[Q]`` int64.
     """
-    del row_context
-    return values.expanded() if isinstance(values, Rows) else values
+    return values.index_select(0, jagged_places(lengths, row_context))
 
 
 class LookedUpByContext(RankingCollection):
@@ -105,7 +111,9 @@ class LookedUpByContext(RankingCollection):
         found = dict(from_rows)
         for name, jagged in from_context.items():
             lengths = jagged.lengths().index_select(0, picked)
-            found[name] = JaggedTensor(rows_expanded(jagged.values(), picked), lengths=lengths)
+            found[name] = JaggedTensor(
+                rows_expanded(jagged.values(), picked, jagged.lengths()), lengths=lengths
+            )
         return found
 
 
@@ -163,7 +171,7 @@ class LookedUp(ShardedCollection):
         """Return what stands for the pooled rows, in the order of the pairs, or for those of all IDs."""
         if not isinstance(features, RequestFeatures):
             return self._of_computed(features)
-        argument = self._argument_of(features)
+        argument = features.argument
         if self.sequence:
             return {name: self._jagged(i, argument, features) for i, name in enumerate(self._names)}
         key = f"{self.path}:{argument}:{','.join(self._names)}"
@@ -204,11 +212,12 @@ class LookedUp(ShardedCollection):
         pair, dim = self.layout.pairs[i], self._dims[i]
         of_feature = features[pair.feature]
         key = f"{self.path}:{argument}:{self._names[i]}"
-        self._leaves.calls[key] = lambda _, space: self._rows_of(i, argument, space)
-        values: Tensor = rows_looked_up(of_feature.values(), dim, key)
+        self._leaves.calls[key] = lambda node, space: self._rows_of(i, argument, node, space)
+        ids = of_feature.values()
+        values: Tensor = rows_looked_up(ids, torch.ones_like(ids), dim, key)
         return JaggedTensor(values, lengths=of_feature.lengths())
 
-    def _rows_of(self, i: int, argument: str, space: Space) -> Rows:
+    def _rows_of(self, i: int, argument: str, node: fx.Node, space: Space) -> Rows:
         pair = self.layout.pairs[i]
         found = self._slots_of(self._index(argument, pair.feature, space), self.layout.tables[pair.table], 0)
         return Rows(
@@ -217,15 +226,18 @@ class LookedUp(ShardedCollection):
             block_dims=tuple(dim for _, dim in found),
             dims=(sum(dim for _, dim in found),),
             space=ids_space(space, found[0][0].feature, False),
+            flat=self._flat(i, node),
         )
 
-    def _argument_of(self, features: KeyedJaggedTensor) -> str:
-        """Return the argument of ``forward`` that holds the features."""
-        binding, keys = self._prepared.binding, set(features.keys())
-        found = [name for name in binding.collections[self.path] if keys <= set(binding.sparse[name])]
-        if len(found) != 1 or not set(self.layout.features) <= keys:
-            raise NotLoweredError(f"features of several arguments reach collection {self.path!r}")
-        return found[0]
+    def _flat(self, i: int, node: fx.Node) -> Value:
+        """Return the rows of the IDs of a pair side by side: the lookup of bags that hold one ID each."""
+        values, ones = node.args[:2]
+        assert isinstance(values, fx.Node)
+        assert isinstance(ones, fx.Node)
+        space = FlatSpace("ids side by side", values)
+        found, kept = self._lookup(lambda _: 0, space, PoolingType.SUM, [i])
+        found.computed = ComputedIds(lengths=ones, values=values, weights=None, num_features=1)
+        return _joined([Part(value=found, offset=start, width=width) for start, width in kept])
 
     def _value(self, index_of: Callable[[str], int], space: Space, computed: ComputedIds | None) -> Value:
         """Return the lookups: one for each run of pairs that are pooled alike.
@@ -247,9 +259,7 @@ class LookedUp(ShardedCollection):
             found, kept = self._lookup(index_of, space, pooling, pairs)
             found.computed = computed
             parts += [Part(value=found, offset=start, width=width) for start, width in kept]
-        if len(parts) == 1 and parts[0].width == parts[0].value.width:
-            return parts[0].value
-        return Join(dims=(sum(self._dims),), space=space, parts=tuple(parts))
+        return _joined(parts)
 
     def _lookup(
         self, index_of: Callable[[str], int], space: Space, pooling: PoolingType, pairs: Sequence[int]
@@ -299,6 +309,14 @@ class LookedUp(ShardedCollection):
             found.append((slot, dim))
             column += slot.dim
         return found
+
+
+def _joined(parts: Sequence[Part]) -> Value:
+    """Return parts of values of a space side by side."""
+    first = parts[0].value
+    if len(parts) == 1 and parts[0].width == first.width:
+        return first
+    return Join(dims=(sum(part.width for part in parts),), space=first.space, parts=tuple(parts))
 
 
 def leaves_of(prepared: PreparedModel, *, is_ranking: bool) -> Leaves:

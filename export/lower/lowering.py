@@ -20,7 +20,8 @@ from export.graph.tree import exchanged
 
 # The modules that say what becomes of the functions of torch.
 from export.lower import arithmetic, attention, comparisons, layers, reductions, views  # noqa: F401
-from export.lower.leaves import LEAVES, Leaves, leaves_of
+from export.lower.bags import Rows
+from export.lower.leaves import LEAVES, Leaves, leaves_of, rows_expanded
 from export.lower.regions import Outside, Regions
 from export.lower.scheduling import GraphInputs, Lowered, Scheduling
 from export.lower.sequences import Cuts, NumIds
@@ -112,6 +113,10 @@ class _Evaluation:
         (output,) = [node for node in graph.nodes if node.op == "output"]
         needed = self._needed(output)
         # By what they compute: the model's code may ask for the same several times, as each layer of one mask.
+        named: Any = output.args[0]
+        with graph.inserting_before(output):
+            # What torch returns of values that are no rows.
+            copies = {name: graph.call_method("clone", (node,)) for name, node in named.items()}
         first: dict[tuple[str, ...], fx.Node] = {}
         same: dict[fx.Node, fx.Node] = {}
         for node in graph.nodes:
@@ -127,22 +132,22 @@ class _Evaluation:
                 self.regions.add_check(node)
             elif not is_pure(self._module, node) and node.op != "placeholder":
                 raise NotLoweredError(f"it calls {node.target} for its effect")
-        named: Any = output.args[0]
-        return {name: self._output(name, node) for name, node in named.items()}
+        return {name: self._output(name, node, copies[name]) for name, node in named.items()}
 
-    def _output(self, name: str, node: fx.Node) -> Value | Outside:
+    def _output(self, name: str, node: fx.Node, copy: fx.Node) -> Value | Outside:
         found = self.results[node]
         if isinstance(found, Outside):
             return found
         value = found.settled() if isinstance(found, Called) else found
-        if not isinstance(value, Value) or value.space is not Space.ROWS:
-            raise NotLoweredError(f"output {name!r} is no row of numbers")
-        if value.dtype is torch.float32 and len(value.dims) <= 1:
+        if (
+            isinstance(value, Value)
+            and value.space is Space.ROWS
+            and value.dtype is torch.float32
+            and len(value.dims) <= 1
+        ):
             return value
-        if node.target in LEAVES or node.op == "placeholder":
-            raise NotLoweredError(f"output {name!r} is an input")
         # Steps return rows of float32.
-        self.results[node] = outside = Outside(node=node, why=f"output {name!r} is no row of float32")
+        self.results[copy] = outside = Outside(node=copy, why=f"output {name!r} is no row of float32")
         return outside
 
     def _result_of(self, node: fx.Node) -> Any:
@@ -184,6 +189,11 @@ class _Evaluation:
             return self._attribute(str(node.target))
         if node.target in LEAVES:
             return self._leaves.calls[str(node.args[-1])](node, self._space_of(node))
+        if node.target is rows_expanded:
+            rows = self.results[node.args[0]] if isinstance(node.args[0], fx.Node) else None
+            if not isinstance(rows, Rows):
+                raise NotLoweredError("it expands what are no rows of IDs")
+            return rows.expanded()
         if not is_pure(self._module, node) and not _is_fused_relu(self._module, node):
             raise NotLoweredError(f"it calls {node.target} for its effect")
         args, kwargs = self._taken(node.args), self._taken(dict(node.kwargs))

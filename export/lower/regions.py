@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from export.graph.prepared import PreparedModel
+from export.lower.bags import Rows
 from export.lower.leaves import LEAVES
 from export.lower.lookups import Lookup
 from export.lower.values import (
@@ -73,7 +74,7 @@ class Region:
 
 
 class Shapes:
-    """The shapes of a graph's tensors in batches with bags of many sizes; rows of tables are zeros.
+    """The shapes of a graph's tensors in batches with bags of many sizes, with made up rows of tables.
 
     Args:
         module: The graph.
@@ -92,8 +93,8 @@ class Shapes:
             try:
                 with torch.no_grad():
                     recorder.run(*_inputs(prepared, num_rows, num_contexts, is_ranking=is_ranking))
-            except Exception as error:  # whatever the model's code raises for rows of zeros
-                raise NotLoweredError(f"it does not run for rows of zeros: {error}"[:200]) from error
+            except Exception as error:  # whatever the model's code raises
+                raise NotLoweredError(f"it does not run for made up rows: {error}"[:200]) from error
             self._found.append(recorder.found)
 
     def is_tensor(self, node: fx.Node) -> bool:
@@ -254,8 +255,6 @@ class Regions:
             for one in self._taken_by(node)
             if isinstance(one, fx.Node) and self._level(one) < self._level(node)
         ]
-        if not all(self.shapes.is_tensor(node) for node in between):
-            raise NotLoweredError("a region gives another one what is no tensor")
         wanted = list(dict.fromkeys([*wanted, *between]))
         levels = sorted({self._level(node) for node in nodes})
         if any(self._level(node) not in levels for node in self._checks):
@@ -321,15 +320,15 @@ class Regions:
             return str(node.target)
         result = self._results.get(node)
         if isinstance(result, Outside):
-            return node
+            # Each region computes again what is no tensor.
+            return node if self.shapes.is_tensor(node) else None
         if node not in self._settled:
             self._settled[node] = self._settle(node, result)
-        value = self._settled[node]
-        if value is None and node.target in LEAVES:
-            raise NotLoweredError("torch computes with the rows of single IDs")
-        return value
+        return self._settled[node]
 
     def _settle(self, node: fx.Node, result: Any) -> Value | None:
+        if isinstance(result, Rows) and node.target in LEAVES:
+            return result.flat
         if not isinstance(result, Called):
             return None
         try:

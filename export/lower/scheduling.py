@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from export.graph.prepared import PreparedModel
+from export.lower.bags import FlatSpace
 from export.lower.leaves import Leaves
 from export.lower.lookups import ComputedIds, Lookup, LookupInputs
 from export.lower.planning import (
@@ -205,6 +206,8 @@ class Scheduling:
                     Gather(rows=self._places[value.source], index=self._place_of("row_context"))
                 )
                 self._place(value)
+            for space in dict.fromkeys(value.space for value in taken if isinstance(value.space, FlatSpace)):
+                self._plan(level, space, taken)
             self._plan(level, Space.ROWS, [*results, *taken, *later])
         if not any(isinstance(step, Plan) for step in self._steps):
             why = [one.why for one in self._outputs.values() if isinstance(one, Outside)]

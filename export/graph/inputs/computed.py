@@ -24,9 +24,14 @@ _KEYS = "keys_of_request"
 
 
 class RequestFeatures(KeyedJaggedTensor):
-    """A sparse argument of ``forward``, or some of its features: the server has checked its IDs."""
+    """A sparse argument of ``forward``, or some of its features: the server has checked its IDs.
 
-    def __init__(self, features: KeyedJaggedTensor) -> None:
+    Args:
+        features: The features.
+        argument: The name of the argument; empty where nothing asks for it.
+    """
+
+    def __init__(self, features: KeyedJaggedTensor, argument: str = "") -> None:
         super().__init__(
             features.keys(),
             features.values(),
@@ -35,6 +40,7 @@ class RequestFeatures(KeyedJaggedTensor):
             stride=features.stride(),
             length_per_key=features.length_per_key_or_none(),
         )
+        self.argument = argument
         _note(features.values(), features.keys())
 
     def to_dict(self, compute_offsets: bool = True) -> dict[str, JaggedTensor]:
@@ -45,7 +51,7 @@ class RequestFeatures(KeyedJaggedTensor):
         return found
 
     def _select(self, indices: list[int]) -> KeyedJaggedTensor:
-        return RequestFeatures(super()._select(indices))
+        return RequestFeatures(super()._select(indices), self.argument)
 
 
 def _note(values: object, keys: list[str]) -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from export.lower.values import NotLoweredError
 from recsys import EmbeddingCollection, JaggedTensor, KeyedJaggedTensor
 from tests.export.lower.test_lowering import lowered, steps_of
 from tests.support.helpers import sequence
@@ -57,34 +56,15 @@ def test_steps_for_each_id(name: str) -> None:
     assert steps_of(lowered(Histories(score))) == expected
 
 
-REFUSED: dict[str, tuple[Score, str]] = {
-    "the lengths of others": (
-        lambda m, seen, bought: _padded(bought, m.layer(seen.values())),
-        "it pads bags by the lengths of others",
-    ),
-    "means": (
-        lambda _, seen, __: _reduced(seen.values(), seen.lengths(), "mean"),
-        "it reduces bags to something else than their sums",
-    ),
-    "sums that begin with a number": (
-        lambda _, seen, __: _reduced(seen.values(), seen.lengths(), initial=2),
-        "it reduces bags to something else than their sums",
-    ),
+#: What no step does for each ID.
+REGIONS: dict[str, Score] = {
+    "means": lambda _, seen, __: _reduced(seen.values(), seen.lengths(), "mean").nan_to_num(),
+    "maxima": lambda _, seen, __: _reduced(seen.values(), seen.lengths(), "max", initial=0),
+    "sums that begin with a number": lambda _, seen, __: _reduced(seen.values(), seen.lengths(), initial=2),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_no_step_does_for_each_id(name: str) -> None:
-    score, text = REFUSED[name]
-    with pytest.raises(NotLoweredError, match=text):
-        lowered(Histories(score))
-
-
-def test_sums_of_contexts_have_no_step_for_the_rows_that_share_them() -> None:
-    model = Histories(
-        lambda _, seen, bought: (
-            _reduced(seen.values(), seen.lengths()) + _padded(bought, bought.values()[:, :2])
-        )
-    )
-    with pytest.raises(NotLoweredError, match="it sums up bags of contexts for the rows that share them"):
-        lowered(model, is_ranking=True, context=("seen",))
+def summed_for_rows(_: Any, seen: JaggedTensor, bought: JaggedTensor) -> Tensor:
+    """Return sums of bags that may be those of contexts, beside others."""
+    summed = _reduced(seen.values(), seen.lengths())
+    return torch.cat([summed, _padded(bought, bought.values()[:, :2])], dim=1)

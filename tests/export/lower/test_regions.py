@@ -61,6 +61,31 @@ def _between(m: Scored, x: Tensor) -> Tensor:
     return m.wide(torch.relu(torch.cat([torch.digamma(odd.abs() + 1), odd * x], dim=1)))
 
 
+class OfIds(nn.Module):
+    """Computes with the rows of single IDs what no step does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = EmbeddingCollection([sequence("t", 20, 8, ["f"])])
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        found = self.rows(features)["f"]
+        return torch.segment_reduce(found.values(), "max", lengths=found.lengths(), initial=0)
+
+
+def _writing(m: Scored, x: Tensor) -> Tensor:
+    score: Tensor = m.over(x)
+    x.zero_()
+    return score
+
+
+def _counted(m: Scored, x: Tensor) -> Tensor:
+    odd = torch.erfinv(torch.tanh(x))
+    count = torch.unique(odd).size(0) + 1
+    scores: Tensor = torch.sinc(m.over(odd)) * (count // count)
+    return scores
+
+
 #: By name: a model, and what its program consists of.
 REGIONS: dict[str, tuple[Any, list[str]]] = {
     "an operator without a step": (
@@ -98,6 +123,8 @@ REGIONS: dict[str, tuple[Any, list[str]]] = {
         lambda: Scored(lambda m, x: torch.nan_to_num(m.wide(x), 0, 1, 1), wide=_not_finite()),
         ["plan", "region", "plan"],
     ),
+    "a number between regions": (lambda: Scored(_counted), ["plan", "region", "plan", "region"]),
+    "rows of single IDs": (OfIds, ["region", "plan", "region"]),
     "computed IDs": (Shifted, ["region", "plan"]),
     "mapped IDs": (Pooled, ["plan", "region", "plan"]),
 }
@@ -115,33 +142,7 @@ def test_torch_compares_the_rows_of_a_request() -> None:
     assert kinds_of(lowered(model, batch="request")) == ["plan", "region", "plan"]
 
 
-class OfIds(nn.Module):
-    """Computes with the rows of single IDs what no step does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows = EmbeddingCollection([sequence("t", 20, 8, ["f"])])
-
-    def forward(self, features: KeyedJaggedTensor) -> Tensor:
-        found = self.rows(features)["f"]
-        return torch.segment_reduce(found.values(), "max", lengths=found.lengths(), initial=0)
-
-
-def _writing(m: Scored, x: Tensor) -> Tensor:
-    score: Tensor = m.over(x)
-    x.zero_()
-    return score
-
-
-def _counted(m: Scored, x: Tensor) -> Tensor:
-    odd = torch.erfinv(torch.tanh(x))
-    scores: Tensor = torch.sinc(m.over(odd)) * torch.unique(odd).size(0)
-    return scores
-
-
 REFUSED = {
-    "a number between regions": (lambda: Scored(_counted), "a region gives another one what is no tensor"),
-    "rows of single IDs": (OfIds, "it reduces bags to something else than their sums"),
     "effects": (lambda: Scored(_writing), "for its effect"),
 }
 

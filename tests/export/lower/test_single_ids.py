@@ -1,0 +1,58 @@
+"""Rows of single IDs with which no step computes: torch reads them side by side.
+
+Shape letters: B rows, N number of IDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pytest
+from torch import nn
+
+from export.lower.planning import Plan
+from tests.export.lower.test_jagged import REGIONS, Histories, summed_for_rows
+from tests.export.lower.test_lowering import lowered
+from tests.models.timed_hstu import TimedHSTU
+from tests.support.export_models import CASES as MODELS
+from tests.support.export_models import History, SameName, Twice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A model that computes with rows of single IDs.
+
+    Attributes:
+        make: Returns it.
+        context: The features of its ranking form's context.
+        sparse: As in ``tests.support.export_models.ModelCase``.
+    """
+
+    make: Callable[[], nn.Module]
+    context: tuple[str, ...] = ("seen",)
+    sparse: Mapping[str, Mapping[str, str]] | None = None
+
+
+CASES = {
+    **{name: Case(make=lambda score=score: Histories(score)) for name, score in REGIONS.items()},
+    "sums of contexts": Case(make=lambda: Histories(summed_for_rows)),
+    "an output of places": Case(make=History, context=("user", "shop")),
+    "a collection of two arguments": Case(
+        make=SameName, context=("user.id", "user.kind"), sparse=MODELS["two arguments with one name"].sparse
+    ),
+    "a collection that is called twice": Case(
+        make=Twice,
+        context=("mine.f",),
+        sparse={name: {key: f"{name}.{key}" for key in "fg"} for name in ("mine", "theirs")},
+    ),
+    "jagged attention": Case(make=TimedHSTU, context=("candidate",)),
+}
+
+
+@pytest.mark.parametrize("is_ranking", [False, True], ids=["rows", "contexts"])
+@pytest.mark.parametrize("name", CASES)
+def test_models_have_programs(name: str, is_ranking: bool) -> None:
+    case = CASES[name]
+    program = lowered(case.make(), is_ranking=is_ranking, context=case.context if is_ranking else ())
+    assert any(isinstance(step, Plan) for step in program.steps)
