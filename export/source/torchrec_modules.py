@@ -92,12 +92,14 @@ def _places_of(ours: Mapping[int, type[Any]], models: Sequence[nn.Module]) -> It
     parts = [part for model in models for part in model.modules()]
     kinds = dict.fromkeys(kind for part in parts for kind in type(part).__mro__)
     for module in modules:
-        for name, value in list(vars(module).items()):
-            if id(value) in ours:
-                yield vars(module), name, value
+        values = list(vars(module).items())
+        yield from ((vars(module), name, value) for name, value in values if id(value) in ours)
+        if _may_name(module):
             # Not isinstance, which asks lazy values for their class.
-            elif issubclass(type(value), type) and value.__module__ == module.__name__ and _may_name(module):
-                kinds[value] = None
+            classes = [
+                value for _, value in values if issubclass(type(value), type) and id(value) not in ours
+            ]
+            kinds |= dict.fromkeys(kind for kind in classes if kind.__module__ == module.__name__)
     holders = [*parts, *(kind for kind in kinds if _may_name(sys.modules.get(kind.__module__)))]
     for holder in holders:
         yield from ((holder, name, one) for name, one in list(vars(holder).items()) if id(one) in ours)
@@ -124,10 +126,12 @@ def _may_name(module: ModuleType | None) -> bool:
 
 def _cells(ours: Mapping[int, type[Any]]) -> list[CellType]:
     """Return the cells of closures that hold TorchRec's classes, but not those of their own methods."""
-    cells = [one for kind in _theirs_of(ours) for one in gc.get_referrers(kind) if isinstance(one, CellType)]
+    theirs = _theirs_of(ours)
+    # In one walk over all objects of the process.
+    cells = [one for one in gc.get_referrers(*theirs) if isinstance(one, CellType)]
     owned = {
         id(cell)
-        for kind in _theirs_of(ours)
+        for kind in theirs
         for value in vars(kind).values()
         for function in (getattr(value, "__func__", value), getattr(value, "fget", None))
         for cell in getattr(function, "__closure__", None) or ()
