@@ -45,9 +45,11 @@ from export.tables.tables import plan_tables
 from export.verify.bags import check_warm_up, with_bag_sizes
 from export.verify.compare import Difference
 from export.verify.linear_dtypes import LinearTrial, choose_linear_dtype, with_linear_dtype
+from export.verify.reference import float_model
 from export.verify.retrieval import check_options
 from export.verify.run import FloatOutputs, Verified, check_independence, float_outputs, verify
 from export.verify.samples import verification_samples
+from recsys.artifact.manifest import Manifest
 from recsys.artifact.manifest_file import MANIFEST_NAME
 from recsys.artifact.parts import ROWS_NAME
 from recsys.artifact.ranking import picked
@@ -96,10 +98,11 @@ def export_model(
     ):
         work = destination.work
         prepared = prepare(model, config, progress)
-        prepared, floats = _with_float_outputs(prepared)
-        prepared = with_bag_sizes(with_outputs(prepared, floats))
-        check_independence(prepared)
-        check_warm_up(prepared)
+        trained = float_model(prepared)
+        prepared, floats = _with_float_outputs(prepared, trained)
+        prepared = with_bag_sizes(with_outputs(prepared, floats), trained)
+        check_independence(prepared, trained)
+        check_warm_up(prepared, trained)
         digests, errors = write_rows(work / ROWS_NAME, prepared.stored, prepared.weights, progress)
         programs = write_programs(prepared, work)
         targets = [write_graphs(prepared, target, work, programs) for target in prepared.stored.envs]
@@ -110,8 +113,9 @@ def export_model(
             chosen = next(trial.dtype for trial in trials if trial.is_chosen)
             prepared = replace(prepared, config=_with_linear_dtype(prepared.config, chosen))
             manifest = with_linear_dtype(manifest, chosen)
-        (work / MANIFEST_NAME).write_text(manifest.dumps())
-        verified = verify(prepared, work, floats)
+        # Verified as loaders read it, before it is written with what that gives.
+        manifest = Manifest.loads(manifest.dumps())
+        verified = verify(prepared, work, manifest, floats)
         verification = _verification(prepared, verified, trials)
         manifest = replace(manifest, verification=verification, answers=verified.answers)
         if config.single_file:
@@ -155,14 +159,14 @@ def _unserved_note(config: ExportConfig, *, has_programs: bool) -> tuple[str, ..
     )
 
 
-def _with_float_outputs(prepared: PreparedModel) -> tuple[PreparedModel, FloatOutputs]:
+def _with_float_outputs(prepared: PreparedModel, model: nn.Module) -> tuple[PreparedModel, FloatOutputs]:
     """Run the float model on the samples: on the rows of the training alone if it fails on the others.
 
     Raises:
         ExportError: The model fails on the samples, or its outputs cannot be served.
     """
     try:
-        return prepared, float_outputs(prepared)
+        return prepared, float_outputs(prepared, model)
     except ExportError:
         if not prepared.num_held:
             raise
@@ -174,7 +178,7 @@ def _with_float_outputs(prepared: PreparedModel) -> tuple[PreparedModel, FloatOu
         samples_source=f"{prepared.num_held} held-out rows of the training (the model fails on random ones)",
         num_held=0,
     )
-    return prepared, float_outputs(prepared)
+    return prepared, float_outputs(prepared, model)
 
 
 def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> PreparedModel:

@@ -19,10 +19,10 @@ import torch
 from export.graph.prepared import PreparedModel
 from recsys import torchscript
 from recsys.artifact.graphs import set_attribute
-from recsys.artifact.load import load_artifact
+from recsys.artifact.load import load_artifact, load_opened, open_artifact
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.manifest_file import MANIFEST_NAME
-from recsys.artifact.parts import ROWS_NAME, map_rows, read_manifest
+from recsys.artifact.parts import ROWS_NAME, map_rows
 from recsys.artifact.targets import SINGLE_FILE
 from recsys.errors import VerificationError
 from recsys.files import reserve
@@ -34,8 +34,8 @@ def write_single_file(prepared: PreparedModel, work: Path, manifest: Manifest, f
 
     Args:
         prepared: The model.
-        work: The directory that holds the artifact.
-        manifest: Its manifest, to be written into the file.
+        work: The directory that holds the artifact, without its manifest.
+        manifest: The manifest, to be written into the file.
         file: The file to write.
 
     Raises:
@@ -51,11 +51,11 @@ def write_single_file(prepared: PreparedModel, work: Path, manifest: Manifest, f
         targets=(replace(target, skeleton=SINGLE_FILE),),
     )
     own.write_text(single.dumps())
-    write_apart(work, own, file)
+    assert target.skeleton is not None
+    write_apart(work, target.skeleton, own, file)
     # By torch's operators: own ones would be refused where they do not give the answers that were verified.
-    whole = load_artifact(
-        work,
-        target=target.name,
+    whole = load_opened(
+        open_artifact(work, manifest, target.name),
         verify_checksums=False,
         memory=RowsMemory(random_access=True),
         own_operators=False,
@@ -68,11 +68,12 @@ def write_single_file(prepared: PreparedModel, work: Path, manifest: Manifest, f
             raise VerificationError(f"output {name!r}: the single file predicts otherwise than the directory")
 
 
-def write_apart(work: Path, manifest: Path, file: Path) -> None:
+def write_apart(work: Path, skeleton: str, manifest: Path, file: Path) -> None:
     """Write the single file of a directory in another process.
 
     Args:
         work: The directory that holds the artifact.
+        skeleton: The name of its graph.
         manifest: The manifest of the single file.
         file: The file to write.
 
@@ -80,7 +81,7 @@ def write_apart(work: Path, manifest: Path, file: Path) -> None:
         OSError: The file cannot be written.
         RuntimeError: The process failed otherwise.
     """
-    command = [sys.executable, "-m", __name__, str(work), str(manifest), str(file)]
+    command = [sys.executable, "-m", __name__, str(work), skeleton, str(manifest), str(file)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode < 0:
@@ -94,13 +95,12 @@ def write_apart(work: Path, manifest: Path, file: Path) -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Write a single file; the arguments are those of ``write_apart``."""
-    work, manifest, file = (Path(word) for word in argv)
+    work, skeleton, manifest, file = (Path(word) for word in argv)
     _, limit = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, limit))
-    held = read_manifest(work)
+    held = Manifest.loads(manifest.read_bytes())
     target = held.targets[0]
-    assert target.skeleton is not None
-    module = torchscript.load(work / target.skeleton)
+    module = torchscript.load(work / skeleton)
     rows = map_rows(work / ROWS_NAME, held.layout)
     for path in target.rows:
         set_attribute(module, path, rows)

@@ -22,6 +22,7 @@ from export.graph.inputs.pruning import features_of, pruned
 from export.graph.prepared import PreparedModel
 from export.lower.part import text_and_weights
 from export.pipeline import in_range, prepare, with_outputs
+from export.verify.reference import float_model
 from export.verify.run import float_outputs
 from recsys import torchscript
 from recsys.artifact.graphs import dense_tensors
@@ -138,7 +139,7 @@ def _forms_of_model(model: nn.Module, manifest: Manifest) -> list[_Form]:
     """Trace a model as an export does, for all targets, and script or export it as the artifact's graphs are."""
     model = _with_read_tables(model, manifest)
     prepared = _with_fitting_rows(prepare(model, _config_of(model, manifest), _silent), manifest)
-    prepared = with_outputs(prepared, float_outputs(prepared))
+    prepared = with_outputs(prepared, float_outputs(prepared, float_model(prepared)))
     forms = []
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)

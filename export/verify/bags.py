@@ -13,7 +13,7 @@ from torch import nn
 
 from export.graph.inputs.binding import Binding
 from export.graph.prepared import PreparedModel
-from export.verify.reference import arguments, float_model
+from export.verify.reference import arguments
 from export.verify.samples import with_numbers_of
 from recsys.artifact.answers import MOST_IDS, few_rows
 from recsys.artifact.ranking import picked
@@ -26,25 +26,29 @@ _NUM_ROWS = 16
 _SEED = 20260101
 
 
-def with_bag_sizes(prepared: PreparedModel) -> PreparedModel:
+def with_bag_sizes(prepared: PreparedModel, model: nn.Module) -> PreparedModel:
     """Return the model with ``SparseInput.num_ids`` in its signature, for the inputs that need them.
 
     The sizes are those of the first sample with which it takes made rows, if there is one. An input does not need its
     own if the model takes both one ID and random numbers of IDs in its bags. Made rows have numbers of the samples.
+
+    Args:
+        prepared: The model, with its outputs.
+        model: The float model.
     """
     plain = prepared.signature
-    if _failure_of_sizes(prepared, plain) is None and _takes_drawn(prepared, plain):
+    if _failure_of_sizes(prepared, model, plain) is None and _takes_drawn(prepared, model, plain):
         return prepared
     lengths = prepared.samples.lengths.view(len(plain.sparse), prepared.samples.num_rows)
     for sizes in dict.fromkeys(zip(*lengths.tolist(), strict=True)):
         sized = _sized(plain, sizes)
-        if _failure_of_sizes(prepared, sized) is None:
-            return replace(prepared, signature=_only_needed(prepared, sized))
+        if _failure_of_sizes(prepared, model, sized) is None:
+            return replace(prepared, signature=_only_needed(prepared, model, sized))
     return prepared
 
 
-def check_warm_up(prepared: PreparedModel) -> None:
-    """Verify that the model takes the rows that servers warm up with, in the numbers in which they do.
+def check_warm_up(prepared: PreparedModel, model: nn.Module) -> None:
+    """Verify that the float model takes the rows that servers warm up with, in the numbers in which they do.
 
     Raises:
         ExportError: It fails on them.
@@ -52,7 +56,7 @@ def check_warm_up(prepared: PreparedModel) -> None:
     signature = prepared.signature
     few = few_rows(signature, prepared.clean)
     verified = None if few is None else picked(signature, prepared.clean, few)
-    failure = _failure(prepared, lambda num_rows: warm_up_rows(signature, verified, num_rows))
+    failure = _failure(prepared, model, lambda num_rows: warm_up_rows(signature, verified, num_rows))
     if failure is None:
         return
     num_rows, error = failure
@@ -75,32 +79,37 @@ def _sized(signature: Signature, sizes: Sequence[int | None]) -> Signature:
     return replace(signature, sparse=sparse)
 
 
-def _only_needed(prepared: PreparedModel, sized: Signature) -> Signature:
+def _only_needed(prepared: PreparedModel, model: nn.Module, sized: Signature) -> Signature:
     """Return the signature without the sizes that the model does not need."""
     for i in range(len(sized.sparse)):
         sizes = [None if i == at else use.num_ids for at, use in enumerate(sized.sparse)]
         without = _sized(sized, sizes)
-        if _failure_of_sizes(prepared, without) is None and _takes_drawn(prepared, without):
+        if _failure_of_sizes(prepared, model, without) is None and _takes_drawn(prepared, model, without):
             sized = without
     return sized
 
 
-def _takes_drawn(prepared: PreparedModel, signature: Signature) -> bool:
+def _takes_drawn(prepared: PreparedModel, model: nn.Module, signature: Signature) -> bool:
     """Return whether the model takes rows with bags of random sizes, where the signature names none."""
     generator = torch.Generator().manual_seed(_SEED)
     rows = random_batch(signature, _NUM_ROWS, generator, known_ids=prepared.managed.known_ids)
     rows = with_numbers_of(prepared.clean, rows, signature)
-    return _failure_on(float_model(prepared), prepared.binding, rows) is None
+    return _failure_on(model, prepared.binding, rows) is None
 
 
-def _failure_of_sizes(prepared: PreparedModel, signature: Signature) -> tuple[int, Exception] | None:
+def _failure_of_sizes(
+    prepared: PreparedModel, model: nn.Module, signature: Signature
+) -> tuple[int, Exception] | None:
     """Return on how many rows with bags of these sizes the model fails, and why."""
-    return _failure(prepared, lambda n: with_numbers_of(prepared.clean, made_batch(signature, n), signature))
+    return _failure(
+        prepared, model, lambda n: with_numbers_of(prepared.clean, made_batch(signature, n), signature)
+    )
 
 
-def _failure(prepared: PreparedModel, rows_of: Callable[[int], Batch]) -> tuple[int, Exception] | None:
+def _failure(
+    prepared: PreparedModel, model: nn.Module, rows_of: Callable[[int], Batch]
+) -> tuple[int, Exception] | None:
     """Return on how many rows the model fails, of the batches with which servers warm up, and why."""
-    model = float_model(prepared)
     for num_requests, of_each in warm_up_sizes(prepared.signature):
         num_rows = num_requests * of_each
         if num_rows == 1:

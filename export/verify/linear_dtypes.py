@@ -16,9 +16,8 @@ import torch
 
 from export.graph.prepared import PreparedModel
 from export.verify.samples import with_numbers_of
-from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.artifact.load import LoadedArtifact, load_opened, open_artifact
 from recsys.artifact.manifest import Manifest
-from recsys.artifact.manifest_file import MANIFEST_NAME
 from recsys.artifact.samples import random_batch
 from recsys.data.scoring import label_outputs, schema_for, scores
 from recsys.data.tables.dataset import rows_of
@@ -62,8 +61,8 @@ def choose_linear_dtype(prepared: PreparedModel, work: Path, manifest: Manifest)
 
     Args:
         prepared: The model, with the bound and the labelled examples in its options.
-        work: The directory that holds the artifact; its manifest is overwritten.
-        manifest: The manifest of the artifact.
+        work: The directory that holds the artifact, without its manifest.
+        manifest: Its manifest so far.
 
     Raises:
         ExportError: The examples' labels are all equal.
@@ -72,8 +71,8 @@ def choose_linear_dtype(prepared: PreparedModel, work: Path, manifest: Manifest)
     artifacts = {}
     for i, dtype in enumerate(LINEAR_DTYPES):
         prepared.progress("linear types", i, len(LINEAR_DTYPES))
-        (work / MANIFEST_NAME).write_text(with_linear_dtype(manifest, dtype).dumps())
-        artifacts[dtype] = load_artifact(work, target=manifest.targets[0].name, verify_checksums=False)
+        opened = open_artifact(work, with_linear_dtype(manifest, dtype), manifest.targets[0].name)
+        artifacts[dtype] = load_opened(opened, verify_checksums=False)
     speeds = _us_per_row(artifacts, prepared)
     inputs = prepared.samples.inputs()
     outputs = {dtype: artifact.forward(*inputs) for dtype, artifact in artifacts.items()}

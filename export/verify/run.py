@@ -35,16 +35,17 @@ from export.verify.compare import (
 )
 from export.verify.mixing import Recorded, place_of_mixing, record
 from export.verify.ranking import Predict, PredictRanking, check_ranking
-from export.verify.reference import Reference, arguments, float_model, oracles, with_collections
+from export.verify.reference import Reference, arguments, oracles, with_collections
 from export.verify.retrieval import ItemScores, comparable, item_scores
 from export.verify.rows import check_rows
 from export.verify.samples import with_numbers_of
 from export.verify.shapes import request_outputs, signature_outputs
 from export.verify.variation import hardly_varying
 from recsys.artifact.answers import Answers, few_rows
-from recsys.artifact.exported import load_exported_artifact
+from recsys.artifact.exported import load_exported_opened
 from recsys.artifact.graphs import can_exchange
-from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.artifact.load import LoadedArtifact, load_opened, open_artifact
+from recsys.artifact.manifest import Manifest
 from recsys.artifact.parts import ROWS_NAME, map_rows
 from recsys.artifact.ranking import RankingBatch, picked
 from recsys.artifact.samples import Batch, fewest_rows, random_batch
@@ -89,14 +90,13 @@ class FloatOutputs:
     item_scores: ItemScores | None = None
 
 
-def float_outputs(prepared: PreparedModel) -> FloatOutputs:
+def float_outputs(prepared: PreparedModel, model: nn.Module) -> FloatOutputs:
     """Run the float model on the samples.
 
     Raises:
         ExportError: The model fails on the samples, or its outputs cannot be served.
     """
     prepared.progress("float model", 0, 1)
-    model = float_model(prepared)
     collections = {path: model.get_submodule(path) if path else model for path in prepared.collections}
     call = arguments(prepared.binding, prepared.clean)
     try:
@@ -166,7 +166,7 @@ def _hint(prepared: PreparedModel, error: Exception) -> str:
     )
 
 
-def check_independence(prepared: PreparedModel) -> None:
+def check_independence(prepared: PreparedModel, model: nn.Module) -> None:
     """Verify that no row's outputs depend on the others of its batch, unless a batch is one request.
 
     Raises:
@@ -175,7 +175,6 @@ def check_independence(prepared: PreparedModel) -> None:
     signature = prepared.signature
     if signature.by_request:
         return
-    model = float_model(prepared)
     batch = prepared.clean
     if batch.num_rows < 2:
         known_ids = prepared.managed.known_ids
@@ -235,12 +234,13 @@ class Verified:
     hardly_varying: tuple[str, ...] = ()
 
 
-def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verified:
+def verify(prepared: PreparedModel, work: Path, manifest: Manifest, floats: FloatOutputs) -> Verified:
     """Verify that the artifact predicts the same as the float model; see ``export.verify.compare``.
 
     Args:
         prepared: The model.
-        work: The directory that holds the artifact.
+        work: The directory that holds the artifact, without its manifest.
+        manifest: Its manifest so far.
         floats: What the float model returns for the samples.
 
     Raises:
@@ -257,13 +257,13 @@ def verify(prepared: PreparedModel, work: Path, floats: FloatOutputs) -> Verifie
         prepared.progress("verify", i, len(prepared.stored.envs))
         tolerance = _tolerance(prepared, name)
         for load, sizes in _formats(prepared):
-            target = _target(prepared, work, name, load)
+            target = _target(prepared, work, manifest, name, load)
             outputs, verified.checked[name] = _check_samples(target, reference, samples, tolerance)
             _check_batch_sizes(prepared, target.predict, reference, tolerance, sizes)
-            if load is load_exported_artifact and prepared.signature.context:
+            if load is load_exported_opened and prepared.signature.context:
                 check_ranking(prepared, target.predict, target.predict_ranking)
         if target.can_exchange:
-            target = _target(prepared, work, name, load_artifact)
+            target = _target(prepared, work, manifest, name, load_opened)
             if target.exchanged:
                 verified.exchanged[name] = target.exchanged[0]
             linear = max(tolerance, LINEAR_TOLERANCES[prepared.config.linear_dtype])
@@ -327,9 +327,9 @@ def _formats(prepared: PreparedModel) -> list[tuple[Load, Sequence[int]]]:
     """Return for each format of the graphs how it is loaded, and the sizes of further batches."""
     formats: list[tuple[Load, Sequence[int]]] = []
     if prepared.config.is_scripted:
-        formats.append((partial(load_artifact, own_operators=False), _SCRIPTED_SIZES))
+        formats.append((partial(load_opened, own_operators=False), _SCRIPTED_SIZES))
     if prepared.config.is_exported:
-        formats.append((load_exported_artifact, _EXPORTED_SIZES))
+        formats.append((load_exported_opened, _EXPORTED_SIZES))
     return formats
 
 
@@ -382,13 +382,14 @@ class _Target:
     exchanged: tuple[operators.Exchanged, ...] = ()
 
 
-def _target(prepared: PreparedModel, work: Path, name: str, load: Load) -> _Target:
+def _target(prepared: PreparedModel, work: Path, manifest: Manifest, name: str, load: Load) -> _Target:
     """Return a target."""
     env = prepared.stored.envs[name]
     if env.lacking():
         # Without such a device: the same plan in host memory, not scripted.
         return _on_host(prepared, work, name, on_host(env))
-    artifact = load(work, target=name, verify_checksums=False, memory=RowsMemory(random_access=True))
+    opened = open_artifact(work, manifest, name)
+    artifact = load(opened, verify_checksums=False, memory=RowsMemory(random_access=True))
     target = artifact.target
     return _Target(
         predict=lambda batch: artifact.forward(*batch.inputs()),

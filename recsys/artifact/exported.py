@@ -26,7 +26,7 @@ from torch.export import ExportedProgram
 import recsys.ops  # noqa: F401  (loads the operators that graphs name)
 from recsys.artifact.graphs import outside_collections
 from recsys.artifact.inputs import checked_inputs
-from recsys.artifact.load import LoadedArtifact, choose_target, load_scripted
+from recsys.artifact.load import LoadedArtifact, OpenedArtifact, load_scripted, open_artifact
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.artifact.parts import check_rows, checked_part, open_rows, read_manifest
 from recsys.artifact.programs import Call, ProgramGraphs
@@ -56,17 +56,23 @@ def load_exported_artifact(
         TargetError: The target has none.
         ArtifactError: The artifact cannot be used otherwise; the subclass says why.
     """
-    where = Path(path)
-    manifest = read_manifest(where)
-    chosen = choose_target(manifest, target)
+    opened = open_artifact(path, read_manifest(path), target)
+    return load_exported_opened(opened, verify_checksums=verify_checksums, memory=memory or RowsMemory())
+
+
+def load_exported_opened(
+    opened: OpenedArtifact, *, verify_checksums: bool, memory: RowsMemory
+) -> LoadedArtifact:
+    """Load a model's ExportedPrograms whose manifest was read; see ``load_exported_artifact``."""
+    where, manifest, chosen = opened.path, opened.manifest, opened.target
     names = [_exported_of(chosen, graph) for graph in chosen.graphs]
-    blob, file = open_rows(where, manifest, memory or RowsMemory())
+    blob, file = open_rows(where, manifest, memory)
     if verify_checksums:
         check_rows(manifest, blob)
     parts = []
     for form, name in enumerate(names):
-        with checked_part(where, manifest, name) as opened:
-            program = load_exported(opened)
+        with checked_part(where, manifest, name) as file_of_program:
+            program = load_exported(file_of_program)
         parts.append(ExportedPart(program, manifest.signature, chosen, is_ranking=form > 0))
     ranks = [DeviceRows(device=torch.device("cpu"), layout=manifest.layout, rows=blob)]
     scripted = partial(load_scripted, where, manifest, chosen, ranks)

@@ -197,24 +197,40 @@ def load_artifact(
         ArtifactError: The artifact cannot be used; the subclass says why, the message names the part.
         RuntimeError: A device cannot record the model's work, or has too little memory; torch's words.
     """
+    opened = open_artifact(path, read_manifest(path), target)
+    return load_opened(
+        opened,
+        verify_checksums=verify_checksums,
+        memory=memory,
+        own_operators=own_operators,
+        cuda_graphs=cuda_graphs,
+    )
+
+
+def load_opened(
+    opened: OpenedArtifact,
+    *,
+    verify_checksums: bool = True,
+    memory: RowsMemory = _DEFAULT_MEMORY,
+    own_operators: bool = True,
+    cuda_graphs: CudaGraphOptions = _NO_CUDA_GRAPHS,
+) -> LoadedArtifact:
+    """Load a model whose manifest was read; see ``load_artifact``."""
 
     def load(own_operators: bool) -> LoadedArtifact:
-        return _load(path, target, verify_checksums, memory, own_operators, cuda_graphs)
+        return _load(opened, verify_checksums, memory, own_operators, cuda_graphs)
 
     return _checked(load, own_operators)
 
 
 def _load(
-    path: str | os.PathLike[str],
-    target: str | None,
+    opened: OpenedArtifact,
     verify_checksums: bool,
     memory: RowsMemory,
     own_operators: bool,
     cuda_graphs: CudaGraphOptions,
 ) -> LoadedArtifact:
-    where = Path(path)
-    manifest = read_manifest(where)
-    chosen = choose_target(manifest, target)
+    where, manifest, chosen = opened.path, opened.manifest, opened.target
     runs_programs = own_operators and not cuda_graphs.rows and _has_programs(chosen)
     if not runs_programs:
         _check_scripted(chosen, own_operators)
@@ -352,6 +368,35 @@ def _log_products(target: Target) -> None:
             products,
             operators.instructions(),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedArtifact:
+    """An artifact with its manifest, of which nothing else was read.
+
+    Attributes:
+        path: The directory or the single file.
+        manifest: Its manifest.
+        target: The target to load.
+    """
+
+    path: Path
+    manifest: Manifest
+    target: Target
+
+
+def open_artifact(path: str | os.PathLike[str], manifest: Manifest, target: str | None) -> OpenedArtifact:
+    """Choose what to load of an artifact.
+
+    Args:
+        path: A directory or a single file.
+        manifest: Its manifest; the export has not written it yet when it verifies the rest.
+        target: See ``load_artifact``.
+
+    Raises:
+        TargetError: There is no such target, or none for this machine.
+    """
+    return OpenedArtifact(path=Path(path), manifest=manifest, target=choose_target(manifest, target))
 
 
 def choose_target(manifest: Manifest, wanted: str | None) -> Target:

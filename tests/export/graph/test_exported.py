@@ -16,6 +16,7 @@ from export.artifact.writing import export_graph, make_graphs
 from export.config import ExportConfig
 from export.graph.exported import save_exported
 from export.pipeline import prepare, with_outputs
+from export.verify.reference import float_model
 from export.verify.run import float_outputs
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.exported import load_exported
@@ -32,7 +33,7 @@ Exported = tuple[ModelCase, nn.Module, LoadedArtifact]
 def programs_of(model: nn.Module, path: Path, config: ExportConfig) -> list[nn.Module]:
     """The programs of a model's first target, read back."""
     prepared = prepare(model, config, lambda *_: None)
-    prepared = with_outputs(prepared, float_outputs(prepared))
+    prepared = with_outputs(prepared, float_outputs(prepared, float_model(prepared)))
     made = []
     for i, graph in enumerate(make_graphs(prepared, next(iter(prepared.stored.envs)), is_scripted=False)):
         save_exported(export_graph(prepared, graph, is_ranking=i > 0), path / f"{i}.pt2")

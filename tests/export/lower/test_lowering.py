@@ -20,6 +20,7 @@ from export.lower.lowering import lower
 from export.lower.planning import Layer, Plan
 from export.lower.scheduling import Gather, Lowered, PlacedRegion
 from export.pipeline import prepare, with_outputs
+from export.verify.reference import float_model
 from export.verify.run import float_outputs
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.models.dense import DenseTransforms
@@ -31,7 +32,9 @@ from tests.support.helpers import bag
 def lowered(model: nn.Module, *, is_ranking: bool = False, **options: Any) -> Lowered:
     torch.manual_seed(0)
     prepared = prepare(model.eval(), ExportConfig(**options), lambda *_: None)
-    return lower(with_outputs(prepared, float_outputs(prepared)), is_ranking=is_ranking)
+    return lower(
+        with_outputs(prepared, float_outputs(prepared, float_model(prepared))), is_ranking=is_ranking
+    )
 
 
 def steps_of(program: Lowered) -> dict[str, int]:
