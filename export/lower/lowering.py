@@ -112,11 +112,11 @@ class _Evaluation:
         graph = self._module.graph
         (output,) = [node for node in graph.nodes if node.op == "output"]
         needed = self._needed(output)
-        # By what they compute: the model's code may ask for the same several times, as each layer of one mask.
-        named: Any = output.args[0]
+        outputs: Any = output.args[0]
         with graph.inserting_before(output):
             # What torch returns of values that are no rows.
-            copies = {name: graph.call_method("clone", (node,)) for name, node in named.items()}
+            copies = {name: graph.call_method("clone", (node,)) for name, node in outputs.items()}
+        # By what they compute: the model's code may ask for the same several times, as each layer of one mask.
         first: dict[tuple[str, ...], fx.Node] = {}
         same: dict[fx.Node, fx.Node] = {}
         for node in graph.nodes:
@@ -125,14 +125,33 @@ class _Evaluation:
             if node in needed:
                 target = node.target if isinstance(node.target, str) else str(id(node.target))
                 given = fx.node.map_arg((node.args, node.kwargs), lambda one: same.get(one, one))
-                same[node] = first.setdefault((node.op, target, repr(given)), node)
-                known = same[node] is not node
-                self.results[node] = self.results[same[node]] if known else self._result_of(node)
+                known = same[node] = first.setdefault((node.op, target, repr(given)), node)
+                self._evaluate(node, known)
             elif node.target is fbgemm.bounds_check_indices:
                 self.regions.add_check(node)
             elif not is_pure(self._module, node) and node.op != "placeholder":
                 raise NotLoweredError(f"it calls {node.target} for its effect")
-        return {name: self._output(name, node, copies[name]) for name, node in named.items()}
+        outputs = output.args[0]
+        return {name: self._output(name, node, copies[name]) for name, node in outputs.items()}
+
+    def _evaluate(self, node: fx.Node, known: fx.Node) -> None:
+        """Evaluate a node, or let ``known``, which computes the same, stand for it."""
+        if known is node:
+            self.results[node] = self._result_of(node)
+        elif not self._is_overwritten(node) and not self._is_overwritten(known):
+            node.replace_all_uses_with(known)
+        else:
+            # Values are not written to in place, but what torch computes is.
+            found = self.results[known]
+            self.results[node] = self._result_of(node) if isinstance(found, Outside) else found
+
+    def _is_overwritten(self, node: fx.Node) -> bool:
+        """Return whether what a node makes is written to in place."""
+        for user in node.users:
+            layer = self._module.get_submodule(str(user.target)) if user.op == "call_module" else None
+            if getattr(layer, "inplace", False) or not is_pure(self._module, user):
+                return True
+        return False
 
     def _output(self, name: str, node: fx.Node, copy: fx.Node) -> Value | Outside:
         found = self.results[node]

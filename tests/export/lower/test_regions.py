@@ -5,12 +5,15 @@ Shape letters: B rows, N number of IDs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from io import BytesIO
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from export.lower.scheduling import Lowered, PlacedRegion
 from export.lower.values import NotLoweredError
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from tests.export.graph.test_managed import Pooled
@@ -135,6 +138,37 @@ def test_torch_computes_what_no_step_does(name: str) -> None:
     make, kinds = REGIONS[name]
     options = {"dense_widths": {"price": 2}} if name == "mapped IDs" else {}
     assert kinds_of(lowered(make(), **options)) == kinds
+
+
+def _code_of(program: Lowered) -> str:
+    regions = [step.region for step in program.steps if isinstance(step, PlacedRegion)]
+    return "".join(torch.jit.load(BytesIO(region.script)).code for region in regions)
+
+
+TWINS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "in one region": lambda m, x: m.over(torch.erfinv(x) * torch.sinc(torch.erfinv(x))),
+    "of an attribute": lambda m, x: m.over(torch.sinc(m.over.weight.erfinv() + m.over.weight.erfinv() * x)),
+    "with others between": lambda m, x: m.over(torch.erfinv(x) + torch.sinc(m.over(torch.erfinv(x)))),
+    "of twins": lambda m, x: m.over(torch.erfinv(torch.sinc(x)) - torch.digamma(torch.erfinv(torch.sinc(x)))),
+    "whole numbers": lambda m, x: m.over(
+        x * torch.sinc(torch.erfinv(x).long() + torch.erfinv(x).long().abs())
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_regions_compute_once_what_is_asked_for_twice(name: str) -> None:
+    assert _code_of(lowered(Scored(TWINS[name]))).count("torch.erfinv(") == 1
+
+
+def _overwritten(m: Scored, x: Tensor) -> Tensor:
+    """Two layers' outputs, one of which an activation overwrites, in a region that computes both."""
+    return m.narrow(m.act(m.odd(x)) + torch.sinc(m.odd(x)))
+
+
+def test_what_is_overwritten_has_no_twin() -> None:
+    model = Scored(_overwritten, odd=_not_finite(), act=nn.ReLU(inplace=True), narrow=nn.Linear(2, 1))
+    assert _code_of(lowered(model)).count("forward(input_1") == 2
 
 
 def test_torch_compares_the_rows_of_a_request() -> None:
