@@ -231,9 +231,7 @@ def _load(
     cuda_graphs: CudaGraphOptions,
 ) -> LoadedArtifact:
     where, manifest, chosen = opened.path, opened.manifest, opened.target
-    runs_programs = own_operators and not cuda_graphs.rows and _has_programs(chosen)
-    if not runs_programs:
-        _check_scripted(chosen, own_operators)
+    runs_programs = has_running_programs(chosen, own_operators=own_operators and not cuda_graphs.rows)
     capture = None
     if cuda_graphs.rows:
         capture = Capture.on_target(chosen, manifest.signature, cuda_graphs, manifest.verified_rows())
@@ -267,18 +265,17 @@ def _place(modules: Sequence[torch.jit.ScriptModule], target: Target, ranks: Seq
         share(modules[0], other)
 
 
-def _has_programs(target: Target) -> bool:
-    return all(graph.program is not None for graph in target.graphs) and can_exchange(target)
-
-
-def _check_scripted(target: Target, own_operators: bool) -> None:
-    """Check that a target has TorchScript, which runs where no program does.
+def has_running_programs(target: Target, *, own_operators: bool = True) -> bool:
+    """Return whether a target's programs run here; its TorchScript does otherwise.
 
     Raises:
-        TargetError: It has none.
+        TargetError: Nothing of it runs here.
     """
+    has_kernels = own_operators and can_exchange(target)
+    if has_kernels and all(graph.program is not None for graph in target.graphs):
+        return True
     if target.skeleton is not None:
-        return
+        return False
     if any(graph.program is None for graph in target.graphs):
         reason = "no program"
     else:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from recsys.artifact.load import choose_target, has_running_programs
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.parts import check_sizes, read_manifest
 from recsys.cli import near_misses, whole_table
-from recsys.errors import ArtifactError
+from recsys.errors import ArtifactError, TargetError
 from serve.app.check_start import (
     Finding,
     check_capture,
@@ -139,6 +140,11 @@ def _check_target(what: str, settings: ModelSettings, manifest: Manifest) -> Ite
     names = [target.name for target in manifest.targets]
     if settings.target is not None and settings.target not in names:
         yield Finding(True, f"{what}: target: got {settings.target!r}, expected one of {', '.join(names)}")
+        return
+    try:
+        has_running_programs(choose_target(manifest, settings.target))
+    except TargetError as error:
+        yield Finding(True, f"{what}: {error}")
 
 
 def _check_exposure(config: ServerConfig) -> Iterator[Finding]:

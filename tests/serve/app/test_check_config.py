@@ -15,6 +15,7 @@ import pytest
 from serve.app import cli
 from serve.config.options import all_options, sections
 from serve.observe.capture_file import header
+from tests.recsys.artifact.damage import manifest_of, write_manifest
 from tests.support.serve.admin_live import TOKEN, write_token
 from tests.support.serve.certificates import Authority, write_tls
 from tests.support.serve.repositories import add_version
@@ -124,6 +125,33 @@ def _missing_graph(folder: Path) -> list[str]:
     return []
 
 
+def _with_targets(change: Callable[[Any], object]) -> Callable[[Path], list[str]]:
+    """Change all targets of a version's manifest, whose digest fits afterwards."""
+
+    def damage(folder: Path) -> list[str]:
+        version = folder / "models" / "small" / "1"
+        data = manifest_of(version)
+        for target in data["targets"]:
+            change(target)
+        (version / "manifest.json").unlink()  # It may be a link.
+        write_manifest(version, data)
+        return []
+
+    return damage
+
+
+def _for_gpus(target: Any) -> None:
+    devices = ["cuda:7"] * len(target["devices"])
+    target |= {"name": ",".join(devices), "devices": devices}
+    target.pop("program", None)
+
+
+def _for_torch_export(target: Any) -> None:
+    for graph in (target, *([target["ranking"]] if "ranking" in target else [])):
+        graph |= {"exported": graph["skeleton"], "skeleton": None, "rows": {}, "ranks": {}}
+        graph.pop("program", None)
+
+
 def _loose_token(folder: Path) -> list[str]:
     path = write_token(folder)
     path.chmod(0o644)
@@ -143,6 +171,16 @@ def _other_key(folder: Path) -> list[str]:
         pytest.param(_broken_manifest, "small, version 1: ", id="manifest"),
         pytest.param(_short_rows, "small, version 1: part 'rows.bin': got [0-9]+ bytes, expected", id="rows"),
         pytest.param(_missing_graph, "small, version 1: part 'target-0.pt': missing", id="graph"),
+        pytest.param(
+            _with_targets(_for_torch_export),
+            "small, version 1: target 'cpu': holds no TorchScript, and no program; run recsys-export --format both",
+            id="nothing that runs",
+        ),
+        pytest.param(
+            _with_targets(_for_gpus),
+            r"small, version 1: target: got \['cuda:7'.*, expected one whose devices this machine has: \['cpu'",
+            id="no device",
+        ),
         pytest.param(_loose_token, "admin.token_file: .* has mode 0644", id="token"),
         pytest.param(_other_key, "expected a certificate in PEM and its own key", id="key"),
         pytest.param(
