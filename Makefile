@@ -121,10 +121,12 @@ native-build: $(VENV)/.base native-test-packages
 
 native-test: native-build native-run
 
-# Of native-test what runs: C++ tests, the conformance cases with the native engine, and the wheel.
+# Of native-test what runs: C++ tests, which leave a processor idle, beside the conformance cases with the native engine;
+# and the wheel.
 native-run: native $(VENV)/.peer
-	cpp_client/test.sh $(CURDIR)/$(NATIVE) unit address arm fuzz
-	$(ON_NATIVE) $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile --no-loadscope-reorder tests/native tests/conformance
+	cpp_client/test.sh $(CURDIR)/$(NATIVE) unit address arm fuzz >$(NATIVE)/test.log 2>&1 & cpp=$$!; \
+	$(ON_NATIVE) $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile --no-loadscope-reorder tests/native tests/conformance; \
+	code=$$?; wait $$cpp || code=1; cat $(NATIVE)/test.log; exit $$code
 	$(MAKE) wheel
 	$(BIN)/python tests/wheel_check.py "$$(ls -t dist/*.whl | head -1)"
 

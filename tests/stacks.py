@@ -4,7 +4,8 @@
 
 For each Python, by default 3.11, 3.12 and 3.13, that is on this machine: an environment in FOLDER, which is used again
 while what it installs stays the same; then imports, the demo, and the conformance cases of one model on the reference
-engine. Nothing may print a warning. The time of each step is printed.
+engine. All run on a copy of the checkout, in which nothing is written. Nothing may print a warning. The time of each
+step is printed.
 
 Exit status: 0 all is well, 1 something is wrong.
 """
@@ -39,7 +40,11 @@ CASES = (
     "tests/recsys/test_torchscript.py",
 )
 TIMEOUT_S = 1800
-# Installing is the disk's work, and writes into the checkout: one after the other.
+# Not of the project, of an earlier run, or for one Python and torch.
+_LEFT_OUT = shutil.ignore_patterns(
+    ".*", "build", "dist", "demo", "hourly", "runs", "*.egg-info", "*.artifact", "*.pt", "*.so", "__pycache__"
+)
+# Installing is the disk's work: one after the other.
 _INSTALLING = threading.Lock()
 # What torch's wheel for Linux needs for CUDA, in the same files for every Python. torch imports without the others.
 _CUDA = ("nvidia-", "cuda-toolkit")
@@ -80,15 +85,20 @@ class Environment:
         """The interpreter of the environment."""
         return self.folder / "bin" / "python"
 
+    @property
+    def checkout(self) -> Path:
+        """The copy of the checkout that is installed."""
+        return self.folder / "checkout"
+
     def run(self, *words: str, env: dict[str, str] | None = None) -> str:
-        """Run the interpreter at the root of the checkout; return what it printed on both outputs.
+        """Run the interpreter at the root of the copy; return what it printed on both outputs.
 
         Raises:
             StackError: Its exit status is not 0.
         """
         done = subprocess.run(
             [str(self.interpreter), *words],
-            cwd=ROOT,
+            cwd=self.checkout,
             env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -140,6 +150,7 @@ def environment(python: str, interpreter: str, folder: Path) -> Environment:
     if not complete.exists() or complete.read_text() != key:
         shutil.rmtree(made.folder, ignore_errors=True)
         subprocess.run([interpreter, "-m", "venv", str(made.folder)], check=True)
+        _copy(made)
         torch, *others = wanted
         made.pip("--no-deps", torch)
         needed = json.loads(made.run("-c", _REQUIREMENTS))
@@ -148,8 +159,14 @@ def environment(python: str, interpreter: str, folder: Path) -> Environment:
         if cuda:
             share_cuda(made, cuda, folder)
         complete.write_text(key)
+    _copy(made)
     made.pip("--no-deps", "--no-build-isolation", "-e", ".")
     return made
+
+
+def _copy(made: Environment) -> None:
+    shutil.rmtree(made.checkout, ignore_errors=True)
+    shutil.copytree(ROOT, made.checkout, ignore=_LEFT_OUT)
 
 
 def share_cuda(made: Environment, needed: Sequence[str], folder: Path) -> None:
