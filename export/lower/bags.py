@@ -9,10 +9,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+import torch
 from torch import fx
 
-from export.lower.lookups import Slot
+from export.lower.lookups import ComputedIds, Lookup, Slot
 from export.lower.values import (
+    Called,
+    NotLoweredError,
+    NumRows,
     Space,
     Value,
 )
@@ -61,6 +65,7 @@ class Sequence(Value):
 
     slot: Slot
     is_backwards: bool = False
+    computed: ComputedIds | None = None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -68,6 +73,43 @@ class Length(Value):
     """The number of a bag's IDs."""
 
     feature: int
+
+
+def feature_of(index: Any, space: Space) -> int:
+    """Return of which feature a slice of lengths, feature by feature, takes all.
+
+    Raises:
+        NotLoweredError: Of none, or of several.
+    """
+    begin = index.start if isinstance(index, slice) else None
+    feature = begin.times if isinstance(begin, NumRows) else 0
+    is_whole = isinstance(index, slice) and index.stop == NumRows(space, feature + 1) and index.step is None
+    if not is_whole or begin not in (None, 0, NumRows(space, feature)):
+        raise NotLoweredError("it takes some lengths")
+    return feature
+
+
+@dataclass(frozen=True, eq=False)
+class SeveralLengths(Called):
+    """The lengths of features that the model has put one behind the other."""
+
+    parts: tuple[Length, ...]
+
+    @property
+    def shape(self) -> tuple[NumRows | int, ...]:
+        """The size."""
+        return (NumRows(self.parts[0].space, len(self.parts)),)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the numbers."""
+        return torch.int64
+
+    def __getitem__(self, index: Any) -> Length:
+        feature = feature_of(index, self.parts[0].space)
+        if feature >= len(self.parts):
+            raise NotLoweredError("it takes some lengths")
+        return self.parts[feature]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -85,12 +127,14 @@ class Rows(Value):
         slots: The columns of the rows: one for each block of them.
         block_dims: Of each block, without padding.
         flat: The same as rows of a space of their own, which torch reads.
+        computed: The IDs, if they are not the request's.
         padded: By the number of places and the order, the rows at the places of bags.
     """
 
     slots: tuple[Slot, ...]
     block_dims: tuple[int, ...]
     flat: Value | None
+    computed: ComputedIds | None
     padded: dict[tuple[int, bool], Any] = field(default_factory=dict, init=False)
 
     @property
@@ -168,3 +212,8 @@ class BagSum(OfIds):
     """
 
     feature: int
+
+
+def computed_ids(value: Value) -> ComputedIds | None:
+    """Return the IDs that a value looks up, if they are not the request's."""
+    return value.computed if isinstance(value, (Lookup, Sequence)) else None

@@ -91,8 +91,9 @@ def rows_at_places(rows: Rows, size: int, *, is_backwards: bool) -> Any:
         parts = []
         for slot, dim in zip(rows.slots, rows.block_dims, strict=True):
             found: Any = Sequence(
-                dims=(size, slot.dim), space=rows.ids.bags, slot=slot, is_backwards=is_backwards
-            )
+                dims=(size, slot.dim), space=rows.ids.bags, slot=slot, is_backwards=is_backwards,
+                computed=rows.computed,
+            )  # fmt: skip
             if rows.ids.is_expanded:
                 found = Expand(dims=found.dims, source=found)
             parts.append(narrow(found, 2, 0, dim))
@@ -143,6 +144,8 @@ def sums_of_bags(data: Any, reduce: str, *, lengths: Any = None, axis: int = 0, 
 
 def _rows_of_ids(rows: Rows) -> list[Value]:
     """Return the rows of IDs, behind what they are made of."""
+    if rows.computed is not None:
+        raise NotLoweredError("it sums up bags of IDs that it computes")
     stored = [ReadIds(dims=(slot.dim,), space=rows.space, slot=slot) for slot in rows.slots]
     parts = tuple(
         Part(value=one, offset=0, width=dim) for one, dim in zip(stored, rows.block_dims, strict=True)

@@ -19,7 +19,6 @@ from export.lower.bags import FlatSpace, Rows, ids_space
 from export.lower.lookups import ComputedIds, Lookup, Slot
 from export.lower.values import (
     Join,
-    NotLoweredError,
     Part,
     Space,
     Value,
@@ -87,6 +86,22 @@ def computed_looked_up(
     return _numbers(lengths.size(0) // num_features, width)
 
 
+def computed_rows_looked_up(
+    lengths: Tensor, values: Tensor, ones: Tensor, width: int, collection: str
+) -> Tensor:
+    """Stand for the rows of IDs that the model computes in a trace, ``[N, width]``.
+
+    Args:
+        lengths: ``[B]`` int64.
+        values: ``[N]`` int64.
+        ones: As of ``rows_looked_up``.
+        width: The columns of the output.
+        collection: The key of the call, in ``Leaves.calls``.
+    """
+    del lengths, ones, collection
+    return _numbers(values.size(0), width)
+
+
 def rows_expanded(values: Tensor, row_context: Tensor, lengths: Tensor) -> Tensor:
     """Return the rows of contexts, for the rows that share them.
 
@@ -118,10 +133,11 @@ class LookedUpByContext(RankingCollection):
 
 
 fx.wrap("computed_looked_up")
+fx.wrap("computed_rows_looked_up")
 fx.wrap("looked_up")
 fx.wrap("rows_expanded")
 fx.wrap("rows_looked_up")
-LEAVES = (looked_up, rows_looked_up, computed_looked_up)
+LEAVES = (looked_up, rows_looked_up, computed_looked_up, computed_rows_looked_up)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,10 +197,10 @@ class LookedUp(ShardedCollection):
         values: Tensor = looked_up(features.lengths(), len(features.keys()), sum(self._dims), key)
         return KeyedTensor(self._names, self._dims, values)
 
-    def _of_computed(self, features: KeyedJaggedTensor) -> KeyedTensor:
-        """Return what stands for the pooled rows of IDs that the model computes."""
+    def _of_computed(self, features: KeyedJaggedTensor) -> KeyedTensor | dict[str, JaggedTensor]:
+        """Return what stands for the pooled rows of IDs that the model computes, or for those of all IDs."""
         if self.sequence:
-            raise NotLoweredError(f"the model computes what collection {self.path!r} looks up by single IDs")
+            return {name: self._jagged_of_computed(i, features) for i, name in enumerate(self._names)}
         names = list(features.keys())
         key = f"{self.path}:computed:{len(self._leaves.calls)}"
 
@@ -203,6 +219,24 @@ class LookedUp(ShardedCollection):
         )
         return KeyedTensor(self._names, self._dims, found)
 
+    def _jagged_of_computed(self, i: int, features: KeyedJaggedTensor) -> JaggedTensor:
+        """Return what stands for the rows of the IDs of a pair that the model computes."""
+        of_feature, dim = features[self.layout.pairs[i].feature], self._dims[i]
+        key = f"{self.path}:computed:{len(self._leaves.calls)}"
+
+        def call(node: fx.Node, space: Space) -> Rows:
+            lengths, values, ones = node.args[:3]
+            assert isinstance(lengths, fx.Node)
+            assert isinstance(values, fx.Node)
+            assert isinstance(ones, fx.Node)
+            ids = ComputedIds(lengths=lengths, values=values, weights=None, num_features=1)
+            return self._rows(i, 0, space, self._flat(i, values, ones), ids)
+
+        self._leaves.calls[key] = call
+        lengths, ids = of_feature.lengths(), of_feature.values()
+        values: Tensor = computed_rows_looked_up(lengths, ids, torch.ones_like(ids), dim, key)
+        return JaggedTensor(values, lengths=lengths)
+
     def _index(self, argument: str, feature: str, space: Space) -> int:
         """Return the position of a feature among those of a space."""
         return self._leaves.names[space].index(self._prepared.binding.wire_name(argument, feature))
@@ -218,24 +252,28 @@ class LookedUp(ShardedCollection):
         return JaggedTensor(values, lengths=of_feature.lengths())
 
     def _rows_of(self, i: int, argument: str, node: fx.Node, space: Space) -> Rows:
-        pair = self.layout.pairs[i]
-        found = self._slots_of(self._index(argument, pair.feature, space), self.layout.tables[pair.table], 0)
+        values, ones = node.args[:2]
+        assert isinstance(values, fx.Node)
+        assert isinstance(ones, fx.Node)
+        feature = self._index(argument, self.layout.pairs[i].feature, space)
+        return self._rows(i, feature, space, self._flat(i, values, ones), None)
+
+    def _rows(self, i: int, feature: int, bags: Space, flat: Value, computed: ComputedIds | None) -> Rows:
+        """Return the rows of the IDs of a pair."""
+        found = self._slots_of(feature, self.layout.tables[self.layout.pairs[i].table], 0)
         return Rows(
             # Each block of columns is read by itself.
             slots=tuple(replace(slot, column=0) for slot, _ in found),
             block_dims=tuple(dim for _, dim in found),
             dims=(sum(dim for _, dim in found),),
-            space=ids_space(space, found[0][0].feature, False),
-            flat=self._flat(i, node),
+            space=ids_space(bags, feature, False),
+            flat=flat,
+            computed=computed,
         )
 
-    def _flat(self, i: int, node: fx.Node) -> Value:
+    def _flat(self, i: int, values: fx.Node, ones: fx.Node) -> Value:
         """Return the rows of the IDs of a pair side by side: the lookup of bags that hold one ID each."""
-        values, ones = node.args[:2]
-        assert isinstance(values, fx.Node)
-        assert isinstance(ones, fx.Node)
-        space = FlatSpace("ids side by side", values)
-        found, kept = self._lookup(lambda _: 0, space, PoolingType.SUM, [i])
+        found, kept = self._lookup(lambda _: 0, FlatSpace("ids side by side", values), PoolingType.SUM, [i])
         found.computed = ComputedIds(lengths=ones, values=values, weights=None, num_features=1)
         return _joined([Part(value=found, offset=start, width=width) for start, width in kept])
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -20,9 +21,10 @@ from export.graph.tree import exchanged
 
 # The modules that say what becomes of the functions of torch.
 from export.lower import arithmetic, attention, comparisons, layers, reductions, views  # noqa: F401
-from export.lower.bags import Rows
-from export.lower.leaves import LEAVES, Leaves, leaves_of, rows_expanded
-from export.lower.regions import Outside, Regions
+from export.lower.bags import Length, Rows, ids_space
+from export.lower.effects import Group, calls_code, may_write, separate_writes
+from export.lower.leaves import LEAVES, Leaves, computed_rows_looked_up, leaves_of, rows_expanded
+from export.lower.regions import Outside, Regions, run_on_samples
 from export.lower.scheduling import GraphInputs, Lowered, Scheduling
 from export.lower.sequences import Cuts, NumIds
 from export.lower.values import (
@@ -34,6 +36,7 @@ from export.lower.values import (
     apply,
     path_of,
     set_path,
+    writes_refused,
 )
 from export.lower.views import RowContext
 from export.lower.weights import lifted
@@ -69,8 +72,13 @@ def lower(prepared: PreparedModel, *, is_ranking: bool) -> Lowered:
         raise NotLoweredError(str(error)) from error
     inputs = GraphInputs(prepared, leaves, is_ranking=is_ranking)
     baked = {f"{_ROOT}{name}" for name in prepared.model.state_dict()}
+    groups: list[Group] = []
+    if any(may_write(graph.module, node) for node in graph.module.graph.nodes):
+        groups = separate_writes(
+            graph.module, lambda one: run_on_samples(one, prepared, is_ranking=is_ranking)
+        )
     evaluation = _Evaluation(graph.module, inputs, leaves, baked)
-    evaluation.regions = Regions(graph.module, evaluation.results, prepared, is_ranking=is_ranking)
+    evaluation.regions = Regions(graph.module, evaluation.results, prepared, groups, is_ranking=is_ranking)
     outputs = evaluation.run()
     return Scheduling(outputs, inputs, evaluation.regions, evaluation.weights).run()
 
@@ -112,6 +120,14 @@ class _Evaluation:
         graph = self._module.graph
         (output,) = [node for node in graph.nodes if node.op == "output"]
         needed = self._needed(output)
+        for node in graph.nodes:
+            if node not in needed and not is_pure(self._module, node) and not self.regions.group_of(node):
+                if node.op in ("placeholder", "output"):
+                    continue
+                # It writes to nothing: it only raises an error, or not.
+                self.regions.add_check(node)
+                if node.target is not fbgemm.bounds_check_indices:
+                    needed |= self._needed(node)
         outputs: Any = output.args[0]
         with graph.inserting_before(output):
             # What torch returns of values that are no rows.
@@ -125,12 +141,10 @@ class _Evaluation:
             if node in needed:
                 target = node.target if isinstance(node.target, str) else str(id(node.target))
                 given = fx.node.map_arg((node.args, node.kwargs), lambda one: same.get(one, one))
-                known = same[node] = first.setdefault((node.op, target, repr(given)), node)
-                self._evaluate(node, known)
-            elif node.target is fbgemm.bounds_check_indices:
-                self.regions.add_check(node)
-            elif not is_pure(self._module, node) and node.op != "placeholder":
-                raise NotLoweredError(f"it calls {node.target} for its effect")
+                # What is written to may be something else each time.
+                is_alone = bool(self.regions.group_of(node))
+                same[node] = node if is_alone else first.setdefault((node.op, target, repr(given)), node)
+                self._evaluate(node, same[node])
         outputs = output.args[0]
         return {name: self._output(name, node, copies[name]) for name, node in outputs.items()}
 
@@ -171,13 +185,13 @@ class _Evaluation:
 
     def _result_of(self, node: fx.Node) -> Any:
         """Return what steps compute, or that torch does."""
+        if self.regions.group_of(node):
+            return Outside(node=node, why="it writes to tensors that others read")
         try:
-            return self._checked(node)
+            with writes_refused(calls_code(node)):
+                return self._checked(node)
         except NotLoweredError as error:
-            can_be_outside = (
-                node.op != "placeholder" and node.target not in LEAVES and is_pure(self._module, node)
-            )
-            if not can_be_outside:
+            if node.op == "placeholder" or node.target in LEAVES:
                 raise
             return Outside(node=node, why=str(error))
 
@@ -189,6 +203,9 @@ class _Evaluation:
             node = open_nodes.pop()
             if node not in needed:
                 needed.add(node)
+                open_nodes += self.regions.group_of(node)
+                if node.target is computed_rows_looked_up:
+                    open_nodes += node.all_input_nodes[:1]
                 open_nodes += [] if node.target in LEAVES else node.all_input_nodes
         return needed
 
@@ -206,6 +223,8 @@ class _Evaluation:
             return self._inputs.values.get(str(node.target))
         if node.op == "get_attr":
             return self._attribute(str(node.target))
+        if node.target is computed_rows_looked_up:
+            return self._computed_rows(node)
         if node.target in LEAVES:
             return self._leaves.calls[str(node.args[-1])](node, self._space_of(node))
         if node.target is rows_expanded:
@@ -213,8 +232,6 @@ class _Evaluation:
             if not isinstance(rows, Rows):
                 raise NotLoweredError("it expands what are no rows of IDs")
             return rows.expanded()
-        if not is_pure(self._module, node) and not _is_fused_relu(self._module, node):
-            raise NotLoweredError(f"it calls {node.target} for its effect")
         args, kwargs = self._taken(node.args), self._taken(dict(node.kwargs))
         is_of_weights = not any(map(_is_value, [*_flat(args), *_flat(kwargs)]))
         if node.op == "call_module":
@@ -243,6 +260,18 @@ class _Evaluation:
         )
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
         return apply(name, *args, **kwargs)
+
+    def _computed_rows(self, node: fx.Node) -> Value:
+        """Return the rows of IDs that the model computes: in the bags of the request, or side by side."""
+        assert isinstance(node.args[0], fx.Node)
+        lengths = self.results[node.args[0]]
+        of = lengths.settled() if isinstance(lengths, Called) else None
+        rows = self._leaves.calls[str(node.args[-1])](node, self._space_of(node))
+        assert isinstance(rows, Rows)
+        if not isinstance(of, Length):
+            assert rows.flat is not None
+            return rows.flat
+        return replace(rows, space=ids_space(of.space, of.feature, False))
 
     def _called(self, target: Any, args: Any, kwargs: Any) -> Any:
         # Functions of torch ask their arguments, Value.__torch_function__; those that make tensors have none to ask.
@@ -309,15 +338,3 @@ def _flat(argument: Any) -> list[Any]:
     if isinstance(argument, (list, tuple)):
         return [one for part in argument for one in _flat(part)]
     return [argument]
-
-
-def _is_fused_relu(module: fx.GraphModule, node: fx.Node) -> bool:
-    """Return whether a node overwrites what a layer has made for it alone."""
-    source = node.args[0] if node.args else None
-    return (
-        node.target is torch.relu_
-        and isinstance(source, fx.Node)
-        and source.op == "call_module"
-        and isinstance(module.get_submodule(str(source.target)), nn.Linear)
-        and len(source.users) == 1
-    )

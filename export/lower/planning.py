@@ -296,7 +296,7 @@ class _Planning:
         elif isinstance(value, Formed):
             self._formed(value, out)
         elif isinstance(value, Sequence):
-            lookup = self._lookup((value.slot,), _ROW_OF_EACH_ID, self._ids, is_weighted=False)
+            lookup = self._lookup((value.slot,), _ROW_OF_EACH_ID, self._ids_of(value), is_weighted=False)
             self._step(StepKind.SEQUENCE, [out], lookup, int(value.is_backwards))
         elif isinstance(value, Length):
             self._step(StepKind.LENGTH, [out], self._feature(value.feature), 0)
@@ -379,7 +379,7 @@ class _Planning:
         numbers = [self._input(ids.lengths), self._input(ids.values), ids.num_features, feature]
         return _place_in(self._features, numbers)
 
-    def _ids_of(self, lookup: Lookup) -> LookupInputs | None:
+    def _ids_of(self, lookup: Lookup | Sequence) -> LookupInputs | None:
         return self._ids if lookup.computed is None else self._computed[lookup.computed]
 
     def _lookup(

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, fx
 
 from export.graph.prepared import PreparedModel
-from export.lower.bags import Rows
+from export.lower.bags import FlatSpace, Rows, computed_ids
+from export.lower.effects import Group
 from export.lower.leaves import LEAVES
-from export.lower.lookups import Lookup
 from export.lower.values import (
     Called,
     NotLoweredError,
@@ -90,11 +90,7 @@ class Shapes:
         self._found: list[dict[fx.Node, Tensor]] = []
         for num_rows, num_contexts in _BATCHES:
             recorder = _Recorder(module)
-            try:
-                with torch.no_grad():
-                    recorder.run(*_inputs(prepared, num_rows, num_contexts, is_ranking=is_ranking))
-            except Exception as error:  # whatever the model's code raises
-                raise NotLoweredError(f"it does not run for made up rows: {error}"[:200]) from error
+            run_on_samples(recorder, prepared, (num_rows, num_contexts), is_ranking=is_ranking)
             self._found.append(recorder.found)
 
     def is_tensor(self, node: fx.Node) -> bool:
@@ -128,6 +124,31 @@ class _Recorder(fx.Interpreter):
         return result
 
 
+def run_on_samples(
+    interpreter: fx.Interpreter,
+    prepared: PreparedModel,
+    sizes: tuple[int, int] = _BATCHES[0],
+    *,
+    is_ranking: bool,
+) -> None:
+    """Run a graph.
+
+    Args:
+        interpreter: Runs it.
+        prepared: The model.
+        sizes: Rows and contexts.
+        is_ranking: Whether it is the ranking form.
+
+    Raises:
+        NotLoweredError: It does not run for made up rows.
+    """
+    try:
+        with torch.no_grad():
+            interpreter.run(*_inputs(prepared, *sizes, is_ranking=is_ranking))
+    except Exception as error:  # whatever the model's code raises
+        raise NotLoweredError(f"it does not run for made up rows: {error}"[:200]) from error
+
+
 def _inputs(prepared: PreparedModel, num_rows: int, num_contexts: int, *, is_ranking: bool) -> list[Tensor]:
     """Return inputs of a batch. Of a feature the IDs are hardly as many as the rows in all batches."""
     signature = prepared.signature
@@ -147,9 +168,8 @@ def _made_of(value: Value) -> list[fx.Node]:
     """Return the nodes outside that a value is made of."""
     if isinstance(value, FromRegion):
         return [value.node]
-    if isinstance(value, Lookup) and value.computed is not None:
-        return value.computed.nodes
-    return []
+    computed = computed_ids(value)
+    return [] if computed is None else computed.nodes
 
 
 class Regions:
@@ -159,6 +179,7 @@ class Regions:
         module: The graph.
         results: What each node was evaluated to, of those that were evaluated.
         prepared: The model.
+        groups: Nodes that write to tensors, each with those that must be computed with it.
         is_ranking: Whether it is the ranking form.
     """
 
@@ -167,6 +188,7 @@ class Regions:
         module: fx.GraphModule,
         results: Mapping[fx.Node, Any],
         prepared: PreparedModel,
+        groups: Iterable[Group] = (),
         *,
         is_ranking: bool,
     ) -> None:
@@ -180,6 +202,7 @@ class Regions:
         self._levels: dict[fx.Node, int] = {}
         self._value_levels: dict[Value, int] = {}
         self._checks: list[fx.Node] = []
+        self._groups = {node: group for group in groups for node in group}
         # What has several names is known by the first one.
         self._paths = {tensor: path for path, tensor in [*module.named_parameters(), *module.named_buffers()]}
 
@@ -189,6 +212,10 @@ class Regions:
         if self._shapes is None:
             self._shapes = Shapes(self._module, self._prepared, is_ranking=self._is_ranking)
         return self._shapes
+
+    def group_of(self, node: fx.Node) -> Group:
+        """Return the nodes that must be computed with one; none for most."""
+        return self._groups.get(node, ())
 
     def add_check(self, node: fx.Node) -> None:
         """Let a region run what only raises an error, or not, before all else."""
@@ -224,6 +251,7 @@ class Regions:
         values: set[Value] = set()
         nodes: dict[fx.Node, None] = {}
         open_items: list[Value | fx.Node] = [one.node if isinstance(one, Outside) else one for one in outputs]
+        open_items += self._checks
         while open_items:
             item = open_items.pop()
             if item in values or item in nodes:
@@ -257,8 +285,6 @@ class Regions:
         ]
         wanted = list(dict.fromkeys([*wanted, *between]))
         levels = sorted({self._level(node) for node in nodes})
-        if any(self._level(node) not in levels for node in self._checks):
-            raise NotLoweredError("it checks what no region reads")
         return [(level, self._made(level, wanted)) for level in levels]
 
     def _made(self, level: int, wanted: Sequence[Value | fx.Node]) -> Region:
@@ -271,7 +297,12 @@ class Regions:
         for node in self._checks:
             if self._level(node) == level:
                 slicing.output(node)
-        made = [slicing.output(one) for one in outputs]
+        if not outputs:
+            # A region that only checks returns no number.
+            outputs += [node for node in self._checks if self._level(node) == level][:1]
+            made = [slicing.nothing()]
+        else:
+            made = [slicing.output(one) for one in outputs]
         module = slicing.module(self._module, made)
         named = [
             *module.named_parameters(remove_duplicate=False),
@@ -297,10 +328,12 @@ class Regions:
         return self._level(one) if isinstance(one, fx.Node) else self.level_of(one) + 1
 
     def _taken_by(self, node: fx.Node) -> list[str | Value | fx.Node]:
-        """Return what a node outside reads: inputs of the graph by name, values, and nodes outside."""
+        """Return what a node outside, or its group, reads: inputs of the graph by name, values, and nodes outside."""
         found: list[str | Value | fx.Node] = []
+        group = self.group_of(node) or (node,)
+        read = dict.fromkeys(one for each in group for one in each.all_input_nodes if one not in group)
         try:
-            for one in node.all_input_nodes:
+            for one in read:
                 taken = self.taken(one)
                 found += self._taken_by(one) if taken is None else [taken]
         except NotLoweredError as error:
@@ -324,7 +357,10 @@ class Regions:
             return node if self.shapes.is_tensor(node) else None
         if node not in self._settled:
             self._settled[node] = self._settle(node, result)
-        return self._settled[node]
+        value = self._settled[node]
+        if value is None and node.target in LEAVES:
+            raise NotLoweredError("torch computes with what no step looks up")
+        return value
 
     def _settle(self, node: fx.Node, result: Any) -> Value | None:
         if isinstance(result, Rows) and node.target in LEAVES:
@@ -335,6 +371,8 @@ class Regions:
             value = result.settled()
         except NotLoweredError:
             return None
+        if isinstance(value, Value) and isinstance(value.space, FlatSpace) and node.target in LEAVES:
+            return value
         is_value = isinstance(value, Value) and not isinstance(value, Weight)
         if not is_value or value.dtype is not torch.float32:
             return None
@@ -361,6 +399,10 @@ class _Slice:
         shape = (-1, wanted.width)
         return node if len(wanted.dims) == 1 else self._graph.call_method("reshape", (node, shape))
 
+    def nothing(self) -> fx.Node:
+        """Return the node of a tensor without numbers."""
+        return self._graph.call_function(torch.zeros, (0,))
+
     def module(self, root: fx.GraphModule, outputs: Sequence[fx.Node]) -> fx.GraphModule:
         """Return the graph with its attributes."""
         self._graph.output(tuple(outputs))
@@ -374,9 +416,12 @@ class _Slice:
                 assert taken is not None
                 self._copies[node] = self._place(taken)
             else:
-                for one in node.all_input_nodes:
-                    self._copy(one)
-                self._copies[node] = self._graph.node_copy(node, lambda one: self._copies[one])
+                group = self._regions.group_of(node) or (node,)
+                for one in dict.fromkeys(one for each in group for one in each.all_input_nodes):
+                    if one not in group:
+                        self._copy(one)
+                for each in group:
+                    self._copies[each] = self._graph.node_copy(each, lambda one: self._copies[one])
         return self._copies[node]
 
     def _place(self, taken: str | Value | fx.Node) -> fx.Node:

@@ -12,9 +12,9 @@ from typing import Any
 from torch import Tensor, fx
 
 from export.graph.prepared import PreparedModel
-from export.lower.bags import FlatSpace
+from export.lower.bags import FlatSpace, computed_ids
 from export.lower.leaves import Leaves
-from export.lower.lookups import ComputedIds, Lookup, LookupInputs
+from export.lower.lookups import ComputedIds, LookupInputs
 from export.lower.planning import (
     Plan,
     plan_of,
@@ -189,9 +189,9 @@ class Scheduling:
         computed = [value for value in self._values if isinstance(value, FromRegion)]
         ids = [
             node
-            for value in self._values
-            if isinstance(value, Lookup) and value.computed is not None
-            for node in value.computed.nodes
+            for computed_of in map(computed_ids, self._values)
+            if computed_of is not None
+            for node in computed_of.nodes
         ]
         made = dict(regions.make(nodes, [*computed, *outside, *ids]))
         taken = regions.inputs_of(nodes)
@@ -248,11 +248,7 @@ class Scheduling:
             return
         values = [value for value in _in_order(missing, self._places) if value.space is space]
         places = {value: place for value, place in self._places.items() if isinstance(value, Value)}
-        computed = {
-            value.computed: self._ids_of(value.computed)
-            for value in values
-            if isinstance(value, Lookup) and value.computed is not None
-        }
+        computed = {one: self._ids_of(one) for one in map(computed_ids, values) if one is not None}
         self._steps.append(plan_of(values, missing, places, self._inputs.ids.get(space), computed))
         for value in missing:
             self._place(value)

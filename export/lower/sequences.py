@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from export.lower.arithmetic import computed
-from export.lower.bags import Differences, IdsSpace, Length, Rows
+from export.lower.bags import Differences, IdsSpace, Length, Rows, feature_of
 from export.lower.jagged import Flipped, ids_of, rows_at_places, values_at_places
 from export.lower.kinds import ElementwiseKind
 from export.lower.values import Called, NotLoweredError, NumRows, Space, Value, operator
@@ -54,12 +54,7 @@ class Lengths(Called):
         return Cuts(self.space, 0)
 
     def __getitem__(self, index: Any) -> Value:
-        unit = NumRows(self.space)
-        begin = index.start if isinstance(index, slice) else None
-        times = begin.times if isinstance(begin, NumRows) else 0
-        if not isinstance(index, slice) or index.stop != unit * (times + 1) or index.step is not None:
-            raise NotLoweredError("it takes some lengths")
-        return Length(dims=(), space=self.space, dtype=torch.int64, feature=times)
+        return Length(dims=(), space=self.space, dtype=torch.int64, feature=feature_of(index, self.space))
 
 
 @dataclass(frozen=True)

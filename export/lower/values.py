@@ -5,8 +5,9 @@ Shape letters: B rows, Q contexts, D embedding dim, V vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Several
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -53,6 +54,20 @@ class NotLoweredError(Exception):
     """A model does something that no step does; the message says what."""
 
 
+class _Writing:
+    is_refused = False
+
+
+@contextmanager
+def writes_refused(is_refused: bool) -> Iterator[None]:
+    """Refuse operators that write to values within, if so: what else knows the value would not see it."""
+    before, _Writing.is_refused = _Writing.is_refused, is_refused
+    try:
+        yield
+    finally:
+        _Writing.is_refused = before
+
+
 @dataclass(frozen=True)
 class Space:
     """Which rows a value has: those of the batch, contexts, or those of a class below. Each exists once."""
@@ -76,6 +91,11 @@ class NumRows:
         return NumRows(self.space, self.times * other)
 
     __rmul__ = __mul__
+
+    def __sub__(self, other: int) -> NumRows:
+        if other != 0:
+            raise NotLoweredError("it counts with the number of rows")
+        return self
 
     def __floordiv__(self, other: int) -> NumRows:
         if self.times % other:
@@ -203,6 +223,18 @@ class Called:
     def __neg__(self) -> Any:
         return apply("neg", self)
 
+    def __iadd__(self, other: Any) -> Any:
+        return apply("add_", self, other)
+
+    def __isub__(self, other: Any) -> Any:
+        return apply("sub_", self, other)
+
+    def __imul__(self, other: Any) -> Any:
+        return apply("mul_", self, other)
+
+    def __itruediv__(self, other: Any) -> Any:
+        return apply("div_", self, other)
+
 
 @dataclass(eq=False, kw_only=True)
 class Value(Called):
@@ -243,6 +275,9 @@ def apply(name: str, *args: Any, **kwargs: Any) -> Any:
         NotLoweredError: No step does it.
     """
     found = OPERATORS.get(name.strip("_"))
+    writes = (name.endswith("_") and not name.startswith("_")) or kwargs.get("inplace")
+    if writes and _Writing.is_refused:
+        raise NotLoweredError(f"it calls {name} for its effect")
     if found is None:
         raise NotLoweredError(f"no step computes {name}")
     if found not in _OF_VIEWS:

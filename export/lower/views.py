@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from export.lower.bags import IdsSpace, ToIds
+from export.lower.bags import IdsSpace, Length, SeveralLengths, ToIds
 from export.lower.strided import Axis, Strided, contiguous, reshaped_axes, strided, tidy
 from export.lower.taking import take
 from export.lower.values import (
@@ -310,7 +310,10 @@ def joined(values: Sequence[Value], dims: tuple[int, ...]) -> Value:
 
 @operator("cat", "concat", "concatenate", views=True)
 def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
-    """Return values side by side."""
+    """Return values side by side, or the lengths of features."""
+    lengths = tuple(one for one in tensors if isinstance(one, Length))
+    if len(lengths) == len(tensors) and dim == 0 and len({one.space for one in lengths}) == 1:
+        return SeveralLengths(lengths)
     spaces = [
         one.space if isinstance(one, Value) else one.value.space
         for one in tensors

@@ -27,8 +27,8 @@ from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.signature import IdPolicy
+from tests.export.lower.test_effects import REFUSED
 from tests.export.lower.test_lowering import FORMED, LOWERED
-from tests.export.lower.test_regions import REFUSED
 from tests.models.archetypes import ARCHETYPES
 from tests.native.test_model import batches, python_answer
 from tests.native.test_plans import MODELS, loaded, ranking_inputs
@@ -334,7 +334,7 @@ def test_parts_of_earlier_releases_take_the_weights_that_they_read(artifact: Pat
 def test_other_types_need_a_program(tmp_path: Path) -> None:
     config = ExportConfig(graph_format="pt2", linear_dtype="int8")
     with pytest.raises(ExportError, match=r"'pt2' with linear_dtype 'int8', expected 'both'.*no program"):
-        export_model(REFUSED["effects"][0]().eval(), tmp_path / "a", config)
+        export_model(REFUSED["a weight"][0]().eval(), tmp_path / "a", config)
 
 
 def metadata_of(part: bytes) -> Json:

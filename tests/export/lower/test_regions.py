@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from export.lower.scheduling import Lowered, PlacedRegion
-from export.lower.values import NotLoweredError
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from tests.export.graph.test_managed import Pooled
 from tests.export.lower.test_lowering import Scored, kinds_of, lowered, weight
@@ -74,12 +73,6 @@ class OfIds(nn.Module):
     def forward(self, features: KeyedJaggedTensor) -> Tensor:
         found = self.rows(features)["f"]
         return torch.segment_reduce(found.values(), "max", lengths=found.lengths(), initial=0)
-
-
-def _writing(m: Scored, x: Tensor) -> Tensor:
-    score: Tensor = m.over(x)
-    x.zero_()
-    return score
 
 
 def _counted(m: Scored, x: Tensor) -> Tensor:
@@ -174,15 +167,3 @@ def test_what_is_overwritten_has_no_twin() -> None:
 def test_torch_compares_the_rows_of_a_request() -> None:
     model = Scored(lambda m, x: m.over(x - x.mean(dim=0)))
     assert kinds_of(lowered(model, batch="request")) == ["plan", "region", "plan"]
-
-
-REFUSED = {
-    "effects": (lambda: Scored(_writing), "for its effect"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_has_no_program(name: str) -> None:
-    make, text = REFUSED[name]
-    with pytest.raises(NotLoweredError, match=text):
-        lowered(make())

@@ -1,4 +1,4 @@
-"""Programs that read rows of single IDs side by side, against the model and its TorchScript graph."""
+"""Programs of which torch computes a part, against the model and its TorchScript graph."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from recsys import DataType
 from recsys.artifact.load import load_artifact
 from recsys.artifact.programs import ProgramGraphs
 from recsys.kernels import operators
-from tests.export.lower.test_single_ids import CASES
+from tests.export.lower import test_computed_ids, test_effects, test_single_ids
 from tests.native.test_plans import ranking_inputs
 from tests.support.export_models import arguments, batch_of, predicted
 
 pytestmark = pytest.mark.skipif(
     bool(operators.why_missing()), reason="needs the library of operators; make native"
 )
+
+CASES = {**test_single_ids.CASES, **test_effects.CASES, **test_computed_ids.CASES}
 
 
 def assert_close(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
@@ -52,6 +54,6 @@ def test_the_answers_are_those_of_the_model(tmp_path: Path, name: str) -> None:
                 assert_close(found, plain.forward(*batch.inputs()))
                 if num_rows:
                     assert_close(found, predicted(model, arguments(signature, batch, case.sparse)))
-        for sizes in ((1, 1), (60, 7)):
+        for sizes in ((1, 1), (60, 7)) if case.context else ():
             inputs = ranking_inputs(own, sizes)
             assert_close(own.forward_ranking(*inputs), plain.forward_ranking(*inputs))
