@@ -118,7 +118,7 @@ def values_at_places(
 
 
 @operator("segment_reduce", views=True)
-def sums_of_bags(data: Any, reduce: str, *, lengths: Any = None, axis: int = 0, **options: Any) -> BagSum:
+def sums_of_bags(data: Any, reduce: str, *, lengths: Any = None, axis: int = 0, **options: Any) -> Value:
     """Return the sums of what is computed for the IDs of each bag."""
     values, own = data.settled(), lengths.settled() if isinstance(lengths, Called) else None
     others = {key: one for key, one in options.items() if one is not None and key != "unsafe"}
@@ -133,13 +133,21 @@ def sums_of_bags(data: Any, reduce: str, *, lengths: Any = None, axis: int = 0, 
     space = ids_of(own)
     if space is None or values.space is not space:
         raise NotLoweredError("it sums up bags by the lengths of others")
-    if space.is_expanded:
-        raise NotLoweredError("it sums up bags of contexts for the rows that share them")
     within, source = _within(values, _rows_of_ids)
-    return BagSum(
-        dims=values.dims, space=space.rows, dtype=values.dtype, source=source, within=within,
+    is_expanded = space.is_expanded
+    if is_expanded:
+        # All rows that share a context have its sums.
+        if any(isinstance(one, ToIds) for one in within):
+            raise NotLoweredError("it sums up bags of contexts with numbers of the rows that share them")
+        space = ids_space(space.bags, space.feature, False)
+        for one in within:
+            if not isinstance(one, Weight):
+                one.space = space
+    found = BagSum(
+        dims=values.dims, space=space.bags, dtype=values.dtype, source=source, within=within,
         padding=_number(0.0, space), feature=space.feature,
     )  # fmt: skip
+    return Expand(dims=found.dims, dtype=found.dtype, source=found) if is_expanded else found
 
 
 def _rows_of_ids(rows: Rows) -> list[Value]:

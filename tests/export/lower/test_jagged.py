@@ -68,3 +68,16 @@ def summed_for_rows(_: Any, seen: JaggedTensor, bought: JaggedTensor) -> Tensor:
     """Return sums of bags that may be those of contexts, beside others."""
     summed = _reduced(seen.values(), seen.lengths())
     return torch.cat([summed, _padded(bought, bought.values()[:, :2])], dim=1)
+
+
+def summed_layers_for_rows(m: Any, seen: JaggedTensor, bought: JaggedTensor) -> Tensor:
+    """Return sums of what a layer makes of each ID of bags that may be those of contexts."""
+    rows = torch.sigmoid(m.layer(seen.values() * 2)) + 1
+    return torch.cat([_reduced(rows, seen.lengths()), _padded(bought, bought.values())], dim=1)
+
+
+def summed_with_rows(_: Any, seen: JaggedTensor, bought: JaggedTensor) -> Tensor:
+    """Return sums of products with what each row has for itself."""
+    first = _padded(bought, bought.values())[:, :8]
+    repeated = torch.repeat_interleave(first, seen.lengths(), dim=0, output_size=seen.values().size(0))
+    return _reduced(seen.values() * repeated, seen.lengths())

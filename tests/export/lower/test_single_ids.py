@@ -12,8 +12,14 @@ import pytest
 from torch import nn
 
 from export.lower.planning import Plan
-from tests.export.lower.test_jagged import REGIONS, Histories, summed_for_rows
-from tests.export.lower.test_lowering import lowered
+from tests.export.lower.test_jagged import (
+    REGIONS,
+    Histories,
+    summed_for_rows,
+    summed_layers_for_rows,
+    summed_with_rows,
+)
+from tests.export.lower.test_lowering import kinds_of, lowered, steps_of
 from tests.models.timed_hstu import TimedHSTU
 from tests.support.export_models import CASES as MODELS
 from tests.support.export_models import History, SameName, Twice
@@ -37,6 +43,8 @@ class Case:
 CASES = {
     **{name: Case(make=lambda score=score: Histories(score)) for name, score in REGIONS.items()},
     "sums of contexts": Case(make=lambda: Histories(summed_for_rows)),
+    "layers summed up for contexts": Case(make=lambda: Histories(summed_layers_for_rows)),
+    "sums of contexts with numbers of rows": Case(make=lambda: Histories(summed_with_rows)),
     "an output of places": Case(make=History, context=("user", "shop")),
     "a collection of two arguments": Case(
         make=SameName, context=("user.id", "user.kind"), sparse=MODELS["two arguments with one name"].sparse
@@ -56,3 +64,9 @@ def test_models_have_programs(name: str, is_ranking: bool) -> None:
     case = CASES[name]
     program = lowered(case.make(), is_ranking=is_ranking, context=case.context if is_ranking else ())
     assert any(isinstance(step, Plan) for step in program.steps)
+
+
+def test_sums_of_contexts_are_computed_once() -> None:
+    program = lowered(Histories(summed_for_rows), is_ranking=True, context=("seen",))
+    assert kinds_of(program) == ["plan", "gather", "plan"]
+    assert steps_of(program)["sum_ids"] == 1
