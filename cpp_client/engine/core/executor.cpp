@@ -22,6 +22,9 @@ namespace {
 // Longest single wait, so that no number of seconds is too large for the clock.
 constexpr double kLongestSleepS = 3600.0;
 constexpr std::size_t kMaxThreadName = 15;
+// After requests of light clients a polling thread reads for at least so many times as long as it
+// has run them.
+constexpr double kReadingShare = 2;
 
 void NameThread(const std::string& name) {
   pthread_setname_np(pthread_self(), name.substr(0, kMaxThreadName).c_str());
@@ -153,11 +156,13 @@ void Executor::Submit(const std::shared_ptr<Request>& request) {
 double Executor::Decide(bool may_run_here) {
   std::unique_lock<std::mutex> lock(mutex_);
   is_held_ = false;
+  if (may_run_here && IsLightForHere()) RunLightHere(lock);
   // Resume and Close wake the threads themselves; a waking thread takes all waiting requests.
   if (queue_.is_idle() || is_pausing_ || is_closed_ || is_waking_) return kNever;
   const int num_running = policy_.num_running();
   BatchPolicy::State state = StateAt(clock_());
-  state.may_run_here = may_run_here && servable_.settings().cpus.empty() && slots_.num_taken() == 0;
+  state.may_run_here = may_run_here && !is_running_here_ && servable_.settings().cpus.empty() &&
+                       slots_.num_taken() == 0;
   switch (policy_.Decide(state)) {
     case Act::kRunHere:
       if (slots_.TakeIfIdle()) {
@@ -175,11 +180,38 @@ double Executor::Decide(bool may_run_here) {
   return num_running > 0 ? policy_.LooksAgainS(state.now_s) : kNever;
 }
 
-void Executor::RunHere(std::unique_lock<std::mutex>& lock) {
+BatchRunner* Executor::RunnerHere() {
   if (runner_here_ == nullptr) {
     runner_here_ = std::make_unique<BatchRunner>(servable_, deliver_, clock_);
   }
-  RunBatch(lock, runner_here_.get(), &taken_here_);
+  return runner_here_.get();
+}
+
+bool Executor::IsLightNext() const {
+  return queue_.is_next_light() && !queue_.has_delay() && policy_.IsShort(queue_.light_size());
+}
+
+bool Executor::IsLightForHere() const {
+  if (!IsLightNext() || is_pausing_ || is_closed_ || is_running_here_) return false;
+  return servable_.settings().cpus.empty() && clock_() >= light_here_at_s_;
+}
+
+void Executor::RunLightHere(std::unique_lock<std::mutex>& lock) {
+  const double began_s = clock_();
+  queue_.Take(&taken_here_.requests, &taken_here_.expired, queue_.num_rows(), false, true);
+  ShowPending();
+  const int number = policy_.Began(SizeOf(taken_here_.requests), began_s, slots_.num_taken());
+  is_running_here_ = true;
+  RunTaken(lock, RunnerHere(), &taken_here_, number);
+  is_running_here_ = false;
+  const double ended_s = clock_();
+  light_here_at_s_ = ended_s + kReadingShare * (ended_s - began_s);
+}
+
+void Executor::RunHere(std::unique_lock<std::mutex>& lock) {
+  is_running_here_ = true;
+  RunBatch(lock, RunnerHere(), &taken_here_);
+  is_running_here_ = false;
   lock.unlock();
   slots_.Give();
   lock.lock();
@@ -261,13 +293,19 @@ void Executor::Run(std::int64_t number) {
 void Executor::RunBatch(std::unique_lock<std::mutex>& lock, BatchRunner* runner, Taken* taken) {
   BatchPolicy::State state = StateAt(clock_());
   state.has_light_client = !queue_.has_delay() && queue_.HasLightClient(state.now_s);
-  queue_.Take(&taken->requests, &taken->expired, ShareOf(state), state.has_light_client);
+  queue_.Take(&taken->requests, &taken->expired, ShareOf(state), state.has_light_client,
+              IsLightNext());
   ShowPending();
   const int number = policy_.Began(SizeOf(taken->requests), state.now_s, slots_.num_taken() - 1);
   if (!queue_.is_idle() && !queue_.has_delay() &&
       policy_.Decide(StateAt(state.now_s)) == Act::kWake) {
     Wake();
   }
+  RunTaken(lock, runner, taken, number);
+}
+
+void Executor::RunTaken(std::unique_lock<std::mutex>& lock, BatchRunner* runner, Taken* taken,
+                        int number) {
   lock.unlock();
   for (const auto& request : taken->expired) GiveExpired(*request, deliver_);
   const long num_preempted = NumPreempted();

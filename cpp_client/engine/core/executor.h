@@ -66,7 +66,17 @@ class Executor final : private Slots::Waiter {
   bool MayStart(double* until_s);
   /// Takes a batch and runs it; releases the lock meanwhile.
   void RunBatch(std::unique_lock<std::mutex>& lock, BatchRunner* runner, Taken* taken);
+  /// Runs the taken requests; releases the lock meanwhile.
+  void RunTaken(std::unique_lock<std::mutex>& lock, BatchRunner* runner, Taken* taken, int number);
   void RunHere(std::unique_lock<std::mutex>& lock);
+  /// Whether requests of light clients come next, and form a short batch of their own: they do not
+  /// wait for what others compute.
+  bool IsLightNext() const;
+  /// Whether the calling polling thread should run them.
+  bool IsLightForHere() const;
+  /// Runs them beside the running batches, without a slot: they take no longer than a wake-up.
+  void RunLightHere(std::unique_lock<std::mutex>& lock);
+  BatchRunner* RunnerHere();
   /// Sleeps until woken, or until that time on the clock.
   void Sleep(std::unique_lock<std::mutex>& lock, double until_s);
   /// Wakes or starts a thread for the waiting requests, if there is one and a free slot.
@@ -109,6 +119,9 @@ class Executor final : private Slots::Waiter {
   std::vector<std::thread> threads_;
   /// Used by the polling thread that runs a batch here.
   std::unique_ptr<BatchRunner> runner_here_;
+  bool is_running_here_ = false;
+  /// When a polling thread may run requests of light clients again.
+  double light_here_at_s_ = 0;
   Taken taken_here_;
 };
 

@@ -68,6 +68,8 @@ class Request {
   Priority priority = Priority::kNormal;
   /// Number of the client, such as its connection: clients take turns. 0 for the server's own.
   std::uint64_t client = 0;
+  /// Whether the client has sent little while others have sent more than can be read at once.
+  bool is_light = false;
   /// On the clock of MonotonicSeconds; infinite for none.
   double deadline_s = std::numeric_limits<double>::infinity();
   /// Size of the serialized request.

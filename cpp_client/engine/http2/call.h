@@ -31,6 +31,7 @@ struct CallOrigin {
   double deadline_s = 0;
   std::shared_ptr<const std::string> peer;
   std::uint64_t connection_number = 0;
+  bool is_light = false;
   std::shared_ptr<Outbox> outbox;
   /// Null if the port has no such method.
   const Method* method = nullptr;
@@ -64,6 +65,7 @@ class WireCall : public Timed, public std::enable_shared_from_this<WireCall> {
 
   int stream_id() const { return origin_.stream_id; }
   std::uint64_t connection_number() const { return origin_.connection_number; }
+  bool is_light() const { return origin_.is_light; }
   double deadline_s() const { return origin_.deadline_s; }
   const RequestHeaders& headers() const { return origin_.headers; }
 
@@ -120,6 +122,7 @@ class HandledCall : public Seen, public WireCall {
   double deadline_s() const override { return WireCall::deadline_s(); }
   std::string peer() const override { return PeerText(); }
   std::uint64_t connection_number() const override { return WireCall::connection_number(); }
+  bool is_light() const override { return WireCall::is_light(); }
   std::string_view method() const override { return headers().path(); }
 };
 

@@ -92,6 +92,9 @@ class Connection final : public Timed {
   bool HandleUnread();
   bool GoOnWithStreams();
   bool IsTurnOver() const;
+  /// Whether it has lately had more input than a turn takes.
+  bool IsBusy() const;
+  void BeBusy();
   void LeaveForLater();
   bool OpenSession();
   bool HoldsTooMuch() const;
@@ -172,6 +175,8 @@ class Connection final : public Timed {
   int num_turn_calls_ = 0;
   /// Streams with messages that are left for the next turn.
   std::deque<std::int32_t> unfinished_turns_;
+  /// Until then its input waits for a turn of the backlog.
+  double busy_until_s_ = 0;
   /// Whether the loop will give it a turn.
   bool has_backlog_ = false;
 

@@ -31,6 +31,8 @@ constexpr std::size_t kRoomBytes = 16 << 20;
 // Memory of a call beside its headers and messages: its object with the first blocks of its queues,
 // and its entries in maps.
 constexpr std::size_t kCallBytes = 1536;
+// A connection with fewer open calls than this is light, beside others with a backlog.
+constexpr std::size_t kLightCalls = 4;
 // nghttp2's error code after which the connection is closed.
 constexpr int kStop = NGHTTP2_ERR_CALLBACK_FAILURE;
 
@@ -177,6 +179,7 @@ void Connection::OnRequest(std::int32_t stream_id, bool is_half_closed) {
   origin.max_message_bytes = port_.limits.max_message_bytes;
   const auto found = port_.methods.find(origin.headers.path());
   if (found != port_.methods.end()) origin.method = &found->second;
+  origin.is_light = loop_->IsBusy() && !IsBusy() && calls_.size() < kLightCalls;
   const bool is_stream = origin.method != nullptr && origin.method->stream;
   std::shared_ptr<WireCall> call =
       is_stream ? MakeStreamCall(std::move(origin)) : MakeUnaryCall(std::move(origin));

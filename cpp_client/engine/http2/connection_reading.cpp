@@ -23,6 +23,8 @@ constexpr int kLateCalls = 128;
 constexpr std::size_t kLateReadBytes = 8 << 10;
 // How much of the input is read at a time while a backlog is left.
 constexpr std::size_t kBacklogReadBytes = 4 << 10;
+// How long a connection counts as busy after it had more input than a turn takes.
+constexpr double kBusyS = 10e-3;
 // Share of a connection's bound on memory that is left when it gets no new calls.
 constexpr std::int64_t kRoomShare = 16;
 // Its least, if the bound allows: for input and output that wait for a turn.
@@ -36,13 +38,21 @@ constexpr std::size_t kLingerBytes = 256 << 10;
 
 void Connection::OnReady(std::uint32_t events) {
   if (state_ == State::kHandshake) ContinueHandshake();
-  if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0 && !has_backlog_) Read();
+  if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) {
+    if (IsBusy()) {
+      // Others go first: they may wait for each answer.
+      LeaveForLater();
+    } else if (!has_backlog_) {
+      Read();
+    }
+  }
   is_blocked_ = is_blocked_ && (events & EPOLLOUT) == 0;
   MarkDirty();
 }
 
 void Connection::OnTurn() {
   has_backlog_ = false;
+  BeBusy();
   if (MayRead()) Read();
   MarkDirty();
 }
@@ -67,7 +77,10 @@ void Connection::Read() {
     case State::kWaiting:
     case State::kOpen:
       num_turn_calls_ = 0;
-      if (ReadInTurn()) LeaveForLater();
+      if (ReadInTurn()) {
+        BeBusy();
+        LeaveForLater();
+      }
       return;
     case State::kLingering:
       Linger();
@@ -101,6 +114,13 @@ bool Connection::ReadInTurn() {
   read_bytes_ = buffer.size();
   // epoll tells of what is left in the socket, but after the connections that have no backlog.
   return socket_.has_pending() || (had_unread && num_read == asked) || !unfinished_turns_.empty();
+}
+
+bool Connection::IsBusy() const { return loop_->now_s() < busy_until_s_; }
+
+void Connection::BeBusy() {
+  busy_until_s_ = loop_->now_s() + kBusyS;
+  loop_->BusyUntil(busy_until_s_);
 }
 
 bool Connection::IsTurnOver() const {

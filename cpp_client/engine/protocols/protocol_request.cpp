@@ -18,6 +18,7 @@ ProtocolRequest::~ProtocolRequest() { RequestMemory::Shared().Give(this); }
 
 void ProtocolRequest::LoadFrom(const Call& call, Bytes message) {
   client = call.connection_number();
+  is_light = call.is_light();
   if (gateway_.reads_trace()) trace_parent = call.Metadata("traceparent");
   Load(call, std::move(message));
   const std::string header = gateway_.KeyHeader(model);

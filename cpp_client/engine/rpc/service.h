@@ -32,6 +32,9 @@ class Call {
   virtual std::string peer() const = 0;
   /// A number of the call's connection, which no other one has; 0 if it came over none.
   virtual std::uint64_t connection_number() const { return 0; }
+  /// Whether the connection had sent little when the call began, and others more than can be read
+  /// at once.
+  virtual bool is_light() const { return false; }
   /// Returns how often the metadata contains the key.
   virtual int CountMetadata(std::string_view key) const { return Metadata(key).empty() ? 0 : 1; }
   /// Returns all of the call's metadata, in order.

@@ -1,7 +1,9 @@
 // Batches that the polling thread runs at the end of its turn.
 
 #include <chrono>
+#include <future>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/core/queue/turn.h"
@@ -56,6 +58,32 @@ TEST_F(ExecutorTest, NothingRunsInThePollingThreadWhileAnythingElseRuns) {
   opened_.model->OpenGate();
   answers_.Wait(2);
   ExpectAnswered(*a);
+}
+
+TEST_F(ExecutorTest, ALightClientsRequestRunsInThePollingThreadBesideOthers) {
+  Open();
+  const std::thread::id here = std::this_thread::get_id();
+  std::promise<void> began, may_end;
+  std::shared_future<void> end = may_end.get_future();
+  opened_.model->on_predict = [&, is_first = true](const Batch&) mutable {
+    if (std::this_thread::get_id() == here) return;
+    if (std::exchange(is_first, false)) began.set_value();
+    end.wait();
+  };
+  Submit("running", {{1}});
+  began.get_future().wait();
+  PollingTurn turn;
+  const auto waiting = Submit("waiting", {{2}, {4}, {5}});
+  const auto light = Make("light", {{3}});
+  light->client = 1;
+  light->is_light = true;
+  opened_.servable->Submit(light);
+  turn.End();
+  EXPECT_EQ(answers_.names(), std::vector<std::string>{"light"});
+  may_end.set_value();
+  answers_.Wait(3);
+  ExpectAnswered(*light);
+  ExpectAnswered(*waiting);
 }
 
 TEST_F(ExecutorTest, WhatALateBatchHoldsUpIsLookedAtAgain) {

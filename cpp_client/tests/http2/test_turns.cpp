@@ -31,6 +31,10 @@ class Order {
     const std::lock_guard<std::mutex> lock(mutex_);
     messages_.emplace_back(message);
   }
+  std::vector<std::string> messages() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return messages_;
+  }
   int IndexOf(const std::string& message) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = std::find(messages_.begin(), messages_.end(), message);
@@ -88,6 +92,7 @@ class Turns : public testing::Test {
     service.name = "test.Turns";
     service.methods["Mark"].unary = [this](std::shared_ptr<UnaryCall> call, Bytes request) {
       order_.Add(request.view);
+      if (call->is_light()) light_.Add(request.view);
       Message answer;
       answer.parts.push_back(std::move(request));
       call->Answer(std::move(answer));
@@ -129,6 +134,8 @@ class Turns : public testing::Test {
   }
 
   Order order_;
+  /// Those of calls that are light.
+  Order light_;
   std::unique_ptr<RpcServer> server_;
   std::unique_ptr<RawClient> stopper_;
 };
@@ -143,6 +150,7 @@ TEST_F(Turns, ANeighbourWaitsForATurnAndNotForABacklog) {
   EXPECT_LT(order_.IndexOf("one"), kMost);
   // What was left for later is answered too, once each.
   EXPECT_EQ(Answers(&many, kNumCalls).size(), kNumCalls);
+  EXPECT_EQ(light_.messages(), std::vector<std::string>{"one"});
 }
 
 TEST_F(Turns, ANewConnectionWaitsForNoBacklog) {

@@ -91,13 +91,14 @@ std::optional<double> BatchQueue::ReadyAt() {
          clock_.behind_s();
 }
 
-void BatchQueue::Take(Requests* batch, Requests* expired, std::int64_t enough_rows, bool is_short) {
+void BatchQueue::Take(Requests* batch, Requests* expired, std::int64_t enough_rows, bool is_short,
+                      bool is_light) {
   const double now_s = clock_.Now();
   Expire(now_s, expired);
   std::int64_t num_rows = 0, num_ids = 0;
   bool is_empty = true;
   while (Request* const next = order_.Next()) {
-    if (num_rows >= enough_rows) break;
+    if (num_rows >= enough_rows || (is_light && !next->is_light)) break;
     const Amounts amounts = AmountsOf(*next);
     num_rows += amounts[0];
     num_ids += amounts[1];
@@ -166,6 +167,10 @@ void BatchQueue::Join(Request& request, double now_s) {
   const Amounts amounts = AmountsOf(request);
   order_.Join(request, amounts, now_s);
   for (int i = 0; i < kNumAmounts; ++i) waiting_[i] += amounts[i];
+  if (request.is_light) {
+    light_.num_rows += amounts[0];
+    light_.num_ids += amounts[1];
+  }
   ++num_requests_;
 }
 
@@ -179,6 +184,10 @@ std::shared_ptr<Request> BatchQueue::Leave(Request& request, double now_s, bool 
   --num_requests_;
   deadlines_.Discard(request);
   for (int i = 0; i < kNumAmounts; ++i) waiting_[i] -= amounts[i];
+  if (request.is_light) {
+    light_.num_rows -= amounts[0];
+    light_.num_ids -= amounts[1];
+  }
   rate_.Left(amounts);
   return std::move(request.self);
 }

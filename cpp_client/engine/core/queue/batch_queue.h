@@ -14,6 +14,7 @@
 #include "engine/core/queue/deadlines.h"
 #include "engine/core/queue/drain_rate.h"
 #include "engine/core/queue/fair_order.h"
+#include "engine/core/queue/policy.h"
 #include "engine/core/request.h"
 #include "engine/settings/settings.h"
 #include "recsys/error.h"
@@ -106,14 +107,18 @@ class BatchQueue {
   /// Takes out the next batch: as many requests as fit (or the model allows), in order, until it
   /// has `enough_rows`, and at least one if any waits; the first that does not fit ends it. Those
   /// whose deadline has passed go to `expired`. Appends to both. `is_short`: a further request with
-  /// which it would have more than enough ends it too.
+  /// which it would have more than enough ends it too. `is_light`: so does one without
+  /// `is_light`.
   void Take(Requests* batch, Requests* expired,
             std::int64_t enough_rows = std::numeric_limits<std::int64_t>::max(),
-            bool is_short = false);
+            bool is_short = false, bool is_light = false);
 
   /// Whether a client that had little waiting has lately put a request behind a batch and more of
   /// clients that had much. The time is one on the given clock.
   bool HasLightClient(double now_s) const { return now_s + clock_.behind_s() < light_until_s_; }
+  /// Whether the next request has `is_light`; size of all that have it and wait.
+  bool is_next_light() const { return light_.num_rows > 0 && order_.Next()->is_light; }
+  BatchSize light_size() const { return light_; }
   bool is_idle() const { return num_requests_ == 0; }
   /// Whether a batch may wait to be filled.
   bool has_delay() const { return delay_s_ > 0; }
@@ -154,6 +159,7 @@ class BatchQueue {
   DrainRate rate_;
   Amounts waiting_{};
   std::int64_t num_requests_ = 0;
+  BatchSize light_;
   double light_until_s_ = -std::numeric_limits<double>::infinity();
 };
 

@@ -103,10 +103,13 @@ double BatchPolicy::RateAt(double now_s) const {
 }
 
 bool BatchPolicy::IsForHere(const State& state) const {
-  if (!state.may_run_here || !costs_.is_known()) return false;
-  const double seconds = costs_.SecondsOf(state.waiting);
-  if (seconds > std::clamp(4 * wake_s_, kShortS, kLongestHereS)) return false;
-  return RateAt(state.now_s) * seconds < kFewArrivals;
+  return state.may_run_here && IsShort(state.waiting) &&
+         RateAt(state.now_s) * costs_.SecondsOf(state.waiting) < kFewArrivals;
+}
+
+bool BatchPolicy::IsShort(const BatchSize& size) const {
+  const double most_s = std::clamp(4 * wake_s_, kShortS, kLongestHereS);
+  return costs_.is_known() && costs_.SecondsOf(size) <= most_s;
 }
 
 Act BatchPolicy::Decide(const State& state) const {

@@ -89,6 +89,9 @@ class BatchPolicy {
   /// should be looked at again.
   double LooksAgainS(double now_s) const;
 
+  /// Whether a batch is short enough to delay a polling thread that has much to read.
+  bool IsShort(const BatchSize& size) const;
+
   /// Notes that a batch begins; `num_beside` batches of any model are already running. Returns a
   /// number for Ended.
   int Began(const BatchSize& size, double now_s, int num_beside);

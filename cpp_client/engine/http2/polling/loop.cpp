@@ -161,6 +161,11 @@ void Loop::Run() {
       Dispatch(events[i]);
       turn.Seen();
     }
+    if (num_events > 0 && !backlog_.empty()) {
+      // Those that have no backlog do not wait for those that have one.
+      turn.End();
+      FlushDirty();
+    }
     const bool has_backlog = TakeTurns();
     RunTasks();
     DeliverPosted(kAnswersPerRound);

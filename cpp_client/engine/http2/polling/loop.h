@@ -59,6 +59,10 @@ class Loop {
   bool IsRoundLong() const;
   /// Connections with input in this round.
   int num_busy() const { return num_busy_; }
+  /// Notes that a connection has more input than a turn takes, and counts as busy so long.
+  void BusyUntil(double time_s) { busy_until_s_ = time_s; }
+  /// Whether any connection is busy.
+  bool IsBusy() const { return now_s_ < busy_until_s_; }
   /// Read buffer shared by the connections.
   std::vector<char>& buffer() { return buffer_; }
   /// Schedules the connection to be flushed and checked at the end of this round.
@@ -107,6 +111,7 @@ class Loop {
   std::vector<std::int64_t> unflushed_;
   std::deque<std::int64_t> backlog_;
   int num_busy_ = 0;
+  double busy_until_s_ = 0;
   /// Calls with answers: just posted, and those that were posted before.
   std::vector<std::shared_ptr<WireCall>> posted_;
   PostedCalls<WireCall> posted_before_;

@@ -90,6 +90,28 @@ TEST_F(FairOrderTest, AClientWithLittleThatComesBehindMuchIsNoticedForAWhile) {
   EXPECT_FALSE(queue_.HasLightClient(now_s_));
 }
 
+TEST_F(FairOrderTest, LightRequestsAreTakenByThemselves) {
+  PutMany('a', 12);
+  EXPECT_EQ(Take().size(), 10U);
+  EXPECT_FALSE(queue_.is_next_light());
+  std::vector<std::shared_ptr<Waiting>> light;
+  for (const char client : {'b', 'c', 'd'}) {
+    light.push_back(Of(client, 2));
+    light.back()->is_light = true;
+    Put(light.back());
+  }
+  EXPECT_TRUE(queue_.is_next_light());
+  EXPECT_EQ(queue_.light_size().num_rows, 6);
+  queue_.Cancel(*light.back());
+  EXPECT_EQ(queue_.light_size().num_rows, 4);
+  Requests batch, expired;
+  queue_.Take(&batch, &expired, queue_.num_rows(), false, true);
+  EXPECT_EQ(NamesOf(batch), (Names{"b0", "c0"}));
+  EXPECT_EQ(queue_.light_size().num_rows, 0);
+  EXPECT_FALSE(queue_.is_next_light());
+  EXPECT_EQ(Take(), (Names{"a10", "a11"}));
+}
+
 TEST_F(FairOrderTest, AClientThatHadNothingWaitingGoesAheadOfLargeRequests) {
   LeaveALargeRequest();
   PutMany('n', 1);
