@@ -67,7 +67,7 @@ class Report:
 
     Attributes:
         machine: the machine and the versions.
-        instructions: the instruction set of our own operators, which chooses the bars; "none" where they are not built.
+        instructions: the instruction set of the native kernels, which chooses the bars; "none" where there are none.
         num_table_rows: rows of each table.
         rounds: the duration of the measurement.
         agreement: largest relative difference of each artifact's probabilities to the peer's.
@@ -171,7 +171,7 @@ def _print(report: Report, console: Console) -> None:
     console.print(report.machine.text(), soft_wrap=True)
     console.print(
         f"26 tables of {report.num_table_rows:,} rows, dim 64, INT8; one ID per feature; medians of "
-        f"{report.rounds.num_rounds} rounds in turns; {report.rounds.clock} time; instructions of own operators: "
+        f"{report.rounds.num_rounds} rounds in turns; {report.rounds.clock} time; instructions of the native kernels: "
         f"{report.instructions}",
         soft_wrap=True,
     )

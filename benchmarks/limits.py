@@ -67,7 +67,7 @@ class Report:
         num_table_rows: Rows of each table.
         profiles: By variant, as ``benchmarks.models.dlrm.export_and_load`` names it.
         lookups_alone: By batch size, the share of the gather limit that own lookups reach by themselves; empty without
-            own operators.
+            native kernels.
     """
 
     machine: Machine
@@ -166,7 +166,7 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
         options = Options(
             artifact=folder / name.replace(" ", "-"),
             mix={size: 1 / len(sizes) for size in sizes},
-            own_operators=name.startswith("own"),
+            scripted=not name.startswith("own"),
             rounds=rounds,
         )
         profiles[name] = measure(artifact, options, limits=limits)

@@ -89,7 +89,7 @@ def run(name: str, folder: Path, *, is_served: bool = True) -> Row:
         return row
     model = model.get_submodule(case.part)
     for target in TARGETS:
-        artifact = load_artifact(folder / "state.artifact", target=target, own_operators=False)
+        artifact = load_artifact(folder / "state.artifact", target=target, scripted=True)
         signature = artifact.manifest.signature
         batch = random_batch(signature, NUM_ROWS, torch.Generator().manual_seed(_SEED))
         arguments = _arguments(signature, batch, takes_batch=case.takes_batch)

@@ -45,7 +45,7 @@ class ExportConfig:
         table_id_policies: By table name or path.
         dense_dtype: ``float32`` or ``bfloat16``.
         linear_dtype: The type in which linear layers multiply: ``float32``, ``bfloat16`` or ``int8``. The last two need
-            targets on the CPU, and loaders with the operators of recsys_ops. ``auto`` chooses the fastest here whose
+            targets on the CPU, a program, and loaders with the native kernels. ``auto`` chooses the fastest here whose
             difference to float32 is within a bound.
         auto_bound: The bound of ``auto``: of the difference in AUC with ``auto_data``, else of the largest difference
             of an output; None for 0.0005 and 0.01.
@@ -211,7 +211,7 @@ class ExportConfig:
         if elsewhere:
             raise ExportError(
                 f"linear_dtype: got {self.linear_dtype!r} for targets {elsewhere}, expected 'float32': other products "
-                "need operators of the CPU"
+                "need the native kernels"
             )
         if self.dense_dtype != "float32":
             raise ExportError(

@@ -109,8 +109,8 @@ def export_model(
         manifest = make_manifest(prepared, targets, programs, digests, errors)
         trials: tuple[LinearTrial, ...] = ()
         if config.linear_dtype == AUTO:
-            trials = choose_linear_dtype(prepared, work, manifest)
-            chosen = next(trial.dtype for trial in trials if trial.is_chosen)
+            trials = choose_linear_dtype(prepared, work, manifest) if programs.parts else ()
+            chosen = next((trial.dtype for trial in trials if trial.is_chosen), "float32")
             prepared = replace(prepared, config=_with_linear_dtype(prepared.config, chosen))
             manifest = with_linear_dtype(manifest, chosen)
         # Verified as loaders read it, before it is written with what that gives.
@@ -132,7 +132,7 @@ def export_model(
         checked=verified.checked,
         ranking_differences=verified.ranking,
         verified_on=verified.ran_on,
-        operators=verified.exchanged,
+        steps=verified.steps,
         without_program=programs.missing,
         linear_dtypes=trials,
         num_samples=prepared.samples.num_rows,

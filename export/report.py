@@ -13,7 +13,7 @@ from rich.table import Table
 from export.verify.compare import Checked, Difference
 from export.verify.linear_dtypes import LinearTrial
 from recsys.cli import size_text, whole_table
-from recsys.kernels.operators import Exchanged
+from recsys.kernels.operators import StepCounts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class ExportReport:
             bound that the verification passed; without integers, which are equal.
         ranking_differences: The ranking form against the plain form of the expanded batch; empty without a context.
         verified_on: The device on which each target was verified.
-        operators: By target, which operators loaders exchange for those of recsys_ops here; empty without these.
+        steps: By target, how many steps its program has, which the native kernels run here; empty without these.
         without_program: Why there is no program; empty if there is one.
         num_samples: Rows that were compared.
         samples: In words where they come from.
@@ -69,7 +69,7 @@ class ExportReport:
     checked: dict[str, dict[str, Checked]]
     ranking_differences: dict[str, dict[str, Difference]]
     verified_on: dict[str, str]
-    operators: dict[str, Exchanged]
+    steps: dict[str, StepCounts]
     without_program: str
     num_samples: int
     samples: str
@@ -134,11 +134,11 @@ def print_report(report: ExportReport, console: Console) -> None:
         console.print(_compared(title, report.ranking_differences, report.verified_on))
     if report.linear_dtypes:
         console.print(_linear_table(report.linear_dtypes))
-    for target, exchanged in report.operators.items():
-        left = "".join(f"; stays: {reason}" for reason in dict.fromkeys(exchanged.left))
+    for target, steps in report.steps.items():
         console.print(
-            f"own operators on {target}: {exchanged.num_linear} linear layers, {exchanged.num_dot} interactions, "
-            f"{exchanged.num_lookup} lookups; plans compute {exchanged.num_planned} nodes{left}"
+            f"program on {target}: {steps.num_steps} steps, with {steps.num_linear} linear layers, {steps.num_dot} "
+            f"interactions, {steps.num_lookup} lookups",
+            soft_wrap=True,
         )
     if report.without_program:
         console.print(f"no program: {report.without_program}", soft_wrap=True)

@@ -24,7 +24,7 @@ BATCH_SIZES = (1, 8, 32, 128, 512)
 ZOO_BATCH_SIZES = (1, 128)
 PEER = "TorchRec"
 OWN = "own"
-#: How many times the peer's speed an artifact should have, by name and batch size; those of our own operators on a
+#: How many times the peer's speed an artifact should have, by name and batch size; those of the native kernels on a
 #: processor with AVX-512, VNNI and BF16.
 _AVX512_TARGETS: dict[str, dict[int, float]] = {
     "float32": {1: 1.5, 8: 1.3, 32: 1.1, 128: 1.1, 512: 1.1},
@@ -81,7 +81,7 @@ def speed_bars(results: Sequence[SpeedResult], instructions: str) -> list[Bar]:
 
     Args:
         results: What was measured.
-        instructions: The instruction set of our own operators; those above AVX2 have its bars and more.
+        instructions: The instruction set of the native kernels; those above AVX2 have its bars and more.
     """
     targets = _AVX2_TARGETS if instructions == "avx2" else _AVX512_TARGETS
     bars = [

@@ -97,14 +97,14 @@ def build(num_rows: int, seed: int = 0) -> ClickModel:
 def export_and_load(model: ClickModel, folder: Path) -> dict[str, LoadedArtifact]:
     """An artifact for each dtype, written to disk and loaded from there.
 
-    With the operators of torch and FBGEMM for each dtype of the dense layers, by its name; and where the operators of
-    recsys_ops are built, with these for each dtype of linear layers, by ``own`` and its name.
+    With the operators of torch and FBGEMM for each dtype of the dense layers, by its name; and where the native kernels
+    are built, with these for each dtype of linear layers, by ``own`` and its name.
     """
     loaded = {}
     for dtype in DENSE_DTYPE_NAMES:
         path = folder / dtype
         export_model(model, path, ExportConfig(dense_dtype=dtype))
-        loaded[dtype] = load_artifact(path, own_operators=False)
+        loaded[dtype] = load_artifact(path, scripted=True)
     for dtype in () if operators.why_missing() else operators.LINEAR_DTYPES:
         path = folder / f"own-{dtype}"
         export_model(model, path, ExportConfig(linear_dtype=dtype))

@@ -190,7 +190,7 @@ def peer(name: str, num_rows: int, model: nn.Module) -> Callable[[TensorDict], T
 
 
 def export_and_load(name: str, model: nn.Module, folder: Path) -> dict[str, LoadedArtifact]:
-    """Return an artifact for each dtype of linear layers, with own operators."""
+    """Return an artifact for each dtype of linear layers, with the native kernels."""
     loaded = {}
     for dtype in () if operators.why_missing() else operators.LINEAR_DTYPES:
         path = folder / f"{name}-{dtype}"

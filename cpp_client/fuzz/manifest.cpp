@@ -1,4 +1,4 @@
-// Fuzzes untrusted manifests, and headers of deltas and of own operators. The digest that protects
+// Fuzzes untrusted manifests, and headers of deltas and of programs. The digest that protects
 // a manifest against damage is corrected, so that the code behind its check is reached.
 #include "check/files/manifest.h"
 
@@ -33,7 +33,7 @@ void ReadZip(std::string_view text) {
   }
 }
 
-/// Reads the text as the header of a part with own operators.
+/// Reads the text as the header of a program.
 void ReadPlan(std::string_view text) {
   constexpr std::size_t kDataBytes = 1 << 14;
   const std::uint64_t length = text.size();

@@ -185,8 +185,8 @@ std::shared_ptr<const PreparedDelta> Model::PrepareDelta(const std::string& path
     CheckState(header.base, *parts_->rows);
     for (const BlockChange& change : prepared->changes) change.Touch();
     if (!dense.empty()) {
-      prepared->graphs = parts_->graphs->Exchanged(dense, signature(),
-                                                   parts_->answers ? &*parts_->answers : nullptr);
+      prepared->graphs = parts_->graphs->WithWeights(dense, signature(),
+                                                     parts_->answers ? &*parts_->answers : nullptr);
     }
     Synchronize(prepared->changes);
   } catch (const Error&) {

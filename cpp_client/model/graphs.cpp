@@ -11,8 +11,7 @@
 #include "check/json/checked_json.h"
 #include "model/answers.h"
 #include "ops/torch/dtypes.h"
-#include "ops/torch/graph/direct_parts.h"
-#include "ops/torch/graph/exchange.h"
+#include "ops/torch/program.h"
 #include "recsys/error.h"
 
 namespace recsys {
@@ -61,31 +60,27 @@ std::vector<c10::IValue> FewRows(const Signature& signature, bool is_ranking) {
   return inputs;
 }
 
-c10::IValue CallDirect(const ops::Program& graph, const std::vector<c10::IValue>& inputs) {
+c10::IValue CallProgram(const ops::Program& program, const std::vector<c10::IValue>& inputs) {
   std::vector<at::Tensor> tensors;
   tensors.reserve(inputs.size());
   for (const c10::IValue& input : inputs) tensors.push_back(input.toTensor());
   c10::Dict<std::string, at::Tensor> outputs;
-  for (auto& [name, tensor] : graph.Run(tensors)) outputs.insert(name, std::move(tensor));
+  for (auto& [name, tensor] : program.Run(tensors)) outputs.insert(name, std::move(tensor));
   return outputs;
 }
 
 }  // namespace
 
 c10::IValue Callable::Call(std::vector<c10::IValue> inputs) const {
-  if (direct_ != nullptr) return CallDirect(*direct_, inputs);
+  if (program_ != nullptr) return CallProgram(*program_, inputs);
   torch::jit::Stack stack = std::move(inputs);
   stack.insert(stack.begin(), self_);
   forward_->run(stack);
   return std::move(stack.back());
 }
 
-LoadedGraphs::LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan,
-                           std::string linear_dtype)
-    : modules_(std::move(modules)),
-      plan_(std::move(plan)),
-      linear_dtype_(std::move(linear_dtype)),
-      frozen_(Frozen()) {}
+LoadedGraphs::LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan)
+    : modules_(std::move(modules)), plan_(std::move(plan)), frozen_(Frozen()) {}
 
 LoadedGraphs::LoadedGraphs(ProgramForms programs)
     : programs_(std::move(programs)), frozen_(Bound({})) {}
@@ -101,7 +96,7 @@ std::vector<Callable> LoadedGraphs::Bound(const TensorMap& weights) const {
 GraphChange LoadedGraphs::Rebound(const TensorMap& weights) const {
   GraphChange change;
   TensorMap together = weights;
-  together.insert(exchanged_.begin(), exchanged_.end());
+  together.insert(weights_.begin(), weights_.end());
   change.frozen = Bound(together);
   change.weights.push_back(std::move(together));
   return change;
@@ -123,15 +118,7 @@ std::vector<TensorMap> LoadedGraphs::Dense() const {
 
 std::vector<Callable> LoadedGraphs::Frozen() const {
   std::vector<Callable> frozen;
-  for (const torch::jit::Module& module : modules_) {
-    torch::jit::Module form = Freeze(module);
-    std::shared_ptr<const ops::Program> direct;
-    if (!linear_dtype_.empty()) {
-      ops::Exchange(&form, linear_dtype_);
-      direct = ops::ProgramOf(form);
-    }
-    frozen.emplace_back(form, std::move(direct));
-  }
+  for (const torch::jit::Module& module : modules_) frozen.emplace_back(Freeze(module));
   return frozen;
 }
 
@@ -160,8 +147,8 @@ void LoadedGraphs::Check(const DeltaHeader& header) const {
   }
 }
 
-GraphChange LoadedGraphs::Exchanged(const TensorMap& weights, const Signature& signature,
-                                    const Answers* verified) {
+GraphChange LoadedGraphs::WithWeights(const TensorMap& weights, const Signature& signature,
+                                      const Answers* verified) {
   if (modules_.empty()) return Rebound(weights);
   GraphChange change;
   std::vector<TensorMap> held;
@@ -204,7 +191,7 @@ GraphChange LoadedGraphs::Exchanged(const TensorMap& weights, const Signature& s
 
 void LoadedGraphs::Write(const GraphChange& change) {
   for (std::size_t i = 0; i < modules_.size(); ++i) SetTensors(modules_[i], change.weights[i]);
-  if (modules_.empty()) exchanged_ = change.weights[0];
+  if (modules_.empty()) weights_ = change.weights[0];
   frozen_ = change.frozen;
 }
 

@@ -1,7 +1,7 @@
 #ifndef RECSYS_MODEL_GRAPHS_H_
 #define RECSYS_MODEL_GRAPHS_H_
 
-// A loaded model's graphs, and their exchange for graphs with other dense weights
+// A loaded model's graphs or programs, and their replacement by those with other dense weights
 // (recsys/artifact/graphs.py).
 
 #include <torch/script.h>
@@ -21,24 +21,23 @@ namespace ops {
 class Program;
 }
 
-/// A graph that can be called from any number of threads.
+/// A graph or a program that can be called from any number of threads.
 class Callable {
  public:
-  /// Takes a frozen form. `direct`: the same called directly, or null.
-  Callable(torch::jit::Module module, std::shared_ptr<const ops::Program> direct)
-      : self_(module._ivalue()),
-        forward_(&module.get_method("forward").function()),
-        direct_(std::move(direct)) {}
-  explicit Callable(std::shared_ptr<const ops::Program> direct) : direct_(std::move(direct)) {}
+  /// Takes a frozen form.
+  explicit Callable(const torch::jit::Module& module)
+      : self_(module._ivalue()), forward_(&module.get_method("forward").function()) {}
+  explicit Callable(std::shared_ptr<const ops::Program> program) : program_(std::move(program)) {}
 
-  /// Runs the graph. Throws torch's exceptions.
+  /// Throws torch's exceptions.
   c10::IValue Call(std::vector<c10::IValue> inputs) const;
 
  private:
-  /// Null if the graph is not TorchScript.
+  /// Null of a program.
   torch::jit::ObjectPtr self_;
   torch::jit::Function* forward_ = nullptr;
-  std::shared_ptr<const ops::Program> direct_;
+  /// Null of a graph.
+  std::shared_ptr<const ops::Program> program_;
 };
 
 /// Other weights of a model's forms, and the forms frozen with them.
@@ -50,12 +49,11 @@ struct GraphChange {
 
 /// The plain form of a model, and its ranking form if it has one. A frozen graph has folded what
 /// can be computed from its constants and merged equal ones, so weights are not written into it:
-/// the modules are frozen anew, and the graphs exchanged as a whole.
+/// the modules are frozen again, and the graphs replaced as a whole.
 class LoadedGraphs {
  public:
-  /// Takes the scripted forms with their tensors in place, not frozen. `linear_dtype`: in which
-  /// linear layers multiply; empty leaves all operators as they are.
-  LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan, std::string linear_dtype);
+  /// Takes the scripted forms with their tensors in place, not frozen.
+  LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan);
   /// Binds programs. Throws Error (kManifest).
   explicit LoadedGraphs(ProgramForms programs);
 
@@ -70,8 +68,8 @@ class LoadedGraphs {
   /// Returns the forms with other weights, by path in host memory, which Check has admitted. They
   /// have been called until the executor has optimized them, with the rows of `verified` unless it
   /// is null. Nothing changes yet.
-  GraphChange Exchanged(const TensorMap& weights, const Signature& signature,
-                        const Answers* verified);
+  GraphChange WithWeights(const TensorMap& weights, const Signature& signature,
+                          const Answers* verified);
 
   /// Sets the new forms, while no batch runs.
   void Write(const GraphChange& change);
@@ -80,19 +78,18 @@ class LoadedGraphs {
   std::vector<Callable> Frozen() const;
   /// Returns the programs with weights in the place of their own.
   std::vector<Callable> Bound(const TensorMap& weights) const;
-  /// Returns the programs with other weights beside those that were exchanged before.
+  /// Returns the programs with other weights beside those that were set before.
   GraphChange Rebound(const TensorMap& weights) const;
   /// Returns the dense weights of each form.
   std::vector<TensorMap> Dense() const;
 
   std::vector<torch::jit::Module> modules_;
   Plan plan_;
-  std::string linear_dtype_;
-  /// In the place of modules.
+  /// Instead of modules.
   ProgramForms programs_;
   std::vector<Callable> frozen_;
-  /// In the place of those of programs.
-  TensorMap exchanged_;
+  /// Instead of the weights that the programs' parts hold.
+  TensorMap weights_;
 };
 
 /// Reads a dense weight into host memory. Throws Error.

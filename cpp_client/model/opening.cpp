@@ -70,8 +70,8 @@ class Opening {
   /// it is near enough, or nothing tells.
   std::string Difference(const Model::Parts& parts) const;
   const Target& target() const { return *target_; }
-  /// Whether own operators may compute some of it.
-  bool has_own_operators() const { return !linear_dtype().empty(); }
+  /// Whether its program was opened, and not TorchScript.
+  bool runs_programs() const { return runs_programs_; }
 
  private:
   const Manifest& manifest() const { return rows_->manifest; }
@@ -80,14 +80,14 @@ class Opening {
     return {&target_->graph, &*target_->ranking};
   }
 
-  /// Returns the type in which linear layers of own operators multiply; empty without these.
-  std::string linear_dtype() const;
   void LoadFolder();
   void LoadFile();
   std::string ReadPart(const std::string& name) const;
   void LoadPrograms();
-  /// Whether programs run here in the place of TorchScript.
   bool HasPrograms() const;
+  /// Returns whether the native kernels run the target; says in the log if a new export would let
+  /// them. Throws Error (kTarget) if it needs them and has no program.
+  bool RunsPrograms() const;
   /// Checks that there is TorchScript, which runs where no program does.
   void CheckScripted() const;
 
@@ -95,18 +95,12 @@ class Opening {
   const ModelOptions& options_;
   std::shared_ptr<LoadedRows> rows_;
   const Target* target_ = nullptr;
+  bool runs_programs_ = false;
   std::vector<torch::jit::Module> modules_;
-  /// Set in the place of modules.
+  /// Set instead of modules.
   std::optional<LoadedGraphs> programs_;
   at::Tensor blob_;
 };
-
-std::string Opening::linear_dtype() const {
-  const bool is_on_cpu = std::all_of(target_->device_names.begin(), target_->device_names.end(),
-                                     [](const std::string& name) { return name == "cpu"; });
-  const bool exchanges = is_on_cpu && target_->dense_dtype == "float32" && options_.own_operators;
-  return exchanges ? target_->linear_dtype : std::string();
-}
 
 /// Returns the bytes of a part with a graph.
 std::string Opening::ReadPart(const std::string& name) const {
@@ -123,18 +117,33 @@ std::string Opening::ReadPart(const std::string& name) const {
 
 bool Opening::HasPrograms() const {
   const std::vector<const Graph*> graphs = Graphs();
-  return !linear_dtype().empty() &&
-         std::all_of(graphs.begin(), graphs.end(),
+  return std::all_of(graphs.begin(), graphs.end(),
                      [](const Graph* graph) { return !graph->program.empty(); });
+}
+
+bool Opening::RunsPrograms() const {
+  const bool is_on_cpu = std::all_of(target_->device_names.begin(), target_->device_names.end(),
+                                     [](const std::string& name) { return name == "cpu"; });
+  if (options_.scripted || !is_on_cpu || target_->dense_dtype != "float32") return false;
+  if (HasPrograms()) return true;
+  if (target_->graph.skeleton.empty()) return false;
+  const std::string target = "target " + Repr(target_->name);
+  const std::string& dtype = target_->linear_dtype;
+  if (dtype != "float32") {
+    throw Error(ErrorKind::kTarget, target + ": needs linear layers in " + dtype +
+                                        ", but holds no program, which alone multiplies in it: " +
+                                        "run recsys-export --linear-dtype " + dtype + " again");
+  }
+  Log(LogLevel::kInfo, target +
+                           ": holds no program, so torch's operators run it: recsys-export makes "
+                           "a program, which the native kernels run faster, or its report says "
+                           "why there is none");
+  return false;
 }
 
 void Opening::CheckScripted() const {
   if (!target_->graph.skeleton.empty()) return;
-  const std::vector<const Graph*> graphs = Graphs();
-  const bool has_all = std::none_of(graphs.begin(), graphs.end(),
-                                    [](const Graph* graph) { return graph->program.empty(); });
-  const std::string reason =
-      has_all ? "its program cannot run: own operators are turned off" : "no program";
+  const std::string reason = HasPrograms() ? "TorchScript is asked for" : "no program";
   throw Error(ErrorKind::kTarget,
               "target " + Repr(target_->name) + ": holds no TorchScript, and " + reason +
                   "; run recsys-export --format both (an ExportedProgram is run by "
@@ -149,7 +158,7 @@ void Opening::LoadPrograms() {
     programs.parts.emplace_back(graph->program, ReadPart(graph->program));
   }
   programs.rows = blob_;
-  programs.linear_dtype = linear_dtype();
+  programs.linear_dtype = target_->linear_dtype;
   programs_.emplace(std::move(programs));
 }
 
@@ -165,7 +174,7 @@ void Opening::LoadFolder() {
   blob_ = rows_->file->Held(num_bytes, options_);
   if (options_.copy_rows) rows_->file.reset();
   if (options_.verify_checksums) CheckRows(manifest(), blob_);
-  if (HasPrograms()) return LoadPrograms();
+  if (runs_programs_) return LoadPrograms();
   for (const Graph* graph : Graphs()) {
     modules_.push_back(LoadScript(ReadPart(graph->skeleton), graph->skeleton));
   }
@@ -193,7 +202,7 @@ void Opening::LoadFile() {
                                             ", whose rows torch places; expected a directory");
   }
   if (options_.lock_rows) LockRows(blob_);
-  if (!HasPrograms()) return;
+  if (!runs_programs_) return;
   LoadPrograms();
   modules_.clear();
 }
@@ -202,7 +211,8 @@ std::unique_ptr<Model::Parts> Opening::Run() {
   CheckRowsMemory(options_);
   rows_->manifest = ManifestAt(path_);
   target_ = &ChooseTarget(manifest(), options_.target);
-  if (!HasPrograms()) CheckScripted();
+  runs_programs_ = RunsPrograms();
+  if (!runs_programs_) CheckScripted();
   LoadFbgemm(options_.fbgemm_path);
   if (IsArtifactFolder(path_)) {
     LoadFolder();
@@ -225,7 +235,7 @@ std::unique_ptr<Model::Parts> Opening::Run() {
   if (programs_) {
     parts->graphs = std::move(programs_);
   } else {
-    parts->graphs.emplace(std::move(modules_), target_->plan, linear_dtype());
+    parts->graphs.emplace(std::move(modules_), target_->plan);
   }
   constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
   parts->checker.emplace(manifest().signature, RequestLimits{kAny, kAny, kAny});
@@ -250,27 +260,26 @@ void LogProducts(const Target& target) {
                            " has no instruction for their products");
 }
 
-/// Opens a model with own operators if it then answers as it was verified; else without them.
+/// Opens a model with its program if that answers as it was verified; else with TorchScript.
 std::unique_ptr<Model::Parts> OpenChecked(const std::string& path, const ModelOptions& options) {
   Opening opening(path, options);
   std::unique_ptr<Model::Parts> parts = opening.Run();
-  if (!opening.has_own_operators()) return parts;
+  if (!opening.runs_programs()) return parts;
   LogProducts(opening.target());
   std::string difference = opening.Difference(*parts);
   if (difference.empty()) return parts;
   const std::string target = "target " + Repr(opening.target().name) + ": ";
   const std::string found =
-      "with own operators it answers otherwise than the export verified (" + difference + ")";
+      "its program answers otherwise than the export verified (" + difference + ")";
   const bool has_script = !opening.target().graph.skeleton.empty();
   if (opening.target().linear_dtype != "float32" || !has_script) {
     throw Error(ErrorKind::kTarget,
-                target + found +
-                    ", and it cannot do without them: export it on this machine, or with " +
+                target + found + ", and it cannot do without: export it on this machine, or with " +
                     (has_script ? "--linear-dtype float32" : "--format both"));
   }
   parts.reset();
   ModelOptions plain = options;
-  plain.own_operators = false;
+  plain.scripted = true;
   Opening again(path, plain);
   parts = again.Run();
   difference = again.Difference(*parts);
@@ -280,7 +289,8 @@ std::unique_ptr<Model::Parts> OpenChecked(const std::string& path, const ModelOp
                                         "): export it with the torch and fbgemm-gpu of this "
                                         "machine");
   }
-  Log(LogLevel::kWarning, target + found + ": it is loaded without them, which is slower");
+  Log(LogLevel::kWarning,
+      target + found + ": its TorchScript graph is loaded instead, which is slower");
   return parts;
 }
 

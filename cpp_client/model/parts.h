@@ -32,7 +32,7 @@ struct LoadedRows {
     return state_now;
   }
 
-  /// Must be held to write rows, to exchange graphs, or to read their state. Lookups do not take
+  /// Must be held to write rows, to replace graphs, or to read their state. Lookups do not take
   /// it.
   mutable std::mutex lock;
   /// The digest of the artifact as loaded, or of the last delta applied.

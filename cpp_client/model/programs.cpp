@@ -16,7 +16,7 @@ auto InPart(const std::string& name, Make make) {
     return make();
   } catch (const Error& error) {
     throw Error(ErrorKind::kManifest,
-                "part " + Repr(name) + ": not readable as own operators: " + error.what());
+                "part " + Repr(name) + ": not readable as a program: " + error.what());
   }
 }
 

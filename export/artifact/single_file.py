@@ -53,14 +53,14 @@ def write_single_file(prepared: PreparedModel, work: Path, manifest: Manifest, f
     own.write_text(single.dumps())
     assert target.skeleton is not None
     write_apart(work, target.skeleton, own, file)
-    # By torch's operators: own ones would be refused where they do not give the answers that were verified.
+    # By torch's operators: a program would be refused where it does not give the answers that were verified.
     whole = load_opened(
         open_artifact(work, manifest, target.name),
         verify_checksums=False,
         memory=RowsMemory(random_access=True),
-        own_operators=False,
+        scripted=True,
     )
-    again = load_artifact(file, verify_checksums=False, own_operators=False)
+    again = load_artifact(file, verify_checksums=False, scripted=True)
     inputs = prepared.samples.inputs()
     before, after = whole.forward(*inputs), again.forward(*inputs)
     for name, output in before.items():

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
+from export.choices import AUTO
 from export.graph.exported import exported_program, save_exported
 from export.graph.graph import Graph, make_graph
 from export.graph.inputs.binding import schema_of
@@ -63,7 +64,21 @@ def write_programs(prepared: PreparedModel, work: Path) -> WrittenPrograms:
     Args:
         prepared: The model.
         work: The directory that holds the artifact.
+
+    Raises:
+        ExportError: There are none, and the linear layers multiply in a type that only programs have.
     """
+    programs = _write_programs(prepared, work)
+    dtype = prepared.config.linear_dtype
+    if not programs.parts and dtype not in ("float32", AUTO):
+        raise ExportError(
+            f"linear_dtype: got {dtype!r}, expected 'float32': only a program multiplies in {dtype}, and the model has "
+            f"none: {programs.missing}"
+        )
+    return programs
+
+
+def _write_programs(prepared: PreparedModel, work: Path) -> WrittenPrograms:
     if prepared.dense_dtype is not torch.float32:
         return WrittenPrograms(missing=f"its dense layers are {prepared.config.dense_dtype}")
     if not any(_is_on_host(prepared, target) for target in prepared.stored.envs):
@@ -97,15 +112,8 @@ def write_graphs(
         The target, for the manifest.
 
     Raises:
-        ExportError: FX or TorchScript does not support the model, the graph calls foreign operators, or there is no
-            program where it is needed.
+        ExportError: FX or TorchScript does not support the model, or the graph calls foreign operators.
     """
-    config = prepared.config
-    if not (config.is_scripted or programs.parts or config.linear_dtype == "float32"):
-        raise ExportError(
-            f"format: got {config.graph_format!r} with linear_dtype {config.linear_dtype!r}, expected 'both': an "
-            f"ExportedProgram multiplies in float32, and the model has no program: {programs.missing}"
-        )
     env = prepared.stored.envs[target]
     position = list(prepared.stored.envs).index(target)
     prepared.progress("trace and script", position, len(prepared.stored.envs))

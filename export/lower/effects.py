@@ -278,7 +278,8 @@ def _first_of_classes(recorded: _Recorded) -> list[fx.Node]:
         for node in recorded.members(memory):
             is_input = node.op == "placeholder" and not str(node.target).startswith("dense_")
             if node.op == "get_attr" or is_input:
-                raise NotLoweredError(f"it writes to {node.target}")
+                writer = next(one for one, written in recorded.writes.items() if memory in written)
+                raise NotLoweredError(f"it writes to {node.target} (node {writer.name!r})")
             is_first = not any(memory in recorded.memory[one] for one in node.all_input_nodes)
             if is_first and len(recorded.tensors[node]) == 1:
                 found[node] = None

@@ -171,7 +171,10 @@ class _Evaluation:
         found = self.results[node]
         if isinstance(found, Outside):
             return found
-        value = found.settled() if isinstance(found, Called) else found
+        try:
+            value = found.settled() if isinstance(found, Called) else found
+        except NotLoweredError as error:
+            raise NotLoweredError(_at(node, str(error))) from error
         if (
             isinstance(value, Value)
             and value.space is Space.ROWS
@@ -191,9 +194,10 @@ class _Evaluation:
             with writes_refused(calls_code(node)):
                 return self._checked(node)
         except NotLoweredError as error:
+            why = _at(node, str(error))
             if node.op == "placeholder" or node.target in LEAVES:
-                raise
-            return Outside(node=node, why=str(error))
+                raise NotLoweredError(why) from error
+            return Outside(node=node, why=why)
 
     def _needed(self, output: fx.Node) -> set[fx.Node]:
         """Return the nodes that an output is made of, up to the collections."""
@@ -326,6 +330,14 @@ class _Evaluation:
             return self.regions.value_of(found) if isinstance(found, Outside) else found
 
         return fx.node.map_arg(argument, taken)
+
+
+def _at(node: fx.Node, why: str) -> str:
+    """Return why a node is not lowered, with its name, and the path of the layer that made it if that is known."""
+    if " (node '" in why:
+        return why
+    paths = list(node.meta.get("nn_module_stack") or {})
+    return f"{why} (node {node.name!r}{f' of {paths[-1]!r}' if paths else ''})"
 
 
 def _is_value(one: Any) -> bool:

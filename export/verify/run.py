@@ -43,10 +43,10 @@ from export.verify.shapes import request_outputs, signature_outputs
 from export.verify.variation import hardly_varying
 from recsys.artifact.answers import Answers, few_rows
 from recsys.artifact.exported import load_exported_opened
-from recsys.artifact.graphs import can_exchange
 from recsys.artifact.load import LoadedArtifact, load_opened, open_artifact
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.parts import ROWS_NAME, map_rows
+from recsys.artifact.programs import ProgramGraphs
 from recsys.artifact.ranking import RankingBatch, picked
 from recsys.artifact.samples import Batch, fewest_rows, random_batch
 from recsys.errors import ExportError, VerificationError
@@ -212,7 +212,7 @@ def _flat_hint(prepared: PreparedModel) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """The measurements by target, with the operators of recsys_ops where they are built.
+    """The measurements by target, with the native kernels where they are built.
 
     Attributes:
         differences: The differences of its outputs to the float model.
@@ -221,7 +221,7 @@ class Verified:
             within; without integers, which are equal.
         ran_on: Where it ran.
         answers: Some rows with what the model makes of them, for loaders.
-        exchanged: What became of its operators when it was loaded; nothing for a target whose operators stay.
+        steps: How many steps its program has; nothing for a target that the native kernels do not run here.
         hardly_varying: The outputs that are so equal for all samples that their differences prove nothing.
     """
 
@@ -230,7 +230,7 @@ class Verified:
     checked: dict[str, dict[str, Checked]] = field(default_factory=dict)
     ran_on: dict[str, str] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
-    exchanged: dict[str, operators.Exchanged] = field(default_factory=dict)
+    steps: dict[str, operators.StepCounts] = field(default_factory=dict)
     hardly_varying: tuple[str, ...] = ()
 
 
@@ -262,10 +262,9 @@ def verify(prepared: PreparedModel, work: Path, manifest: Manifest, floats: Floa
             _check_batch_sizes(prepared, target.predict, reference, tolerance, sizes)
             if load is load_exported_opened and prepared.signature.context:
                 check_ranking(prepared, target.predict, target.predict_ranking)
-        if target.can_exchange:
+        if target.has_program and not operators.why_missing():
             target = _target(prepared, work, manifest, name, load_opened)
-            if target.exchanged:
-                verified.exchanged[name] = target.exchanged[0]
+            verified.steps[name] = target.steps[0]
             linear = max(tolerance, LINEAR_TOLERANCES[prepared.config.linear_dtype])
             outputs, verified.checked[name] = _check_samples(target, reference, samples, linear)
         # The float model has no policies for IDs out of range, so it is compared on samples without such.
@@ -327,7 +326,7 @@ def _formats(prepared: PreparedModel) -> list[tuple[Load, Sequence[int]]]:
     """Return for each format of the graphs how it is loaded, and the sizes of further batches."""
     formats: list[tuple[Load, Sequence[int]]] = []
     if prepared.config.is_scripted:
-        formats.append((partial(load_opened, own_operators=False), _SCRIPTED_SIZES))
+        formats.append((partial(load_opened, scripted=True), _SCRIPTED_SIZES))
     if prepared.config.is_exported:
         formats.append((load_exported_opened, _EXPORTED_SIZES))
     return formats
@@ -373,13 +372,13 @@ def _check_lookups(prepared: PreparedModel, work: Path, from_floats: dict[str, l
 
 @dataclass(frozen=True, kw_only=True)
 class _Target:
-    """A target's two forms, their devices, and what own operators can replace and have replaced, by form."""
+    """A target's two forms, their devices, whether it has a program, and how many steps run, by form."""
 
     predict: Predict
     predict_ranking: PredictRanking
     ran_on: str
-    can_exchange: bool = False
-    exchanged: tuple[operators.Exchanged, ...] = ()
+    has_program: bool = False
+    steps: tuple[operators.StepCounts, ...] = ()
 
 
 def _target(prepared: PreparedModel, work: Path, manifest: Manifest, name: str, load: Load) -> _Target:
@@ -390,13 +389,12 @@ def _target(prepared: PreparedModel, work: Path, manifest: Manifest, name: str, 
         return _on_host(prepared, work, name, on_host(env))
     opened = open_artifact(work, manifest, name)
     artifact = load(opened, verify_checksums=False, memory=RowsMemory(random_access=True))
-    target = artifact.target
     return _Target(
         predict=lambda batch: artifact.forward(*batch.inputs()),
         predict_ranking=lambda batch: artifact.forward_ranking(*batch.inputs()),
         ran_on=name,
-        can_exchange=(target.skeleton or target.program) is not None and can_exchange(target),
-        exchanged=artifact.graphs.own_operators,
+        has_program=artifact.target.program is not None,
+        steps=artifact.graphs.steps if isinstance(artifact.graphs, ProgramGraphs) else (),
     )
 
 

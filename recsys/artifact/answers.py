@@ -1,7 +1,7 @@
-"""Answers that the export has verified, by which loaders check operators that it did not verify.
+"""Answers that the export has verified, by which loaders check what it did not verify.
 
-Loaders exchange operators of a graph for those of recsys_ops (``recsys.kernels.operators``), also where the export ran
-without them. So an artifact holds a few of the rows that it was verified with, and what the model answers.
+Loaders run programs by the native kernels, also where the export ran without them. So an artifact holds a few of the
+rows that it was verified with, and what the model answers.
 
 Shape letters: B batch, F features, N number of IDs.
 """

@@ -3,7 +3,7 @@
 Shape letters: N rows of a delta, R rows of a block.
 
 There are two steps, because the model keeps serving. ``prepare`` reads and checks everything while lookups
-run. ``apply`` only copies the rows to their places, and exchanges the graphs if dense weights change, while the
+run. ``apply`` only copies the rows to their places, and replaces the graphs if dense weights change, while the
 caller prevents lookups.
 ``recsys.artifact.delta_file`` describes the file format, ``docs/deltas.md`` the use.
 """
@@ -82,7 +82,7 @@ class PreparedDelta:
             they are.
         changes: The changes by block.
         dense: The values of ``LoadedRows.dense`` that change; None where there is none.
-        graphs: The exchange of the graphs; None if no dense weight changes, or only rows were loaded.
+        graphs: The graphs with other weights; None if no dense weight changes, or only rows were loaded.
     """
 
     digest: str
@@ -121,7 +121,7 @@ def prepare(loaded: LoadedRows, path: str | os.PathLike[str]) -> PreparedDelta:
             # Checked again: another delta may have been applied in between.
             check_state(header.base, loaded)
             changes = [_change(*place) for place in places]
-            graphs = loaded.graphs.exchanged(dense) if dense and loaded.graphs is not None else None
+            graphs = loaded.graphs.with_weights(dense) if dense and loaded.graphs is not None else None
             _synchronize(changes)
         if graphs is not None:
             graphs.warm(loaded.manifest.signature, loaded.manifest.verified_rows())

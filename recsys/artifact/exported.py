@@ -1,4 +1,4 @@
-"""ExportedPrograms of an artifact: the model for torch.export, which needs neither TorchScript nor kernels of our own.
+"""ExportedPrograms of an artifact: the model for torch.export, which needs neither TorchScript nor native kernels.
 
 ``torch.export.load`` unpickles what it finds, evaluates expressions and loads machine code. Nothing makes it safe, so
 nothing here is called unless a user asks for it by name, for an artifact that the user trusts as much as a program.

@@ -1,7 +1,7 @@
 """The graphs of a loaded model: their tensors in place, and frozen for calls.
 
 A frozen graph has folded what can be computed from its constants and merged equal ones, so weights are not
-written into it. Deltas of dense weights freeze the unfrozen module anew, and exchange the whole graph.
+written into it. Deltas of dense weights freeze the unfrozen module again, and replace the whole graph.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from recsys.artifact.cuda_graphs import METHODS, BucketedForward, Capture, check
 from recsys.artifact.samples import Batch, fewest_rows
 from recsys.artifact.targets import RankingGraph, Target
 from recsys.artifact.warm_up import warm_up_inputs, warm_up_rows
-from recsys.errors import ManifestError, TargetError
-from recsys.kernels import operators
+from recsys.errors import ManifestError
 from recsys.sharding.plan.device_rows import DeviceRows
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.signature import Signature
@@ -37,12 +36,10 @@ class LoadedGraphs:
     Args:
         modules: The scripted forms with their tensors in place, not frozen.
         target: The target that they belong to.
-        own_operators: Whether to use the operators of recsys_ops where they are built.
         capture: How to record the plain form's batches as CUDA graphs; None for not at all.
 
     Attributes:
         forms: The frozen forms. Replaced as a whole.
-        own_operators: What became of each form's operators; empty if they stay as they are.
         calls: How each is called.
 
     Raises:
@@ -54,14 +51,12 @@ class LoadedGraphs:
         modules: Sequence[torch.jit.ScriptModule],
         target: Target,
         *,
-        own_operators: bool = True,
         capture: Capture | None = None,
     ) -> None:
         if capture is not None:
             check_recordable(modules[0], target, capture.options)
         self._modules = tuple(modules)
         self._target = target
-        self._has_own_operators = own_operators and can_exchange(target)
         self._capture = capture
         self._set_forms(self._freeze())
 
@@ -74,7 +69,7 @@ class LoadedGraphs:
         """Return the dense weights of each form by path."""
         return [dense_tensors(module, self._target.plan) for module in self._modules]
 
-    def exchanged(self, weights: Mapping[str, Tensor]) -> GraphChange:
+    def with_weights(self, weights: Mapping[str, Tensor]) -> GraphChange:
         """Return the frozen forms with other weights, to be set by ``GraphChange.write``. Nothing changes yet.
 
         Args:
@@ -110,40 +105,11 @@ class LoadedGraphs:
     def _freeze(self) -> Forms:
         kept = [() if self._capture is None or form > 0 else METHODS for form in range(len(self._modules))]
         frozen = tuple(map(torchscript.freeze, self._modules, kept))
-        self.own_operators: tuple[operators.Exchanged, ...] = ()
-        if self._has_own_operators:
-            self.own_operators = tuple(operators.exchange(form, self._target.linear_dtype) for form in frozen)
-        calls = list(map(self._call, frozen))
+        # The method of a form bypasses torch.nn.Module's hooks, which cost as much as a small layer.
+        calls: list[Callable[..., dict[str, Tensor]]] = [form.forward for form in frozen]
         if self._capture is not None:
             calls[0] = BucketedForward(frozen[0], self._capture)
         return Forms(modules=frozen, calls=tuple(calls))
-
-    def _call(self, frozen: torch.jit.ScriptModule) -> Callable[..., dict[str, Tensor]]:
-        direct = operators.direct(frozen) if self._has_own_operators else None
-        # Its method bypasses torch.nn.Module's hooks, which cost as much as a small layer.
-        return frozen.forward if direct is None else direct
-
-
-def can_exchange(target: Target) -> bool:
-    """Return whether the operators of recsys_ops are there for a target.
-
-    Raises:
-        TargetError: They are not, and the target needs them; or ``RECSYS_ISA`` names instructions that cannot be used.
-    """
-    if target.dense_dtype != "float32" or any(device != "cpu" for device in target.devices):
-        return False
-    missing = operators.why_missing()
-    if missing:
-        if target.linear_dtype == "float32":
-            return False
-        raise TargetError(
-            f"target {target.name!r}: needs linear layers in {target.linear_dtype}, but {missing}"
-        )
-    try:
-        operators.instructions()
-    except RuntimeError as error:
-        raise TargetError(str(error)) from None
-    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +118,7 @@ class Forms:
 
     Attributes:
         modules: The plain form, and the ranking form if there is one.
-        calls: How each is called: as CUDA graphs, directly as plans, or by its ``forward``.
+        calls: How each is called: as CUDA graphs, or by its ``forward``.
     """
 
     modules: tuple[torch.jit.ScriptModule, ...]

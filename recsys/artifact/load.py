@@ -23,10 +23,11 @@ from torch import Tensor
 from recsys import torchscript
 from recsys.artifact.answers import Answers
 from recsys.artifact.cuda_graphs import Capture, CudaGraphOptions
-from recsys.artifact.graphs import LoadedGraphs, can_exchange, place, share, tensor_at
+from recsys.artifact.graphs import LoadedGraphs, place, share, tensor_at
 from recsys.artifact.inputs import check_same_lengths, computed_id_error, without_rows
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.artifact.manifest import Manifest
+from recsys.artifact.native_kernels import has_running_programs, log_gain, log_products
 from recsys.artifact.parts import (
     check_rows,
     checked_part,
@@ -45,7 +46,6 @@ from recsys.errors import (
     RowsMemoryError,
     TargetError,
 )
-from recsys.kernels import operators
 from recsys.rows.file import RowsFile
 from recsys.rows.memory import RowsMemory, lock
 from recsys.sharding.plan.device_rows import DeviceRows, device_layouts, fill
@@ -65,7 +65,7 @@ class LoadedArtifact:
         manifest: The manifest of the artifact.
         target: The target that was loaded.
         graphs: The model, and its ranking form over the same rows if the signature has a context: programs, or scripted
-            graphs that are frozen with their rows in place. ``recsys.artifact.delta`` exchanges them.
+            graphs that are frozen with their rows in place. ``recsys.artifact.delta`` replaces them.
         rows: The rows that its lookups read; ``recsys.artifact.delta`` changes them in place.
     """
 
@@ -97,11 +97,9 @@ class LoadedArtifact:
         return self.graphs.scripted() if isinstance(self.graphs, ProgramGraphs) else self.graphs
 
     @property
-    def has_own_operators(self) -> bool:
-        """Whether operators of recsys_ops compute some of it."""
-        return any(
-            o.num_linear or o.num_dot or o.num_lookup or o.num_planned for o in self.graphs.own_operators
-        )
+    def runs_program(self) -> bool:
+        """Whether the native kernels run it, by its program."""
+        return isinstance(self.graphs, ProgramGraphs) and bool(self.graphs.steps)
 
     @property
     def signature(self) -> Signature:
@@ -176,10 +174,10 @@ def load_artifact(
     target: str | None = None,
     verify_checksums: bool = True,
     memory: RowsMemory = _DEFAULT_MEMORY,
-    own_operators: bool = True,
+    scripted: bool = False,
     cuda_graphs: CudaGraphOptions = _NO_CUDA_GRAPHS,
 ) -> LoadedArtifact:
-    """Load a model: its programs where own operators are built, else its TorchScript graphs.
+    """Load a model: its program where ``make native`` has built the native kernels, else its TorchScript graphs.
 
     Args:
         path: A directory or a single file that ``recsys-export`` wrote.
@@ -189,8 +187,7 @@ def load_artifact(
             other parts, are checked in any case.
         memory: How rows are held: mapped or copied, locked, on which NUMA nodes. Those of a single file are always
             copied.
-        own_operators: Use the operators of recsys_ops where ``make native`` has built them
-            (``recsys.kernels.operators``).
+        scripted: Load the TorchScript graphs, by torch's operators in float32, also where the program could run.
         cuda_graphs: Which batches run as CUDA graphs, on a target of one CUDA device.
 
     Raises:
@@ -202,7 +199,7 @@ def load_artifact(
         opened,
         verify_checksums=verify_checksums,
         memory=memory,
-        own_operators=own_operators,
+        scripted=scripted,
         cuda_graphs=cuda_graphs,
     )
 
@@ -212,26 +209,28 @@ def load_opened(
     *,
     verify_checksums: bool = True,
     memory: RowsMemory = _DEFAULT_MEMORY,
-    own_operators: bool = True,
+    scripted: bool = False,
     cuda_graphs: CudaGraphOptions = _NO_CUDA_GRAPHS,
 ) -> LoadedArtifact:
     """Load a model whose manifest was read; see ``load_artifact``."""
 
-    def load(own_operators: bool) -> LoadedArtifact:
-        return _load(opened, verify_checksums, memory, own_operators, cuda_graphs)
+    def load(scripted: bool) -> LoadedArtifact:
+        return _load(opened, verify_checksums, memory, scripted, cuda_graphs)
 
-    return _checked(load, own_operators)
+    return _checked(load(scripted), load)
 
 
 def _load(
     opened: OpenedArtifact,
     verify_checksums: bool,
     memory: RowsMemory,
-    own_operators: bool,
+    scripted: bool,
     cuda_graphs: CudaGraphOptions,
 ) -> LoadedArtifact:
     where, manifest, chosen = opened.path, opened.manifest, opened.target
-    runs_programs = has_running_programs(chosen, own_operators=own_operators and not cuda_graphs.rows)
+    runs_programs = has_running_programs(chosen, scripted=scripted, is_recorded=bool(cuda_graphs.rows))
+    if not scripted:
+        log_gain(chosen)
     capture = None
     if cuda_graphs.rows:
         capture = Capture.on_target(chosen, manifest.signature, cuda_graphs, manifest.verified_rows())
@@ -249,7 +248,7 @@ def _load(
     ranks = rank_rows(manifest, chosen, blob)
     in_place = any(rank.rows is blob for rank in ranks)
     _place(modules, chosen, ranks)
-    graphs = LoadedGraphs(modules, chosen, own_operators=own_operators, capture=capture)
+    graphs = LoadedGraphs(modules, chosen, capture=capture)
     return LoadedArtifact(
         manifest=manifest,
         target=chosen,
@@ -263,28 +262,6 @@ def _place(modules: Sequence[torch.jit.ScriptModule], target: Target, ranks: Seq
         place(module, graph, ranks)
     for other in modules[1:]:
         share(modules[0], other)
-
-
-def has_running_programs(target: Target, *, own_operators: bool = True) -> bool:
-    """Return whether a target's programs run here; its TorchScript does otherwise.
-
-    Raises:
-        TargetError: Nothing of it runs here.
-    """
-    has_kernels = own_operators and can_exchange(target)
-    if has_kernels and all(graph.program is not None for graph in target.graphs):
-        return True
-    if target.skeleton is not None:
-        return False
-    if any(graph.program is None for graph in target.graphs):
-        reason = "no program"
-    else:
-        missing = operators.why_missing() if own_operators else ""
-        reason = f"its program cannot run: {missing or 'own operators are turned off'}"
-    raise TargetError(
-        f"target {target.name!r}: holds no TorchScript, and {reason}; run recsys-export --format both (an "
-        "ExportedProgram is run by load_exported_artifact in Python alone)"
-    )
 
 
 def _load_programs(
@@ -319,52 +296,44 @@ def load_scripted(
     return LoadedGraphs(modules, target)
 
 
-def _checked(load: Callable[[bool], LoadedArtifact], own_operators: bool) -> LoadedArtifact:
-    """Load a model with own operators if it then answers as it was verified; else without them.
+def _checked(loaded: LoadedArtifact, load: Callable[[bool], LoadedArtifact]) -> LoadedArtifact:
+    """Return the model, or its TorchScript graphs if its program answers otherwise than the export verified.
+
+    Args:
+        loaded: The model.
+        load: Loads it, scripted or not.
 
     Raises:
-        TargetError: It answers otherwise without them too, or it cannot do without.
+        TargetError: It answers otherwise without it too, or it cannot do without.
         ArtifactError: The artifact cannot be used otherwise.
     """
-    loaded = load(own_operators)
     manifest, target = loaded.manifest, loaded.target
-    if own_operators and target.linear_dtype != "float32":
-        _log_products(target)
     answers = Answers.from_json(manifest.answers, manifest.signature) if manifest.answers else None
-    if not own_operators or not loaded.has_own_operators or answers is None:
+    if not loaded.runs_program:
+        return loaded
+    log_products(target)
+    if answers is None:
         return loaded
     difference = answers.difference(loaded.graphs.calls, manifest.signature)
     if not difference:
         return loaded
-    found = f"with own operators it answers otherwise than the export verified ({difference})"
+    found = f"its program answers otherwise than the export verified ({difference})"
     if target.linear_dtype != "float32" or target.skeleton is None:
         option = "--format both" if target.skeleton is None else "--linear-dtype float32"
         raise TargetError(
-            f"target {target.name!r}: {found}, and it cannot do without them: export it on this machine, or with "
-            f"{option}"
+            f"target {target.name!r}: {found}, and it cannot do without: export it on this machine, or with {option}"
         )
-    plain = load(False)
+    plain = load(True)
     difference = answers.difference(plain.graphs.calls, manifest.signature)
     if difference:
         raise TargetError(
             f"target {target.name!r}: it answers otherwise than the export verified ({difference}): export it with the "
             "torch and fbgemm-gpu of this machine"
         )
-    _LOGGER.warning("target %r: %s: it is loaded without them, which is slower", target.name, found)
+    _LOGGER.warning(
+        "target %r: %s: its TorchScript graph is loaded instead, which is slower", target.name, found
+    )
     return plain
-
-
-def _log_products(target: Target) -> None:
-    """Say in which type linear layers multiply where it is not the target's."""
-    products = operators.multiplies_in(target.linear_dtype)
-    if products != target.linear_dtype:
-        _LOGGER.info(
-            "target %r: linear layers in %s multiply in %s here: %s has no instruction for their products",
-            target.name,
-            target.linear_dtype,
-            products,
-            operators.instructions(),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

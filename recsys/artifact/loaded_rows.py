@@ -44,7 +44,7 @@ class LoadedRows:
         lock: Held by the writer of rows. Lookups do not take it.
         file: The file that lookups read in place; None if all rows are copies.
         graphs: The graphs that hold the dense weights; None if only the rows were loaded.
-        dense: The dense weights that deltas have exchanged, by path, in host memory.
+        dense: The dense weights that deltas have changed, by path, in host memory.
     """
 
     manifest: Manifest

@@ -1,4 +1,4 @@
-"""Programs of a loaded model, which run without TorchScript: steps for kernels of our own, or ExportedPrograms.
+"""Programs of a loaded model, which run without TorchScript: steps for the native kernels, or ExportedPrograms.
 
 Shape letters: R bytes of the rows.
 """
@@ -31,8 +31,8 @@ class FormPart(Protocol):
         """The dense weights that deltas may change, by path."""
 
     @property
-    def steps(self) -> operators.Exchanged | None:
-        """What own operators compute; None for nothing."""
+    def steps(self) -> operators.StepCounts | None:
+        """How many steps the native kernels compute; None for an ExportedProgram."""
 
     def bind(self, rows: Tensor, weights: Mapping[str, Tensor], linear_dtype: str) -> Call:
         """Return a call of the form, which any thread may make.
@@ -48,7 +48,7 @@ class FormPart(Protocol):
 
 
 class ProgramPart:
-    """A part that holds a program of our own steps.
+    """A part that holds a program for the native kernels.
 
     Args:
         name: The part's name.
@@ -68,12 +68,12 @@ class ProgramPart:
         }
 
     @property
-    def steps(self) -> operators.Exchanged:
+    def steps(self) -> operators.StepCounts:
         """How many steps there are."""
         with self._named():
             num_linear, num_dot, num_lookup, num_steps = self._program.counts()
-        return operators.Exchanged(
-            num_linear=num_linear, num_dot=num_dot, num_lookup=num_lookup, num_planned=num_steps, left=()
+        return operators.StepCounts(
+            num_linear=num_linear, num_dot=num_dot, num_lookup=num_lookup, num_steps=num_steps
         )
 
     def bind(self, rows: Tensor, weights: Mapping[str, Tensor], linear_dtype: str) -> Call:
@@ -87,11 +87,11 @@ class ProgramPart:
         try:
             yield
         except RuntimeError as error:
-            raise ManifestError(f"part {self._name!r}: not readable as own operators: {error}") from None
+            raise ManifestError(f"part {self._name!r}: not readable as a program: {error}") from None
 
 
 class ProgramGraphs:
-    """The programs of a target, in the place of ``LoadedGraphs``.
+    """The programs of a target, where others have ``LoadedGraphs``.
 
     Args:
         parts: That of the plain form, and that of the ranking form if there is one.
@@ -101,7 +101,7 @@ class ProgramGraphs:
 
     Attributes:
         calls: How each form is called. Replaced as a whole.
-        own_operators: How many steps each form has; empty for ExportedPrograms.
+        steps: How many steps each form has; empty for ExportedPrograms.
 
     Raises:
         ManifestError: A part cannot be used.
@@ -120,7 +120,7 @@ class ProgramGraphs:
         self._load_scripted = load_scripted
         self._scripted: LoadedGraphs | None = None
         self.set({}, self._bind({}))
-        self.own_operators = tuple(part.steps for part in parts if part.steps is not None)
+        self.steps = tuple(part.steps for part in parts if part.steps is not None)
 
     def _bind(self, weights: Mapping[str, Tensor]) -> tuple[Call, ...]:
         return tuple(part.bind(self._rows, weights, self._linear_dtype) for part in self._parts)
@@ -134,7 +134,7 @@ class ProgramGraphs:
         if self._scripted is None:
             scripted = self._load_scripted()
             if self._weights:
-                scripted.exchanged(self._weights).write()
+                scripted.with_weights(self._weights).write()
             self._scripted = scripted
         return self._scripted
 
@@ -156,7 +156,7 @@ class ProgramGraphs:
             for part in self._parts
         ]
 
-    def exchanged(self, weights: Mapping[str, Tensor]) -> ProgramChange:
+    def with_weights(self, weights: Mapping[str, Tensor]) -> ProgramChange:
         """Return the forms with other weights, to be set by ``ProgramChange.write``. Nothing changes yet.
 
         Args:

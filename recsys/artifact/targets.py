@@ -77,7 +77,7 @@ class Target:
         dense_dtype: The dtype of the dense layers and the lookups' output.
         ranking: The ranking form; present if and only if the signature has a context.
         linear_dtype: The type in which linear layers multiply: ``float32``, or ``bfloat16`` or ``int8``, for which
-            loaders need the operators of recsys_ops (``recsys.kernels.operators``).
+            loaders need a program and the native kernels (``recsys.kernels.operators``).
         exported: The part that holds the graph as an ExportedProgram (``recsys.artifact.exported``); None without. Its
             inputs are those of the TorchScript graph, but lengths are ``[F, B]``, and the rows are the last; its
             outputs are a tuple in the signature's order.

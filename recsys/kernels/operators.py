@@ -1,9 +1,4 @@
-"""The operators of recsys_ops, where ``make native`` has built them: in loaded graphs, and for training in host memory.
-
-Artifacts call operators of torch and FBGEMM alone, so that ``torch.jit.load`` opens them anywhere. Loaders exchange
-some of these in the frozen graph: linear layers with the activation behind them, the interaction of a DLRM, and lookups
-with the checks before them.
-"""
+"""The native kernels, where ``make native`` has built them: for artifacts' programs, and training in host memory."""
 
 from __future__ import annotations
 
@@ -23,22 +18,20 @@ _FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchanged:
-    """What became of a graph's operators.
+class StepCounts:
+    """How many steps a program has.
 
     Attributes:
-        num_linear: Linear layers that were exchanged.
-        num_dot: Interactions that were exchanged.
-        num_lookup: Lookups that were exchanged.
-        num_planned: Nodes that plans compute, these included: several steps over the rows of a batch as one operator.
-        left: The operators that stay, and why.
+        num_linear: Linear layers.
+        num_dot: Interactions.
+        num_lookup: Lookups.
+        num_steps: All steps.
     """
 
     num_linear: int
     num_dot: int
     num_lookup: int
-    num_planned: int
-    left: tuple[str, ...]
+    num_steps: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +68,7 @@ class StepTime:
 def _loaded() -> tuple[Any, str]:
     """Return the native module, or None and why it cannot be used."""
     try:
-        return load_native("recsys.kernels._ops", _FOLDER, "the library of operators"), ""
+        return load_native("recsys.kernels._ops", _FOLDER, "the library of native kernels"), ""
     except NotBuiltError as error:
         # Not the error itself: its traceback holds the first caller's frames, and so a whole model.
         return None, str(error)
@@ -152,49 +145,12 @@ def interaction() -> Callable[[Tensor, Tensor], Tensor] | None:
     return operator
 
 
-def exchange(frozen: torch.jit.ScriptModule, linear_dtype: str, *, plans: bool = True) -> Exchanged:
-    """Exchange operators of a frozen graph, which has not been called yet.
-
-    Args:
-        frozen: The graph; its weights are packed, and the module that it was frozen of keeps its own.
-        linear_dtype: One of ``LINEAR_DTYPES``.
-        plans: Whether plans compute what they can; without them each step is a node that a profiler sees.
-
-    Raises:
-        NotBuiltError: The operators cannot be used.
-    """
-    num_linear, num_dot, num_lookup, num_planned, left = _usable().exchange(frozen._c, linear_dtype, plans)
-    return Exchanged(
-        num_linear=num_linear,
-        num_dot=num_dot,
-        num_lookup=num_lookup,
-        num_planned=num_planned,
-        left=tuple(left),
-    )
-
-
-def direct(frozen: torch.jit.ScriptModule) -> Callable[..., dict[str, Tensor]] | None:
-    """Return a call of a graph that ``exchange`` has made plans, without TorchScript's interpreter.
-
-    Args:
-        frozen: The graph; its weights are shared.
-
-    Returns:
-        The call, which may be made from any thread; None if the graph does anything else.
-
-    Raises:
-        NotBuiltError: The operators cannot be used.
-    """
-    call: Callable[..., dict[str, Tensor]] | None = _usable().direct(frozen._c)
-    return call
-
-
 def stored_program(part: bytes) -> Any:
     """Return a program that ``export.lower.part`` has written.
 
     Returns:
-        An object with ``bind(rows, weights, linear_dtype)``, which returns a call as ``direct`` does: over these rows,
-        with these dense weights in the place of those of the same paths. ``dense()`` are the model's dense weights by
+        An object with ``bind(rows, weights, linear_dtype)``, which returns a call that any thread may make, over these
+        rows, with these dense weights instead of those of the same paths. ``dense()`` are the model's dense weights by
         path, each its type and shape; ``counts()`` the numbers of linear layers, interactions, lookups, and all steps.
 
     Raises:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from recsys.artifact.load import choose_target, has_running_programs
+from recsys.artifact.load import choose_target
 from recsys.artifact.manifest import Manifest
+from recsys.artifact.native_kernels import has_running_programs
 from recsys.artifact.parts import check_sizes, read_manifest
 from recsys.cli import near_misses, whole_table
 from recsys.errors import ArtifactError, TargetError

@@ -84,7 +84,7 @@ def _options(args: argparse.Namespace, mix: Mapping[int, float]) -> Options:
         mix=mix,
         target=args.target,
         shape=shape,
-        own_operators=args.own_operators,
+        scripted=args.scripted,
         copy_rows=args.copy_rows,
         rounds=RoundsConfig(num_rounds=args.rounds, turn_s=_TURN_S, clock="cpu"),
         seconds=args.seconds,

@@ -25,7 +25,7 @@ def hints(profile: Profile, artifact: LoadedArtifact) -> tuple[Hint, ...]:
         artifact: The artifact that was profiled.
     """
     found = [
-        *_own_operators(profile),
+        *_program(profile),
         *_products(profile),
         *_pages(profile),
         *_row_types(profile, artifact),
@@ -36,20 +36,20 @@ def hints(profile: Profile, artifact: LoadedArtifact) -> tuple[Hint, ...]:
     return tuple(sorted(found, key=lambda hint: -(hint.saved or 0.0)))
 
 
-def _own_operators(profile: Profile) -> list[Hint]:
+def _program(profile: Profile) -> list[Hint]:
     if profile.about["program"] is None:
         if profile.about["dense_dtype"] != "float32":
             return [
                 Hint(
-                    text="--dense-dtype bfloat16 keeps the operators of torch and FBGEMM; export with --linear-dtype "
-                    "bfloat16 instead for the own ones"
+                    text="--dense-dtype bfloat16 makes no program; export with --linear-dtype bfloat16 instead for "
+                    "the native kernels"
                 )
             ]
         missing = own.why_missing()
         if missing:
             return [Hint(text=f"the operators of torch and FBGEMM ran: {missing}")]
-        if not profile.settings["own_operators"]:
-            return [Hint(text="the operators of torch and FBGEMM ran: leave --no-own-operators out")]
+        if profile.settings["scripted"]:
+            return [Hint(text="the operators of torch and FBGEMM ran: leave --scripted out")]
         return [
             Hint(
                 text="the operators of torch and FBGEMM ran: the artifact has no program; export the model once more, "
@@ -61,7 +61,7 @@ def _own_operators(profile: Profile) -> list[Hint]:
         return []
     return [
         Hint(
-            text=f"what no own step computes takes {share:.0%}: the report of the export names it",
+            text=f"what no step computes takes {share:.0%}: the report of the export names it",
             saved=share,
         )
     ]

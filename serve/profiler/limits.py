@@ -1,7 +1,7 @@
 """The limits of the machine for one thread: rows gathered, bytes read and products, measured where they are used.
 
 Each limit is the best of several ways to reach it, so that no way of this package is compared with itself alone. With
-the module of own operators, rows and bytes are read by its probe, which touches each cache line once; without it by
+the module of native kernels, rows and bytes are read by its probe, which touches each cache line once; without it by
 torch, which writes what it reads: then the limits are lower than the machine's.
 """
 
@@ -64,7 +64,7 @@ class Limits:
         read_bytes_per_s: Memory read from end to end.
         cached_bytes_per_s: A buffer as large as the dense weights, read over and over.
         cached_bytes: The size of that buffer.
-        flops: Additions and multiplications a second, by the type of the factors; the best of torch and own operators.
+        flops: Additions and multiplications a second, by the type of the factors; of torch or the native kernels.
     """
 
     is_native: bool

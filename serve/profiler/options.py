@@ -44,12 +44,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="NAME",
         help="the artifact's target, in host memory (default: the first that fits)",
     )
-    add(
-        "--own-operators",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="run the program, by what `make native` builds (default: yes)",
-    )
+    add("--scripted", action="store_true", help="run TorchScript, also where the program could run")
     add("--copy-rows", action="store_true", help="copy the rows into memory, as recsys-serve --copy-rows")
     batches = top.add_argument_group("batches")
     batches.add_argument(

@@ -54,7 +54,7 @@ class Options:
         mix: The share of batches of each size; the sum is 1. Sizes with a share of 0 are measured too.
         target: The artifact's target; None for the first that fits this machine.
         shape: How batches are drawn.
-        own_operators: Whether to run the artifact's program, if it has one.
+        scripted: Whether to run TorchScript, also where the artifact's program could run.
         copy_rows: Whether to copy the rows into memory, as ``recsys-serve --copy-rows``.
         rounds: How long to measure; on the processor's clock.
         seconds: Time for all measurements; each has one round at least.
@@ -65,7 +65,7 @@ class Options:
     mix: Mapping[int, float]
     target: str | None = None
     shape: Shape = field(default_factory=Shape)
-    own_operators: bool = True
+    scripted: bool = False
     copy_rows: bool = False
     rounds: RoundsConfig = field(default_factory=lambda: RoundsConfig(num_rounds=7, turn_s=0.05, clock="cpu"))
     seconds: float = math.inf
@@ -156,9 +156,7 @@ def _load(options: Options) -> LoadedArtifact:
         verify_checksums=False,
         memory=RowsMemory(copy_rows=options.copy_rows),
     )
-    artifact = load(own_operators=options.own_operators)
-    if _program(artifact) is None and artifact.graphs.own_operators:
-        artifact = load(own_operators=False)
+    artifact = load(scripted=options.scripted)
     if any(device != "cpu" for device in artifact.target.devices):
         raise TargetError(
             f"target: got {artifact.target_name!r}, expected one in host memory: --target cpu, if the artifact has it"
@@ -176,7 +174,7 @@ def _load(options: Options) -> LoadedArtifact:
 def _program(artifact: LoadedArtifact) -> ProgramGraphs | None:
     """Return the programs of an artifact; None if it runs TorchScript or ExportedPrograms."""
     graphs = artifact.graphs
-    return graphs if isinstance(graphs, ProgramGraphs) and graphs.own_operators else None
+    return graphs if isinstance(graphs, ProgramGraphs) and graphs.steps else None
 
 
 @contextmanager
@@ -297,7 +295,7 @@ def _about(artifact: LoadedArtifact, size: SizeProfile) -> dict[str, Any]:
         "table_bytes": layout.num_bytes if layout.blocks else 0,
         "row_bytes": sorted({block.row_bytes for block in layout.blocks}),
         "rows": "copied into memory" if artifact.rows.file is None else "mapped from the file",
-        "own_operators": own.instructions() if is_program else None,
+        "instructions": own.instructions() if is_program else None,
         "program": dict(steps) if is_program else None,
     }
 
@@ -309,7 +307,7 @@ def _settings(options: Options) -> dict[str, Any]:
         "zipf": shape.zipf,
         "ranking": shape.ranking,
         "samples": shape.samples is not None,
-        "own_operators": options.own_operators,
+        "scripted": options.scripted,
         "copy_rows": options.copy_rows,
         "num_rounds": options.rounds.num_rounds,
         "seconds": None if math.isinf(options.seconds) else options.seconds,

@@ -97,12 +97,12 @@ class Routing(nn.Module):
 
 
 @pytest.mark.parametrize("make", [Bilinear, SelfAttention, Routing])
-@pytest.mark.parametrize("own_operators", [False, True])
-def test_public_models(tmp_path: Path, make: Callable[[], nn.Module], own_operators: bool) -> None:
+@pytest.mark.parametrize("native_kernels", [False, True])
+def test_public_models(tmp_path: Path, make: Callable[[], nn.Module], native_kernels: bool) -> None:
     torch.manual_seed(0)
     model = make().eval()
     _, artifact = exported(model, tmp_path / "a", data_type=DataType.FP32)
-    if own_operators:
+    if native_kernels:
         artifact = load_artifact(tmp_path / "a")
     signature = artifact.manifest.signature
     batch = batch_of(signature, 7)

@@ -1,4 +1,4 @@
-"""What an artifact answers with own operators is compared with what its export verified, by every loader.
+"""What a program answers is compared with what its export verified, by every loader.
 
 Shape letters: B batch, N number of IDs.
 """
@@ -51,8 +51,8 @@ def set_answers(path: Path, answers: Mapping[str, Any]) -> None:
 
 
 def answer_as_plain(path: Path, tolerance: float) -> None:
-    """Let an artifact hold exactly what its plain graph answers, from which own operators differ by rounding."""
-    plain = load_artifact(path, own_operators=False)
+    """Let an artifact hold exactly what its TorchScript answers, from which its program differs by rounding."""
+    plain = load_artifact(path, scripted=True)
     answers = Answers.from_json(plain.manifest.answers, plain.signature)
     outputs = plain.forward(*answers.batch.inputs())
     set_answers(path, replace(answers, outputs=outputs, tolerance=tolerance).to_json())
@@ -67,21 +67,21 @@ def spoil(path: Path) -> None:
 
 def test_an_export_keeps_rows_with_their_answers(exported: Path) -> None:
     loaded = load_artifact(exported)
-    assert loaded.graphs.own_operators
+    assert loaded.runs_program
     answers = Answers.from_json(loaded.manifest.answers, loaded.signature)
     assert answers.batch.num_rows == 16
     assert Answers.from_json(answers.to_json(), loaded.signature).to_json() == answers.to_json()
 
 
-def test_operators_that_answer_otherwise_are_not_used(
+def test_a_program_that_answers_otherwise_is_not_used(
     exported: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer_as_plain(exported, tolerance=0.0)
     with caplog.at_level(logging.WARNING):
         loaded = load_artifact(exported)
-    assert not loaded.graphs.own_operators
-    assert "target 'cpu': with own operators it answers otherwise than the export verified" in caplog.text
-    assert "it is loaded without them, which is slower" in caplog.text
+    assert not loaded.runs_program
+    assert "target 'cpu': its program answers otherwise than the export verified" in caplog.text
+    assert "its TorchScript graph is loaded instead, which is slower" in caplog.text
 
 
 def test_an_artifact_that_answers_otherwise_by_all_means_is_refused(exported: Path) -> None:
@@ -90,15 +90,15 @@ def test_an_artifact_that_answers_otherwise_by_all_means_is_refused(exported: Pa
         load_artifact(exported)
 
 
-def test_operators_that_an_artifact_needs_are_refused_with_it(tmp_path: Path) -> None:
+def test_a_program_that_an_artifact_needs_is_refused_with_it(tmp_path: Path) -> None:
     export_model(dlrm().eval(), tmp_path / "a", ExportConfig(linear_dtype="bfloat16"))
     spoil(tmp_path / "a")
-    with pytest.raises(TargetError, match="it cannot do without them"):
+    with pytest.raises(TargetError, match="it cannot do without: export it on this machine"):
         load_artifact(tmp_path / "a")
 
 
 @pytest.mark.parametrize("join", ["latest", "listed", "added_in_place"])
-def test_an_export_without_operators_is_checked_where_they_are(
+def test_an_export_without_native_kernels_is_checked_where_they_are(
     tmp_path: Path, join: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
@@ -106,9 +106,9 @@ def test_an_export_without_operators_is_checked_where_they_are(
     with monkeypatch.context() as without:
         without.setattr(operators, "_loaded", lambda: (None, "not built here"))
         export_model(model, tmp_path / "a", ExportConfig(dense_widths={"default": 8}))
-        assert not load_artifact(tmp_path / "a").graphs.own_operators
+        assert not load_artifact(tmp_path / "a").runs_program
     loaded = load_artifact(tmp_path / "a")
-    assert loaded.graphs.own_operators
+    assert loaded.runs_program
     answers = Answers.from_json(loaded.manifest.answers, loaded.signature)
     assert answers.difference(loaded.graphs.calls, loaded.signature) == ""
 
@@ -161,7 +161,7 @@ def test_the_native_library_names_wrong_answers(exported: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])
-def test_servers_say_which_operators_they_leave_out(exported: Path, engine: str) -> None:
+def test_servers_say_that_they_leave_a_program_out(exported: Path, engine: str) -> None:
     answer_as_plain(exported, tolerance=0.0)
     command = [sys.executable, "-m", "serve.app.cli", str(exported), "--engine", engine, "--port", "0"]
     server = subprocess.Popen(
@@ -175,7 +175,7 @@ def test_servers_say_which_operators_they_leave_out(exported: Path, engine: str)
     assert "ready" in server.stdout.readline()
     server.send_signal(signal.SIGTERM)
     _, errors = server.communicate(timeout=60)
-    assert "with own operators it answers otherwise than the export verified" in errors
+    assert "its program answers otherwise than the export verified" in errors
     spoil(exported)
     refused = subprocess.run([*command, "--no-metrics"], capture_output=True, text=True, timeout=120)
     assert refused.returncode != 0

@@ -1,4 +1,4 @@
-"""Graphs that write to dicts, lists and tensors: own operators predict what the plain graph does.
+"""Models that write to dicts, lists and tensors: their programs predict what torch's operators do.
 
 Shape letters: B batch, D embedding dim.
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys import EmbeddingBagCollection, KeyedJaggedTensor, torchscript
+from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.load import load_artifact
 from recsys.kernels import operators
 from tests.support.export_models import batch_of
@@ -161,16 +161,10 @@ def exported(path: Path, join: str, **options: Any) -> Path:
 @pytest.mark.parametrize("join", [function.__name__ for function in JOINS])
 def test_what_is_written_between_steps_is_read_behind_it(tmp_path: Path, join: str) -> None:
     path = exported(tmp_path / "a", join)
-    plain, own = load_artifact(path, own_operators=False), load_artifact(path)
-    assert torchscript.operators(own.module)["recsys_ops::linear"] or own.graphs.own_operators[0].num_planned
+    plain, own = load_artifact(path, scripted=True), load_artifact(path)
+    assert own.runs_program
     for num_rows in (1, 2, 5, 300):
         batch = batch_of(plain.signature, num_rows, seed=num_rows)
         for name, expected in plain.forward(*batch.inputs()).items():
             found = own.forward(*batch.inputs())[name]
             assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5), name
-
-
-@pytest.mark.parametrize("join", ["latest", "popped", "printed"])
-def test_steps_beside_written_dicts_are_planned(tmp_path: Path, join: str) -> None:
-    own = load_artifact(exported(tmp_path / "a", join))
-    assert own.graphs.own_operators[0].num_planned > 0

@@ -23,7 +23,7 @@ from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramGraphs
 from recsys.kernels import operators
 from recsys.models.din import latest
-from tests.native.test_plans import ranking_inputs
+from tests.native.program_models import ranking_inputs
 from tests.native.test_programs import metadata_of, write_delta
 from tests.recsys.artifact.damage import same
 from tests.support.helpers import bag, sequence
@@ -136,7 +136,7 @@ def both(folder: Path) -> tuple[LoadedArtifact, LoadedArtifact]:
     """The program and the graph."""
     own = load_artifact(folder)
     assert isinstance(own.graphs, ProgramGraphs)
-    return own, load_artifact(folder, own_operators=False)
+    return own, load_artifact(folder, scripted=True)
 
 
 def inputs_of(own: LoadedArtifact, lengths: list[int]) -> list[Tensor]:
@@ -157,7 +157,7 @@ def sums(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedArtifact, Load
     export_model(Jagged(SUMS).eval(), path, ExportConfig(data_type=DataType.INT4))
     own = load_artifact(path)
     assert isinstance(own.graphs, ProgramGraphs)
-    return own, load_artifact(path, own_operators=False)
+    return own, load_artifact(path, scripted=True)
 
 
 LENGTHS = {
@@ -282,7 +282,7 @@ def test_columns_that_a_layer_does_not_have_are_refused(folder: Path, name: str)
 
 
 def test_deltas_change_what_is_computed_for_each_id(folder: Path, tmp_path: Path) -> None:
-    own, plain = load_artifact(folder), load_artifact(folder, own_operators=False)
+    own, plain = load_artifact(folder), load_artifact(folder, scripted=True)
     inputs = inputs_of(own, LENGTHS["tiles"])
     before = own.forward(*inputs)
     changed = {

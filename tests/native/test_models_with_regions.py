@@ -16,7 +16,7 @@ from recsys.artifact.load import load_artifact
 from recsys.artifact.programs import ProgramGraphs
 from recsys.kernels import operators
 from tests.export.lower import test_computed_ids, test_effects, test_single_ids
-from tests.native.test_plans import ranking_inputs
+from tests.native.program_models import ranking_inputs
 from tests.support.export_models import arguments, batch_of, predicted
 
 pytestmark = pytest.mark.skipif(
@@ -44,7 +44,7 @@ def test_the_answers_are_those_of_the_model(tmp_path: Path, name: str) -> None:
     export_model(model, tmp_path / "a", config)
     for target in ("cpu", "cpu,cpu"):
         own = load_artifact(tmp_path / "a", target=target)
-        plain = load_artifact(tmp_path / "a", target=target, own_operators=False)
+        plain = load_artifact(tmp_path / "a", target=target, scripted=True)
         assert isinstance(own.graphs, ProgramGraphs)
         signature = own.signature
         for num_rows in (0, 1, 3, 17, 1025) if target == "cpu" else (17,):

@@ -1,4 +1,4 @@
-"""The operators of recsys_ops: by themselves against torch, and exchanged in graphs against the plain graphs.
+"""The native kernels: by themselves against torch, and by programs against torch's operators.
 
 Shape letters: B batch, K inputs and N outputs of a layer.
 """
@@ -21,7 +21,6 @@ from export.config import ExportConfig
 from export.delta.delta import DeltaConfig, export_delta
 from export.pipeline import export_model
 from export.report import print_report
-from recsys import EmbeddingBagCollection, KeyedJaggedTensor, torchscript
 from recsys.artifact.delta import apply, prepare
 from recsys.artifact.load import load_artifact
 from recsys.configs import DataType
@@ -29,17 +28,14 @@ from recsys.errors import ExportError, TargetError
 from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.signature import IdPolicy
-from tests.cases.rows_of_ids import read
 from tests.export.delta.test_delta import with_dense
+from tests.native.program_models import assert_near
 from tests.support.export_models import CASES, batch_of, dlrm
-from tests.support.helpers import bag
 
 pytestmark = pytest.mark.skipif(
     bool(operators.why_missing()), reason="needs the library of operators; make native"
 )
 
-#: Of the largest output: products of numbers that are rounded to 24, 8 and 7 bits.
-TOLERANCES = {"float32": 1e-5, "bfloat16": 2.0**-6, "int8": 2.0**-5}
 ACTIVATIONS = {"none": lambda x: x, "relu": torch.relu, "sigmoid": torch.sigmoid}
 
 
@@ -52,14 +48,6 @@ def layer(num_outputs: int, num_inputs: int, dtype: str, seed: int = 0) -> tuple
     weight = torch.randn(num_outputs, num_inputs, generator=generator) / num_inputs**0.5
     bias = torch.randn(num_outputs, generator=generator)
     return weight, bias, ops().pack_linear(weight, bias, dtype)
-
-
-def assert_near(found: Tensor, expected: Tensor, dtype: str) -> None:
-    assert found.shape == expected.shape
-    if expected.numel():
-        assert float((found - expected).abs().max()) <= TOLERANCES[dtype] * max(
-            1.0, float(expected.abs().max())
-        )
 
 
 @pytest.mark.parametrize("dtype", LINEAR_DTYPES)
@@ -129,117 +117,6 @@ def test_interactions_are_those_of_torch(shape: tuple[int, int, int]) -> None:
         assert torch.equal(ops().dot_interaction(dense[row : row + 1], sparse[row : row + 1])[0], found[row])
 
 
-#: Two slots of 4 rows of 2 float32 numbers: offset, rows, type, dim, column, modulus, last ID, feature.
-SLOTS = torch.tensor([[0, 4, 0, 2, 0, 0, -1, 0], [32, 4, 0, 2, 2, 0, -1, 1]])
-ROWS = torch.arange(16.0).view(torch.uint8)
-
-
-def looked_up(lengths: list[int], values: list[int], **changes: Any) -> Tensor:
-    given = {"rows": ROWS, "slots": SLOTS, "weights": None, "pooling": 0, "width": 4, "num_features": 2}
-    bags, ids = torch.tensor(lengths, dtype=torch.int64), torch.tensor(values, dtype=torch.int64)
-    found: Tensor = ops().lookup(**{**given, **changes}, lengths=bags, values=ids)
-    return found
-
-
-@pytest.mark.usefixtures("isa")
-def test_lookups_pool_rows() -> None:
-    found = looked_up([1, 0, 2, 1], [3, 0, 1, 2])
-    assert found.tolist() == [[6, 7, 18, 20], [0, 0, 12, 13]]
-    weighted = looked_up([1, 0, 2, 1], [3, 0, 1, 2], weights=torch.tensor([2.0, 1, -1, 0.5]), pooling=1)
-    assert weighted.tolist() == [[12, 14, -1, -1], [0, 0, 6, 6.5]]
-    assert looked_up([], []).shape == (0, 4)
-
-
-@pytest.mark.usefixtures("isa")
-def test_slots_read_the_bags_of_their_features() -> None:
-    slots = SLOTS.clone()
-    slots[:, 7] = torch.tensor([3, 1])
-    lengths, values = [1, 1, 2, 0, 1, 1, 1, 1], [9, 9, 3, 2, 9, 9, 1, 2]
-    found = looked_up(lengths, values, slots=slots, num_features=4)
-    assert found.tolist() == [[2, 3, 26, 28], [4, 5, 0, 0]]
-    weights = torch.tensor([0, 0, 1, 2, 0, 0, 3, 4.0])
-    found = looked_up(lengths, values, slots=slots, num_features=4, weights=weights)
-    assert found.tolist() == [[6, 9, 38, 41], [16, 20, 0, 0]]
-    with pytest.raises(RuntimeError, match="got ID 7 for feature 3, expected 0 <= ID < 4"):
-        looked_up(lengths, [*values[:-1], 7], slots=slots, num_features=4)
-
-
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda: looked_up([1, 1], [0, 4]), "values: got ID 4 for feature 1, expected 0 <= ID < 4"),
-        (lambda: looked_up([1, 1], [-1, 0]), "values: got ID -1 for feature 0, expected 0 <= ID < 4"),
-        (lambda: looked_up([1, 2], [0, 0]), "lengths: got 2 at position 1 for 2 values"),
-        (lambda: looked_up([1, 0], [0, 0]), "lengths: got a sum of 1 for 2 values"),
-        (lambda: looked_up([-1, 3], [0, 0]), "lengths: got -1 at position 0"),
-        (lambda: looked_up([2**62, 2**62], [0]), "lengths: got 4611686018427387904 at position 0"),
-        (lambda: looked_up([1], [0]), "lengths: got 1, expected a multiple of 2"),
-        (
-            lambda: looked_up([1, 0], [0], weights=torch.ones(2)),
-            r"weights: got Float \[2\], expected floating-point numbers \[1\]",
-        ),
-        (lambda: looked_up([1, 0], [0], rows=ROWS[:-1]), "slots: got 4 rows of 8 bytes, expected at most 3"),
-        (
-            lambda: looked_up([1, 0], [0], slots=SLOTS + 5),
-            "slots: got a type, dim, column, offset, modulus or feature out of its range",
-        ),
-        (
-            lambda: looked_up([1, 0], [0], slots=SLOTS - torch.tensor([0, 0, 0, 0, 0, 1 << 62, 0, 0])),
-            "slots: got a type, dim, column, offset, modulus or feature out of its range",
-        ),
-        (
-            lambda: looked_up([1, 0], [0], slots=SLOTS[:, :7]),
-            r"slots: got Long \[2, 7\], expected int64 \[S, 8\]",
-        ),
-        (lambda: looked_up([1, 0], [0], pooling=3), "pooling: got 3, expected 0 to 2"),
-        (lambda: looked_up([1], [0], num_features=1), "slots: got a type, dim, column"),
-        (lambda: looked_up([], [], num_features=0), "num_features: got 0, expected at least 1"),
-        (
-            lambda: looked_up([1, 0, 0], [0], pooling=2, num_features=3),
-            "slots: expected feature 0 in slot 0 without pooling",
-        ),
-    ],
-)
-@pytest.mark.usefixtures("isa")
-def test_wrong_lookups_are_refused_before_a_row_is_read(call: Any, text: str) -> None:
-    with pytest.raises((RuntimeError, ValueError, TypeError), match=text):
-        call()
-
-
-@pytest.mark.usefixtures("isa")
-def test_a_slot_without_a_number_of_rows_stays_inside_the_rows() -> None:
-    slots = SLOTS.clone()
-    slots[:, 1] = -1
-    assert looked_up([1, 1], [7, 3], slots=slots).tolist() == [[14, 15, 14, 15]]
-    with pytest.raises(RuntimeError, match="got ID 8 for feature 0, expected 0 <= ID < 8"):
-        looked_up([1, 1], [8, 3], slots=slots)
-
-
-@pytest.mark.usefixtures("isa")
-def test_slots_treat_ids_by_their_policy() -> None:
-    slots = SLOTS.clone()
-    slots[0, 5], slots[1, 6] = 3, 2
-    found = [looked_up([1, 1], [bad, bad], slots=slots)[0].tolist() for bad in (3, -1, 2**63 - 1, -(2**63))]
-    modulo = [[0, 1], [4, 5], [2, 3], [2, 3]]
-    assert found == [[*row, 12, 13] for row in modulo]
-
-
-@pytest.mark.usefixtures("isa")
-def test_slots_mix_ids_whose_modulus_is_negative() -> None:
-    cases: dict[int, list[tuple[int, int]]] = {}
-    for one, num_rows, row in read():
-        cases.setdefault(num_rows, []).append((one, row))
-    assert {1, 60, 1024} <= set(cases)
-    for num_rows, of_table in cases.items():
-        if num_rows > 1 << 20:
-            continue
-        slots = torch.tensor([[0, num_rows, 0, 1, 0, -num_rows, -1, 0]])
-        rows = torch.arange(float(num_rows)).view(torch.uint8)
-        ids = [one for one, _ in of_table]
-        found = looked_up([1] * len(ids), ids, slots=slots, rows=rows, width=1, num_features=1)
-        assert found[:, 0].tolist() == [row for _, row in of_table]
-
-
 @pytest.mark.parametrize(
     "data_type", [DataType.FP32, DataType.FP16, DataType.INT8, DataType.INT4, DataType.INT2]
 )
@@ -247,10 +124,8 @@ def test_slots_mix_ids_whose_modulus_is_negative() -> None:
 def test_every_row_type_is_looked_up_as_by_fbgemm(tmp_path: Path, data_type: DataType) -> None:
     for name in ("dlrm", "bare weighted collection", "sequences"):
         export_model(CASES[name].make().eval(), tmp_path / name, ExportConfig(data_type=data_type))
-        plain, own = load_artifact(tmp_path / name, own_operators=False), load_artifact(tmp_path / name)
-        assert "fbgemm::int_nbit_split_embedding_codegen_lookup_function" not in torchscript.operators(
-            own.module
-        )
+        plain, own = load_artifact(tmp_path / name, scripted=True), load_artifact(tmp_path / name)
+        assert own.runs_program
         batch = batch_of(plain.signature, 50, seed=3)
         found = own.forward(*batch.inputs())
         for output, expected in plain.forward(*batch.inputs()).items():
@@ -261,7 +136,7 @@ def test_every_row_type_is_looked_up_as_by_fbgemm(tmp_path: Path, data_type: Dat
 @pytest.mark.usefixtures("isa")
 def test_ids_out_of_range_are_treated_alike(tmp_path: Path, policy: IdPolicy) -> None:
     export_model(dlrm().eval(), tmp_path / "a", ExportConfig(id_policy=policy))
-    plain, own = load_artifact(tmp_path / "a", own_operators=False), load_artifact(tmp_path / "a")
+    plain, own = load_artifact(tmp_path / "a", scripted=True), load_artifact(tmp_path / "a")
     batch = batch_of(plain.signature, 20)
     for wrong in (-1, 10**6, 2**63 - 1, -(2**63)):
         inputs = [tensor.clone() for tensor in batch.inputs()]
@@ -276,7 +151,7 @@ def test_ids_out_of_range_are_treated_alike(tmp_path: Path, policy: IdPolicy) ->
 
 
 @pytest.mark.usefixtures("isa")
-def test_lookups_in_graphs_refuse_lengths_that_do_not_fit(tmp_path: Path) -> None:
+def test_lookups_refuse_lengths_that_do_not_fit(tmp_path: Path) -> None:
     export_model(dlrm().eval(), tmp_path / "a", ExportConfig())
     own = load_artifact(tmp_path / "a")
     dense, lengths, values = batch_of(own.signature, 6).inputs()
@@ -289,12 +164,8 @@ def test_lookups_in_graphs_refuse_lengths_that_do_not_fit(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("isa")
-def test_torch_can_check_and_trace_the_operators() -> None:
-    _, _, packed = layer(9, 6, "int8")
+def test_torch_can_check_and_trace_interactions() -> None:
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(ops().linear.default, (torch.randn(4, 6), packed, 9, "relu"), test_utils=checks)
-    arguments = (ROWS, SLOTS, torch.tensor([1, 0, 2, 1]), torch.tensor([3, 0, 1, 2]), None, 0, 4, 2)
-    torch.library.opcheck(ops().lookup.default, arguments, test_utils=checks)
     dot = ops().dot_interaction.default
     torch.library.opcheck(dot, (torch.randn(4, 8), torch.randn(4, 3, 8)), test_utils=checks)
 
@@ -342,14 +213,13 @@ def test_wrong_arguments_are_refused(call: Any, text: str) -> None:
 @pytest.mark.parametrize("dtype", LINEAR_DTYPES)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.usefixtures("isa")
-def test_exchanged_graphs_predict_what_the_plain_ones_do(tmp_path: Path, name: str, dtype: str) -> None:
+def test_programs_predict_what_graphs_do(tmp_path: Path, name: str, dtype: str) -> None:
     case = CASES[name]
     config = ExportConfig(table_data_types=case.table_data_types, linear_dtype=dtype)
     export_model(case.make().eval(), tmp_path / "a", config)
-    plain, own = load_artifact(tmp_path / "a", own_operators=False), load_artifact(tmp_path / "a")
-    assert plain.graphs.own_operators == ()
-    assert len(own.graphs.own_operators) == 1
-    assert "recsys_ops::linear" not in torchscript.operators(plain.module)
+    plain, own = load_artifact(tmp_path / "a", scripted=True), load_artifact(tmp_path / "a")
+    assert own.runs_program
+    assert not plain.runs_program
     for num_rows in (0, 1, 2, 33):
         batch = batch_of(plain.signature, num_rows, seed=num_rows)
         found = own.forward(*batch.inputs())
@@ -359,65 +229,24 @@ def test_exchanged_graphs_predict_what_the_plain_ones_do(tmp_path: Path, name: s
 
 def test_layers_in_bfloat16_stay(tmp_path: Path) -> None:
     export_model(dlrm().eval(), tmp_path / "a", ExportConfig(dense_dtype="bfloat16"))
-    assert load_artifact(tmp_path / "a").graphs.own_operators == ()
+    assert not load_artifact(tmp_path / "a").runs_program
 
 
-def test_a_dlrm_has_no_plain_layer_left(tmp_path: Path) -> None:
+def test_the_report_counts_the_steps(tmp_path: Path) -> None:
     report = export_model(dlrm().eval(), tmp_path / "a", ExportConfig(context=("f0",)))
-    own = load_artifact(tmp_path / "a")
     num_layers = sum(isinstance(part, nn.Linear) for part in dlrm().modules())
-    for form, exchanged in zip((own.module, own.ranking), own.graphs.own_operators, strict=True):
-        assert form is not None
-        assert (exchanged.num_linear, exchanged.num_dot, exchanged.left) == (num_layers, 1, ())
-        assert not {"aten::linear", "aten::relu_", "aten::bmm"} & set(torchscript.operators(form))
     console = Console(record=True, width=100)
     print_report(report, console)
-    assert f"own operators on cpu: {num_layers} linear layers, 1 interaction" in console.export_text()
-
-
-class Odd(nn.Module):
-    """Layers that stay as they are, and one whose output is read twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows = EmbeddingBagCollection(tables=[bag("t", 20, 8, ["f"])])
-        self.layer = nn.Linear(8, 8)
-        self.made = nn.Linear(8, 8)
-        self.scale = nn.Parameter(torch.tensor(2.0))
-        self.broken = nn.Linear(8, 8)
-        with torch.no_grad():
-            self.broken.weight[0, 0] = torch.inf
-
-    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
-        pooled = self.rows(features).values()
-        linear = self.layer(pooled)
-        factor = pooled.sum() * 0.0 + self.scale
-        made = functional.linear(pooled, self.made.weight * factor)
-        return {"sum": torch.relu(linear) + linear, "made": made, "broken": self.broken(pooled)[:, 1:]}
-
-
-def test_what_cannot_be_exchanged_stays_and_is_named(tmp_path: Path) -> None:
-    export_model(Odd().eval(), tmp_path / "a", ExportConfig())
-    (found,) = load_artifact(tmp_path / "a").scripted().own_operators
-    assert found.left == (
-        "aten::linear: its weights are computed",
-        "aten::linear: its weights are not finite",
+    steps = report.steps["cpu"]
+    assert (steps.num_linear, steps.num_dot) == (num_layers, 1)
+    assert (
+        f"program on cpu: {steps.num_steps} steps, with {num_layers} linear layers" in console.export_text()
     )
-    assert found.num_linear == 1
-
-
-@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
-@pytest.mark.parametrize("shape", [(1, 70_000), (3, 0), (0, 3)], ids=str)
-def test_layers_of_other_shapes_stay(shape: tuple[int, int]) -> None:
-    frozen = torchscript.freeze(torchscript.script(nn.Sequential(nn.Linear(shape[1], shape[0])).eval()))
-    exchanged = operators.exchange(frozen, "float32")
-    assert exchanged.left == (f"aten::linear: its weights are {shape[0]} by {shape[1]}",)
-    assert exchanged.num_linear == 0
 
 
 @pytest.mark.parametrize("dtype", LINEAR_DTYPES)
 @pytest.mark.usefixtures("isa")
-def test_a_delta_of_dense_weights_packs_them_anew(tmp_path: Path, dtype: str) -> None:
+def test_a_delta_of_dense_weights_packs_them_again(tmp_path: Path, dtype: str) -> None:
     old = dlrm().eval()
     new = with_dense(old)
     for name, model in (("old", old), ("new", new)):
@@ -432,7 +261,7 @@ def test_a_delta_of_dense_weights_packs_them_anew(tmp_path: Path, dtype: str) ->
         assert not torch.equal(before[output], expected)
 
 
-def test_rounded_products_need_the_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounded_products_need_the_native_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export_model(dlrm().eval(), tmp_path / "a", ExportConfig(linear_dtype="int8"))
     export_model(dlrm().eval(), tmp_path / "b", ExportConfig())
     monkeypatch.setattr(operators, "why_missing", lambda: "the library of operators is not built")
@@ -442,8 +271,8 @@ def test_rounded_products_need_the_operators(tmp_path: Path, monkeypatch: pytest
         ExportError, match="linear_dtype: got 'int8', but the library of operators is not built"
     ):
         ExportConfig(linear_dtype="int8")
-    assert load_artifact(tmp_path / "b").graphs.own_operators == ()
-    assert load_artifact(tmp_path / "a", own_operators=False).graphs.own_operators == ()
+    assert not load_artifact(tmp_path / "b").runs_program
+    assert not load_artifact(tmp_path / "a", scripted=True).runs_program
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedArtifact, Lo
     export_model(Steps().eval(), path, ExportConfig())
     own = load_artifact(path)
     assert isinstance(own.graphs, ProgramGraphs)
-    return own, load_artifact(path, own_operators=False)
+    return own, load_artifact(path, scripted=True)
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 49, 130])
@@ -165,7 +165,7 @@ def test_deltas_change_the_weights_of_all_steps(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Steps().eval()
     export_model(model, tmp_path / "a", ExportConfig())
-    own, plain = load_artifact(tmp_path / "a"), load_artifact(tmp_path / "a", own_operators=False)
+    own, plain = load_artifact(tmp_path / "a"), load_artifact(tmp_path / "a", scripted=True)
     inputs = batch_of(own.signature, 60, seed=2).inputs()
     before = own.forward(*inputs)
     changed = {
@@ -195,6 +195,6 @@ def test_missing_numbers_are_filled_as_in_the_graph(tmp_path: Path, num_rows: in
     dense = dense * 3
     dense[torch.rand_like(dense) < 0.4] = torch.nan
     dense[:, 3] *= 10.0 ** torch.arange(-9, num_rows - 9).clamp(max=9)
-    expected = load_artifact(tmp_path / "a", own_operators=False).forward(dense, *rest)["default"]
+    expected = load_artifact(tmp_path / "a", scripted=True).forward(dense, *rest)["default"]
     assert not expected.isnan().any()
     torch.testing.assert_close(own.forward(dense, *rest)["default"], expected, rtol=1e-5, atol=2e-6)

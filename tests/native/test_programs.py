@@ -1,4 +1,4 @@
-"""Programs: a part of the artifact that kernels of our own run, as they run TorchScript's graphs."""
+"""Programs: a part of the artifact that the native kernels run, against TorchScript by torch's operators."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from recsys import DataType, EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.delta import apply, prepare
 from recsys.artifact.delta_file import DeltaWriter
 from recsys.artifact.delta_header import DeltaHeader
+from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramGraphs
 from recsys.artifact.samples import Batch
-from recsys.errors import ChecksumError, ExportError, ManifestError, TargetError
+from recsys.errors import ChecksumError, ManifestError, TargetError
 from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.signature import IdPolicy
-from tests.export.lower.test_effects import REFUSED
 from tests.export.lower.test_lowering import FORMED, LOWERED
 from tests.models.archetypes import ARCHETYPES
+from tests.native.program_models import MODELS, assert_near, loaded, ranking_inputs
 from tests.native.test_model import batches, python_answer
-from tests.native.test_plans import MODELS, loaded, ranking_inputs
 from tests.native.tool import NativeModel, assert_same_error, needs_tool
 from tests.recsys.artifact.damage import Json, flip, lie, manifest_of, resize_part, same, without_torchscript
 from tests.support.export_models import batch_of
@@ -84,22 +84,22 @@ def set_linear_dtype(path: Path, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", LINEAR_DTYPES)
-def test_a_program_gives_the_bits_of_the_torchscript_graph(artifact: Path, dtype: str) -> None:
+def test_a_program_predicts_what_torchscript_does(artifact: Path, dtype: str) -> None:
     set_linear_dtype(artifact, dtype)
-    own = load_artifact(artifact)
+    own, plain = load_artifact(artifact), load_artifact(artifact, scripted=True)
     assert isinstance(own.graphs, ProgramGraphs)
-    (exchanged,) = own.scripted().calls
-    for call in (exchanged, own.graphs.calls[0]):
-        assert type(call).__name__ == "Program"
+    assert isinstance(plain.graphs, LoadedGraphs)
+    assert (own.runs_program, plain.runs_program) == (True, False)
     for num_rows in (0, 1, 2, 49, 300):
         inputs = batch_of(own.signature, num_rows, seed=num_rows).inputs()
-        assert same(own.forward(*inputs), exchanged(*inputs))
+        assert_all_near(own.forward(*inputs), plain.forward(*inputs), dtype)
+        assert same(plain.forward(*inputs), own.scripted().calls[0](*inputs))
 
 
 def test_no_torchscript_is_needed(dlrm: Path, alone: Path) -> None:
     expected, found = load_artifact(dlrm), load_artifact(alone)
     assert isinstance(found.graphs, ProgramGraphs)
-    assert found.has_own_operators
+    assert found.runs_program
     inputs = batch_of(expected.signature, 5).inputs()
     assert same(found.forward(*inputs), expected.forward(*inputs))
     with pytest.raises(
@@ -113,26 +113,25 @@ def test_no_torchscript_is_needed(dlrm: Path, alone: Path) -> None:
 def test_without_a_graph_that_runs_the_command_is_named(native: NativeModel, alone: Path, kept: str) -> None:
     if kept == "neither":
         lie(alone, lambda data: data["targets"][0].pop("program"))
-    reason = "no program" if kept == "neither" else "its program cannot run: own operators are turned off"
+    reason = "no program" if kept == "neither" else "TorchScript is asked for"
     with pytest.raises(
         TargetError,
         match=rf"target 'cpu': holds no TorchScript, and {reason}; run recsys-export --format both \(an Exported",
     ):
-        load_artifact(alone, own_operators=False)
-    options = {"own_operators": kept == "neither"}
+        load_artifact(alone, scripted=True)
+    options = {"scripted": kept == "program"}
     assert_same_error(lambda: native.open(alone, **options), lambda: load_artifact(alone, **options))
 
 
 @pytest.mark.parametrize("name", ["low_rank_dcn", "full_rank_dcn", "deepfm", "mmoe", "two_towers"])
-def test_models_of_the_zoo_have_programs_of_the_same_bits(tmp_path: Path, name: str) -> None:
-    _, own = loaded(tmp_path / "a", MODELS[name](), context=("dense_features", "f0", "f2"))
+def test_models_of_the_zoo_have_programs_of_both_forms(tmp_path: Path, name: str) -> None:
+    plain, own = loaded(tmp_path / "a", MODELS[name](), context=("dense_features", "f0", "f2"))
     assert isinstance(own.graphs, ProgramGraphs)
-    exchanged = own.scripted().calls
     for num_rows in (1, 50):
         inputs = batch_of(own.signature, num_rows, seed=num_rows).inputs()
-        assert same(exchanged[0](*inputs), own.forward(*inputs))
+        assert_all_near(own.forward(*inputs), plain.forward(*inputs))
         inputs = ranking_inputs(own, (num_rows, 2))
-        assert same(exchanged[1](*inputs), own.forward_ranking(*inputs))
+        assert_all_near(own.forward_ranking(*inputs), plain.forward_ranking(*inputs))
 
 
 def on_one_and_two_devices(path: Path, name: str) -> Iterator[LoadedArtifact]:
@@ -147,19 +146,10 @@ def on_one_and_two_devices(path: Path, name: str) -> Iterator[LoadedArtifact]:
         yield own
 
 
-@pytest.mark.parametrize("name", LOWERED)
-def test_archetypes_have_programs_of_the_same_bits(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", [*LOWERED, *FORMED])
+def test_archetypes_have_programs_like_their_graphs(tmp_path: Path, name: str) -> None:
     for own in on_one_and_two_devices(tmp_path / "a", name):
-        (exchanged,) = own.scripted().calls
-        for num_rows in (1, 2, 49, 300):
-            inputs = batch_of(own.signature, num_rows, seed=num_rows).inputs()
-            assert same(own.forward(*inputs), exchanged(*inputs))
-
-
-@pytest.mark.parametrize("name", FORMED)
-def test_archetypes_with_forms_have_programs_like_their_graphs(tmp_path: Path, name: str) -> None:
-    for own in on_one_and_two_devices(tmp_path / "a", name):
-        plain = load_artifact(tmp_path / "a", target=own.target_name, own_operators=False)
+        plain = load_artifact(tmp_path / "a", target=own.target_name, scripted=True)
         inputs = [batch_of(own.signature, num_rows, seed=num_rows).inputs() for num_rows in (1, 2, 49, 130)]
         for batch in inputs:
             torch.testing.assert_close(own.forward(*batch), plain.forward(*batch), rtol=1e-5, atol=2e-6)
@@ -186,7 +176,7 @@ def test_sequences_of_contexts_are_read_once(tmp_path: Path, name: str, context:
     case = ARCHETYPES[name]
     torch.manual_seed(0)
     export_model(case.make().eval(), tmp_path / "a", ExportConfig(context=context, **case.options))
-    own, plain = load_artifact(tmp_path / "a"), load_artifact(tmp_path / "a", own_operators=False)
+    own, plain = load_artifact(tmp_path / "a"), load_artifact(tmp_path / "a", scripted=True)
     assert isinstance(own.graphs, ProgramGraphs)
     for num_rows, num_contexts in ((1, 1), (50, 3)):
         inputs = ranking_inputs(own, (num_rows, num_contexts))
@@ -202,7 +192,7 @@ def test_layers_over_places_multiply_in_other_types(tmp_path: Path, dtype: str) 
     model = case.make().eval()
     export_model(model, tmp_path / "a", ExportConfig(linear_dtype=dtype, **case.options))
     export_model(model, tmp_path / "b", ExportConfig(**case.options))
-    own, plain = load_artifact(tmp_path / "a"), load_artifact(tmp_path / "b", own_operators=False)
+    own, plain = load_artifact(tmp_path / "a"), load_artifact(tmp_path / "b", scripted=True)
     assert isinstance(own.graphs, ProgramGraphs)
     inputs = batch_of(own.signature, 60).inputs()
     tolerance = LINEAR_TOLERANCES[dtype]
@@ -214,7 +204,7 @@ def test_deltas_change_whole_numbers_and_what_is_computed_of_weights(tmp_path: P
     torch.manual_seed(0)
     model = case.make().eval()
     export_model(model, tmp_path / "a", ExportConfig(**case.options))
-    own, plain = load_artifact(tmp_path / "a"), load_artifact(tmp_path / "a", own_operators=False)
+    own, plain = load_artifact(tmp_path / "a"), load_artifact(tmp_path / "a", scripted=True)
     assert isinstance(own.graphs, ProgramGraphs)
     changed = {
         f"model.{name}": tensor.flip(0)
@@ -229,6 +219,14 @@ def test_deltas_change_whole_numbers_and_what_is_computed_of_weights(tmp_path: P
         apply(prepare(artifact.rows, tmp_path / name))
     torch.testing.assert_close(own.forward(*inputs), plain.forward(*inputs), rtol=1e-5, atol=1e-6)
     assert not same(own.forward(*inputs), before)
+
+
+def assert_all_near(
+    found: Mapping[str, Tensor], expected: Mapping[str, Tensor], dtype: str = "float32"
+) -> None:
+    assert list(found) == list(expected)
+    for name, values in expected.items():
+        assert_near(found[name], values, dtype)
 
 
 def last_row(batch: Batch) -> list[Tensor]:
@@ -254,19 +252,16 @@ class Pooled(nn.Module):
 
 @pytest.mark.parametrize("policy", [IdPolicy.REJECT, IdPolicy.HASH, IdPolicy.ZERO, IdPolicy.FMIX64])
 @pytest.mark.parametrize("data_type", [DataType.INT4, DataType.INT8, DataType.FP16])
-def test_lookups_of_all_kinds_have_programs_of_the_same_bits(
-    tmp_path: Path, policy: IdPolicy, data_type: DataType
-) -> None:
+def test_lookups_of_all_kinds_have_programs(tmp_path: Path, policy: IdPolicy, data_type: DataType) -> None:
     # Of dims that stored rows pad, with sums and means in turns, weights, and a feature in two tables.
     tables = [bag("t", 20, 10, ["f", "g"]), bag("u", 30, 7, ["h"], "MEAN"), bag("v", 9, 10, ["f"])]
     model = Pooled(EmbeddingBagCollection(tables, is_weighted=True))
     export_model(model.eval(), tmp_path / "a", ExportConfig(id_policy=policy, data_type=data_type))
-    own = load_artifact(tmp_path / "a")
+    own, plain = load_artifact(tmp_path / "a"), load_artifact(tmp_path / "a", scripted=True)
     assert isinstance(own.graphs, ProgramGraphs)
-    (exchanged,) = own.scripted().calls
     for num_rows in (1, 50):
         inputs = batch_of(own.signature, num_rows, seed=num_rows).inputs()
-        assert same(own.forward(*inputs), exchanged(*inputs))
+        assert_all_near(own.forward(*inputs), plain.forward(*inputs))
 
 
 def test_tables_cut_by_rows_and_columns_are_looked_up_whole(tmp_path: Path) -> None:
@@ -279,7 +274,7 @@ def test_tables_cut_by_rows_and_columns_are_looked_up_whole(tmp_path: Path) -> N
     }
     plan = ShardingPlan.from_json({"tables": by_table})
     export_model(Pooled(tables).eval(), tmp_path / "a", ExportConfig(targets=(("cpu", "cpu"),), plan=plan))
-    own, plain = load_artifact(tmp_path / "a"), load_artifact(tmp_path / "a", own_operators=False)
+    own, plain = load_artifact(tmp_path / "a"), load_artifact(tmp_path / "a", scripted=True)
     assert isinstance(own.graphs, ProgramGraphs)
     for num_rows in (1, 50):
         inputs = batch_of(own.signature, num_rows, seed=num_rows).inputs()
@@ -314,7 +309,9 @@ def test_deltas_pack_the_dense_weights_again(artifact: Path, alone: Path, tmp_pa
     apply(prepare(own.rows, tmp_path / "own"))
     undo = apply(prepare(stored.rows, tmp_path / "stored"))
     after = stored.forward(*inputs)
-    assert same(after, own.scripted().calls[0](*inputs))
+    assert same(after, own.forward(*inputs))
+    if dtype == "float32":
+        assert_all_near(after, own.scripted().calls[0](*inputs))
     assert not same(after, before)
     apply(undo)
     assert same(stored.forward(*inputs), before)
@@ -329,12 +326,6 @@ def test_parts_of_earlier_releases_take_the_weights_that_they_read(artifact: Pat
     assert {name: t.shape for name, t in found.items()} == {
         name: t.shape for name, t in expected.items() if t.is_floating_point()
     }
-
-
-def test_other_types_need_a_program(tmp_path: Path) -> None:
-    config = ExportConfig(graph_format="pt2", linear_dtype="int8")
-    with pytest.raises(ExportError, match=r"'pt2' with linear_dtype 'int8', expected 'both'.*no program"):
-        export_model(REFUSED["a weight"][0]().eval(), tmp_path / "a", config)
 
 
 def metadata_of(part: bytes) -> Json:
@@ -396,7 +387,7 @@ def test_wrong_parts_are_refused(artifact: Path, name: str) -> None:
     change, text = WRONG[name]
     (artifact / PART).write_bytes(with_header((artifact / PART).read_bytes(), change))
     resize_part(artifact, PART)
-    with pytest.raises(ManifestError, match=rf"part '{PART}': not readable as own operators: .*{text}"):
+    with pytest.raises(ManifestError, match=rf"part '{PART}': not readable as a program: .*{text}"):
         load_artifact(artifact)
 
 

@@ -40,7 +40,7 @@ def both_forms(
     export_model(make().eval(), path, ExportConfig(**options))
     own = load_artifact(path)
     assert isinstance(own.graphs, ProgramGraphs)
-    return own, load_artifact(path, own_operators=False)
+    return own, load_artifact(path, scripted=True)
 
 
 def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Models around whose lookups much happens, exported with and without own operators, behind servers with and without.
+"""Models around whose lookups much happens, exported with and without native kernels, behind servers with and without.
 
 Each server answers as the float model does, or not at all.
 
@@ -51,7 +51,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "unused": Unused,
     "hstu": TimedHSTU,
 }
-# What a server runs where the operators are not built, as a command.
+# What a server runs where the native kernels are not built, as a command.
 _WITHOUT = (
     "import sys; from recsys.kernels import operators; operators._loaded = lambda: (None, 'not built here'); "
     "from serve.app.cli import main; sys.exit(main())"
@@ -76,7 +76,7 @@ def _options(name: str, folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Each model twice: exported with own operators, and without."""
+    """Each model twice: exported with the native kernels, and without."""
     root, folder = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("rows")
     for name in MODELS:
         options = {"data_type": DataType.FP32, **_options(name, folder)}

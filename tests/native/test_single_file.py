@@ -19,8 +19,8 @@ from recsys.artifact.programs import ProgramGraphs
 from recsys.errors import ArtifactError, ChecksumError, MissingPartError
 from recsys.kernels import operators
 from tests.export.lower.test_regions import REGIONS
+from tests.native.program_models import MODELS
 from tests.native.test_model import batches, python_answer
-from tests.native.test_plans import MODELS
 from tests.native.test_programs import PART, write_delta
 from tests.native.tool import NativeModel, assert_same_error, needs_tool
 from tests.recsys.artifact.damage import same
@@ -55,14 +55,14 @@ def test_the_program_of_a_single_file_runs(pair: tuple[Path, Path]) -> None:
     for num_rows in (1, 50):
         inputs = batch_of(file.signature, num_rows, seed=num_rows).inputs()
         assert same(file.forward(*inputs), folder.forward(*inputs))
-    plain = load_artifact(pair[1], own_operators=False)
+    plain = load_artifact(pair[1], scripted=True)
     torch.testing.assert_close(file.forward(*inputs), plain.forward(*inputs), rtol=1e-5, atol=2e-6)
 
 
 def test_torch_opens_it_as_before(pair: tuple[Path, Path]) -> None:
     inputs = batch_of(read_manifest(pair[1]).signature, 9, seed=0).inputs()
     found = torch.jit.load(str(pair[1]))(*inputs)
-    assert same(found, load_artifact(pair[1], own_operators=False).forward(*inputs))
+    assert same(found, load_artifact(pair[1], scripted=True).forward(*inputs))
 
 
 def test_deltas_change_it(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from recsys.artifact.load import LoadedArtifact
 from recsys.artifact.programs import ProgramGraphs
 from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES, StepTime
-from tests.native.test_plans import MODELS, loaded, ranking_inputs
+from tests.native.program_models import MODELS, loaded, ranking_inputs
 from tests.support.export_models import batch_of
 from tests.support.helpers import sequence
 

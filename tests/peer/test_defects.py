@@ -73,7 +73,7 @@ class TestOurs:
         report = export_model(module, tmp_path / "bare", ExportConfig())
         assert [t.data_type for t in report.tables] == ["INT8"] * 3
         assert [t.bytes_after for t in report.tables] == [40 * 68, 30 * 68, 20 * 68]
-        artifact = load_artifact(tmp_path / "bare", own_operators=False)
+        artifact = load_artifact(tmp_path / "bare", scripted=True)
         assert operators(artifact.module)["fbgemm::int_nbit_split_embedding_codegen_lookup_function"] > 0
         batch = kjt_of(BAGS)
         outputs = artifact.forward(batch.lengths(), batch.values())

@@ -89,7 +89,7 @@ def stand_in(
     """Export a model for the CPU and for a CUDA device, and load both."""
     config = ExportConfig(targets=(("cpu",), (TARGET,)), table_data_types=case.table_data_types, **options)
     export_model(case.make(), path, config)
-    on_cpu = load_artifact(path, target="cpu", own_operators=False)
+    on_cpu = load_artifact(path, target="cpu", scripted=True)
     recorder = HostRecorder()
     manifest = on_cpu.manifest
     target = next(target for target in manifest.targets if target.name == TARGET)

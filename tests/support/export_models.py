@@ -334,7 +334,7 @@ def batch_of(signature: Signature, num_rows: int, seed: int = 0, *, empty: bool 
 def exported(model: nn.Module, path: Path, **options: Any) -> tuple[ExportReport, LoadedArtifact]:
     """Export and load the first target, with the operators that the artifact names."""
     report = export_model(model, path, ExportConfig(**options))
-    return report, load_artifact(path, own_operators=False)
+    return report, load_artifact(path, scripted=True)
 
 
 def assert_close(

@@ -57,7 +57,7 @@ def random_ranking_batch(
 def ranked(model: nn.Module, path: Path, context: Sequence[str], **options: Any) -> LoadedArtifact:
     """Export with a context, and load the first target, with the operators that the artifact names."""
     export_model(model, path, ExportConfig(context=tuple(context), **options))
-    return load_artifact(path, own_operators=False)
+    return load_artifact(path, scripted=True)
 
 
 def batch_of(artifact: LoadedArtifact, rows_per_context: Sequence[int], seed: int = 0) -> RankingBatch:

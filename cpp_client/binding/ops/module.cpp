@@ -1,6 +1,5 @@
-// recsys.kernels._ops: the operators of recsys_ops for Python.
+// recsys.kernels._ops: the native kernels for Python.
 
-#include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -15,8 +14,6 @@
 #include "ops/isa.h"
 #include "ops/probe.h"
 #include "ops/row_wise.h"
-#include "ops/torch/graph/direct_parts.h"
-#include "ops/torch/graph/exchange.h"
 #include "ops/torch/operators.h"
 #include "ops/torch/stored_program.h"
 
@@ -114,27 +111,27 @@ void CheckedUpdateRows(const py::handle& step, const at::Tensor& gradient) {
   recsys::ops::UpdateRows(made);
 }
 
-/// Returns the outputs of a graph by name.
-py::dict CallDirect(const recsys::ops::Program& graph, const py::args& args) {
+/// Returns the outputs of a program by name.
+py::dict CallProgram(const recsys::ops::Program& program, const py::args& args) {
   std::vector<at::Tensor> inputs;
   inputs.reserve(args.size());
   for (const py::handle& arg : args) inputs.push_back(arg.cast<at::Tensor>());
   recsys::ops::Program::Outputs found;
   {
     const py::gil_scoped_release released;
-    found = graph.Run(inputs);
+    found = program.Run(inputs);
   }
   py::dict outputs;
   for (const auto& [name, tensor] : found) outputs[py::str(name)] = tensor;
   return outputs;
 }
 
-/// Returns what the steps of a graph did, as recsys.kernels.operators.StepTime takes it.
-py::list ProfileSteps(const recsys::ops::Program& graph, const std::vector<at::Tensor>& inputs) {
+/// Returns what the steps of a program did, as recsys.kernels.operators.StepTime takes it.
+py::list ProfileSteps(const recsys::ops::Program& program, const std::vector<at::Tensor>& inputs) {
   std::vector<recsys::ops::StepTime> found;
   {
     const py::gil_scoped_release released;
-    found = graph.Profile(inputs);
+    found = program.Profile(inputs);
   }
   py::list steps;
   for (const recsys::ops::StepTime& step : found) {
@@ -160,15 +157,9 @@ py::list ProfileSteps(const recsys::ops::Program& graph, const std::vector<at::T
 PYBIND11_MODULE(_ops, module) {
   recsys::ops::RegisterOperators();
   module.attr("BUILD") = recsys::kBuild;
-  module.def("exchange", [](torch::jit::Module& frozen, const std::string& dtype, bool plans) {
-    const recsys::ops::Exchanged found = recsys::ops::Exchange(&frozen, dtype, plans);
-    return py::make_tuple(found.num_linear, found.num_dot, found.num_lookup, found.num_planned,
-                          found.left);
-  });
   py::class_<recsys::ops::Program, std::shared_ptr<recsys::ops::Program>>(module, "Program")
-      .def("__call__", &CallDirect)
+      .def("__call__", &CallProgram)
       .def("profile", &ProfileSteps);
-  module.def("direct", &recsys::ops::ProgramOf);
   py::class_<recsys::ops::StoredProgram, std::shared_ptr<recsys::ops::StoredProgram>>(
       module, "StoredProgram")
       .def(py::init([](const py::bytes& bytes) {

@@ -38,9 +38,8 @@ struct ModelOptions {
   /// Folder of fbgemm_gpu's libraries; empty uses the environment's RECSYS_FBGEMM_PATH, or else the
   /// package installed next to torch.
   std::string fbgemm_path;
-  /// Exchange operators of the graph for faster ones of this library. Needed by artifacts whose
-  /// linear layers are bfloat16 or int8.
-  bool own_operators = true;
+  /// Run the TorchScript graph by torch's operators in float32, also where the program could run.
+  bool scripted = false;
 };
 
 /// Bags of all sparse inputs of a batch, key-major: all B lengths of the first input, then those of

@@ -12,8 +12,7 @@
 namespace recsys::ops {
 
 const Kernels& Avx512Kernels() noexcept {
-  static constexpr Kernels kKernels{&Linear, &Dot,     &LookUp,   &Find,
-                                    &Pool,   &Compute, &Contract, &Broadcast};
+  static constexpr Kernels kKernels{&Linear, &Dot, &Find, &Pool, &Compute, &Contract, &Broadcast};
   return kKernels;
 }
 

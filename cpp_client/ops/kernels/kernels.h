@@ -180,13 +180,11 @@ struct Kernels {
   /// them, i < j, ordered by i and then by j. `type`: float32, or bfloat16 to which the numbers are
   /// rounded.
   void (*dot)(WeightType type, Rows in, std::int64_t num_rows, VectorsShape shape, OutRows out);
-  /// Looks up. Row b of `out` takes the bags first_bag + b of all slots; without pooling, row i
-  /// takes ID i.
-  /// Returns the position of the first ID out of range; -1 if there is none.
-  std::int64_t (*lookup)(const Lookup& lookup, OutRows out);
-  /// The two halves of that: writes where the rows of all IDs lie, slot by slot, and looks up what
-  /// lies there. kRowsAhead more pointers may be read, and the rows there fetched.
+  /// Writes where the rows of all IDs of a lookup lie, slot by slot. Returns the position of the
+  /// first ID out of range; -1 if there is none.
   std::int64_t (*find)(const Lookup& lookup, const std::uint8_t** rows);
+  /// Looks up what was found: row b of `out` takes the bags first_bag + b of all slots; without
+  /// pooling, row i takes ID i. kRowsAhead more pointers may be read, and the rows there fetched.
   void (*pool)(const Lookup& lookup, const std::uint8_t* const* rows, OutRows out);
   /// `out` may be one of the inputs.
   void (*elementwise)(const Elementwise& step, OutRows out);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <limits>
 
 namespace recsys::ops {
 namespace {
@@ -11,10 +10,6 @@ namespace {
 /// Columns whose sums are kept in registers together: this many times 16.
 constexpr int kLanesTogether = 4;
 constexpr std::int64_t kScaleBiasBytes = 4;
-/// About how many rows are found for the bags that are looked up together; caches hold where they
-/// lie.
-constexpr std::int64_t kFoundTogether = 1 << 14;
-constexpr std::int64_t kAllRows = std::numeric_limits<std::int64_t>::max();
 
 /// The codes in each byte, first in the low bits: two of 4 bits, or four of 2.
 template <int kBits>
@@ -212,82 +207,29 @@ inline std::int64_t FindRows(const Slot& slot, const std::int64_t* ids, std::int
 }
 
 /// Finds the rows of a lookup's IDs, slot by slot.
-class Finder {
- public:
-  Finder(const Lookup& lookup, const std::uint8_t** rows) : lookup_(lookup), rows_(rows) {}
-
-  /// Finds those of more slots, until `count` rows are found or all of them.
-  void FindTo(std::int64_t count) {
-    while (found_ < count && next_slot_ < lookup_.num_slots && wrong_ < 0) {
-      const Slot& slot = lookup_.slots[next_slot_++];
-      const std::int64_t* const offsets = OffsetsOf(lookup_, slot);
-      const std::int64_t from = offsets[lookup_.first_bag], to = offsets[lookup_.end_bag];
-      wrong_ = FindRows(slot, lookup_.ids, from, to, rows_ + found_);
-      found_ += to - from;
-    }
-  }
-
-  /// The position of the first ID out of range, or -1.
-  std::int64_t wrong() const { return wrong_; }
-
- private:
-  const Lookup& lookup_;
-  const std::uint8_t** const rows_;
-  std::int64_t found_ = 0, next_slot_ = 0, wrong_ = -1;
-};
-
 std::int64_t Find(const Lookup& lookup, const std::uint8_t** rows) {
-  Finder finder(lookup, rows);
-  finder.FindTo(kAllRows);
-  return finder.wrong();
+  for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
+    const std::int64_t* const offsets = OffsetsOf(lookup, lookup.slots[i]);
+    const std::int64_t from = offsets[lookup.first_bag], to = offsets[lookup.end_bag];
+    const std::int64_t wrong = FindRows(lookup.slots[i], lookup.ids, from, to, rows);
+    if (wrong >= 0) return wrong;
+    rows += to - from;
+  }
+  return -1;
 }
 
-/// Pools rows that `finder` finds meanwhile, unless it is null.
-void PoolFound(const Lookup& lookup, const std::uint8_t* const* rows, OutRows out, Finder* finder) {
+/// Looks up rows that were found.
+void Pool(const Lookup& lookup, const std::uint8_t* const* rows, OutRows out) {
   const std::int64_t row_bytes = RowBytes(lookup.slots[0].type, lookup.slots[0].dim);
-  std::int64_t end = 0;
+  for (std::int64_t k = 0; k < kRowsAhead; ++k) Prefetch<3>(rows[k], row_bytes);
   for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
     const Slot& slot = lookup.slots[i];
     const std::int64_t* const offsets = OffsetsOf(lookup, slot);
-    const std::int64_t begin = end;
-    end += offsets[lookup.end_bag] - offsets[lookup.first_bag];
-    if (finder != nullptr) {
-      finder->FindTo(end + kRowsAhead);
-      if (finder->wrong() >= 0) return;
-    }
-    for (std::int64_t k = 0; i == 0 && k < kRowsAhead; ++k) Prefetch<3>(rows[k], row_bytes);
     OfType(slot.type, [&](auto type) {
-      SlotLookup<decltype(type)::value>(lookup, slot, offsets, rows + begin).Run(out);
+      SlotLookup<decltype(type)::value>(lookup, slot, offsets, rows).Run(out);
     });
+    rows += offsets[lookup.end_bag] - offsets[lookup.first_bag];
   }
-}
-
-void Pool(const Lookup& lookup, const std::uint8_t* const* rows, OutRows out) {
-  PoolFound(lookup, rows, out, nullptr);
-}
-
-/// Finds the rows of some bags first, so that fetching them runs ahead across slots.
-std::int64_t LookUp(const Lookup& lookup, OutRows out) {
-  const std::int64_t num_bags = lookup.end_bag - lookup.first_bag, num_ids = NumIds(lookup);
-  const std::int64_t together =
-      std::max<std::int64_t>(num_bags * kFoundTogether / std::max<std::int64_t>(num_ids, 1), 1);
-  Lookup part = lookup;
-  for (; part.first_bag < lookup.end_bag; part.first_bag = part.end_bag) {
-    part.end_bag = std::min(part.first_bag + together, lookup.end_bag);
-    const std::int64_t count = NumIds(part);
-    auto* const rows = reinterpret_cast<const std::uint8_t**>(
-        ScratchOf(Scratch::kFoundRows, (count + kRowsAhead) * std::int64_t{sizeof(char*)}));
-    std::fill_n(rows + count, kRowsAhead, lookup.slots[0].rows);
-    OutRows to = out;
-    // Without pooling, rows are counted by IDs.
-    if (lookup.pooling != Pooling::kNone) {
-      to.data += (part.first_bag - lookup.first_bag) * out.stride;
-    }
-    Finder finder(part, rows);
-    PoolFound(part, rows, to, &finder);
-    if (finder.wrong() >= 0) return finder.wrong();
-  }
-  return -1;
 }
 
 }  // namespace

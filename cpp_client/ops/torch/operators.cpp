@@ -4,7 +4,6 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -14,8 +13,6 @@
 #include <vector>
 
 #include "ops/kernels/kernels.h"
-#include "ops/torch/lookup_call.h"
-#include "ops/torch/plan_call.h"
 
 namespace recsys::ops {
 namespace {
@@ -168,58 +165,6 @@ at::Tensor DotOp(const at::Tensor& dense, const at::Tensor& sparse) {
   return output;
 }
 
-at::Tensor LookupOp(const at::Tensor& rows, const at::Tensor& slots, const at::Tensor& lengths,
-                    const at::Tensor& values, const c10::optional<at::Tensor>& weights,
-                    std::int64_t pooling, std::int64_t width, std::int64_t num_features) {
-  TORCH_CHECK_VALUE(pooling >= 0 && pooling <= 2, "pooling: got ", pooling, ", expected 0 to 2");
-  const BatchIds ids(lengths, values, weights.value_or(at::Tensor()), num_features);
-  const LookupTables tables(rows, slots, {width, num_features});
-  Lookup lookup;
-  lookup.slots = tables.slots().data();
-  lookup.num_slots = static_cast<std::int64_t>(tables.slots().size());
-  lookup.pooling = static_cast<Pooling>(pooling);
-  ids.BindTo(&lookup);
-  const bool is_pooled = lookup.pooling != Pooling::kNone;
-  // Each ID's row is written: at its position.
-  for (std::int64_t i = 0; !is_pooled && i < std::max(lookup.num_slots, num_features); ++i) {
-    TORCH_CHECK_VALUE(lookup.num_slots == num_features && lookup.slots[i].feature == i,
-                      "slots: expected feature ", i, " in slot ", i, " without pooling");
-  }
-  at::Tensor output = at::empty({is_pooled ? lookup.num_bags : values.numel(), width},
-                                rows.options().dtype(at::kFloat));
-  float* const to = output.mutable_data_ptr<float>();
-  std::atomic<std::int64_t> wrong{-1};
-  const Kernels& kernels = ChosenKernels();
-  at::parallel_for(0, lookup.num_bags, kRowsOfThread, [&](std::int64_t begin, std::int64_t end) {
-    Lookup part = lookup;
-    part.first_bag = begin;
-    part.end_bag = end;
-    const std::int64_t found = kernels.lookup(part, {is_pooled ? to + begin * width : to, width});
-    if (found >= 0) wrong = found;
-  });
-  if (wrong >= 0) ids.ThrowWrongId(lookup, wrong);
-  return output;
-}
-
-at::Tensor LookupShape(const at::Tensor& rows, const at::Tensor& /*slots*/,
-                       const at::Tensor& lengths, const at::Tensor& values,
-                       const c10::optional<at::Tensor>& /*weights*/, std::int64_t pooling,
-                       std::int64_t width, std::int64_t num_features) {
-  TORCH_CHECK_VALUE(num_features >= 1, "num_features: got ", num_features, ", expected at least 1");
-  const bool is_pooled = pooling != static_cast<std::int64_t>(Pooling::kNone);
-  return at::empty_symint(
-      {is_pooled ? lengths.sym_size(0) / num_features : values.sym_size(0), width},
-      rows.options().dtype(at::kFloat));
-}
-
-at::Tensor LinearShape(const at::Tensor& input, const at::Tensor& /*packed*/,
-                       std::int64_t out_features, c10::string_view /*activation*/) {
-  c10::SymDimVector shape(input.sym_sizes().begin(), input.sym_sizes().end());
-  TORCH_CHECK_VALUE(!shape.empty(), "input: got no dimension, expected [..., K]");
-  shape.back() = out_features;
-  return at::empty_symint(shape, input.options());
-}
-
 at::Tensor DotShape(const at::Tensor& dense, const at::Tensor& sparse) {
   const c10::SymInt num = sparse.sym_size(1) + 1;
   return at::empty_symint({dense.sym_size(0), dense.sym_size(1) + num * (num - 1) / 2},
@@ -245,23 +190,12 @@ void RegisterOperators() {
   schemas.def("pack_linear(Tensor weight, Tensor? bias, str dtype) -> Tensor");
   schemas.def("linear(Tensor input, Tensor packed, int out_features, str activation) -> Tensor");
   schemas.def("dot_interaction(Tensor dense, Tensor sparse) -> Tensor");
-  schemas.def(
-      "lookup(Tensor rows, Tensor slots, Tensor lengths, Tensor values, Tensor? weights, int "
-      "pooling, int width, int num_features) -> Tensor");
-  schemas.def(
-      "plan(Tensor plan, Tensor[] inputs, Tensor[] constants, int rows_of, int per_row, int[] "
-      "widths) -> Tensor[]");
   torch::Library& on_cpu = *add(torch::Library::IMPL, c10::DispatchKey::CPU);
   on_cpu.impl("pack_linear", PackLinear);
   on_cpu.impl("linear", LinearOp);
   on_cpu.impl("dot_interaction", DotOp);
-  on_cpu.impl("lookup", LookupOp);
-  on_cpu.impl("plan", CallPlan);
   torch::Library& shapes = *add(torch::Library::IMPL, c10::DispatchKey::Meta);
-  shapes.impl("linear", LinearShape);
   shapes.impl("dot_interaction", DotShape);
-  shapes.impl("lookup", LookupShape);
-  shapes.impl("plan", PlanShapes);
 }
 
 }  // namespace recsys::ops

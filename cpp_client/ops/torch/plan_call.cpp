@@ -15,12 +15,6 @@ namespace {
 /// Fewer tiles are not worth waking a thread for.
 constexpr std::int64_t kTilesOfThread = 2;
 
-void CheckRowsOf(std::int64_t num_inputs, std::int64_t rows_of, std::int64_t per_row) {
-  TORCH_CHECK_VALUE(rows_of >= 0 && rows_of < num_inputs, "rows_of: got ", rows_of,
-                    ", expected one of ", num_inputs, " inputs");
-  TORCH_CHECK_VALUE(per_row >= 1, "per_row: got ", per_row, ", expected at least 1");
-}
-
 }  // namespace
 
 PreparedPlan::PreparedPlan(const at::Tensor& plan, at::TensorList constants,
@@ -30,7 +24,9 @@ PreparedPlan::PreparedPlan(const at::Tensor& plan, at::TensorList constants,
       rows_of_(sizes.rows_of),
       per_row_(sizes.per_row),
       widths_(sizes.widths.vec()) {
-  CheckRowsOf(num_inputs, rows_of_, per_row_);
+  TORCH_CHECK_VALUE(rows_of_ >= 0 && rows_of_ < num_inputs, "rows_of: got ", rows_of_,
+                    ", expected one of ", num_inputs, " inputs");
+  TORCH_CHECK_VALUE(per_row_ >= 1, "per_row: got ", per_row_, ", expected at least 1");
   TORCH_CHECK_TYPE(plan.scalar_type() == at::kLong && plan.dim() == 1 && plan.is_contiguous(),
                    "plan: got ", plan.scalar_type(), ' ', plan.sizes(), ", expected int64 [N]");
   const std::string error = ReadPlan(plan.const_data_ptr<std::int64_t>(), plan.numel(), num_inputs,
@@ -223,28 +219,6 @@ std::vector<at::Tensor> PreparedPlan::Profile(at::TensorList inputs,
   binding.kind = "inputs";
   binding.time = StepClock::Clock::now() - start;
   return call.Profile(times);
-}
-
-std::vector<at::Tensor> CallPlan(const at::Tensor& plan, at::TensorList inputs,
-                                 at::TensorList constants, std::int64_t rows_of,
-                                 std::int64_t per_row, at::IntArrayRef widths) {
-  const PreparedPlan prepared(plan, constants, static_cast<std::int64_t>(inputs.size()),
-                              {rows_of, per_row, widths});
-  return prepared.Run(inputs);
-}
-
-std::vector<at::Tensor> PlanShapes(const at::Tensor& plan, at::TensorList inputs,
-                                   at::TensorList /*constants*/, std::int64_t rows_of,
-                                   std::int64_t per_row, at::IntArrayRef widths) {
-  CheckRowsOf(static_cast<std::int64_t>(inputs.size()), rows_of, per_row);
-  const c10::SymInt num_rows = inputs[static_cast<std::size_t>(rows_of)].sym_numel() / per_row;
-  std::vector<at::Tensor> outputs;
-  for (const std::int64_t width : widths) {
-    c10::SymDimVector shape{num_rows};
-    if (width > 0) shape.push_back(width);
-    outputs.push_back(at::empty_symint(shape, plan.options().dtype(at::kFloat)));
-  }
-  return outputs;
 }
 
 }  // namespace recsys::ops

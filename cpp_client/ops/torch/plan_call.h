@@ -75,16 +75,6 @@ class PreparedPlan {
   BoundPlan bound_;
 };
 
-/// The operator: prepares a plan and runs it.
-std::vector<at::Tensor> CallPlan(const at::Tensor& plan, at::TensorList inputs,
-                                 at::TensorList constants, std::int64_t rows_of,
-                                 std::int64_t per_row, at::IntArrayRef widths);
-
-/// Returns outputs of its shapes without numbers.
-std::vector<at::Tensor> PlanShapes(const at::Tensor& plan, at::TensorList inputs,
-                                   at::TensorList constants, std::int64_t rows_of,
-                                   std::int64_t per_row, at::IntArrayRef widths);
-
 }  // namespace recsys::ops
 
 #endif  // RECSYS_OPS_TORCH_PLAN_CALL_H_

@@ -110,7 +110,7 @@ Program::Outputs Program::Run(const std::vector<at::Tensor>& inputs,
       places.push_back(at::index_select(places[step.gather.rows], 0, places[step.gather.index]));
       continue;
     }
-    // As the operator appears in profiles.
+    // As it appears in torch's profiles.
     RECORD_FUNCTION("recsys_ops::plan", c10::ArrayRef<const c10::IValue>{});
     std::vector<at::Tensor> taken;
     taken.reserve(step.plan->inputs.size());

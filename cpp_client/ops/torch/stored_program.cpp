@@ -81,9 +81,7 @@ void SetWeight(torch::jit::Module module, const std::string& path, const at::Ten
 }  // namespace
 
 StoredProgram::StoredProgram(std::string bytes)
-    : bytes_(std::move(bytes)), file_(ReadProgramFile(bytes_)) {
-  RegisterOperators();
-}
+    : bytes_(std::move(bytes)), file_(ReadProgramFile(bytes_)) {}
 
 at::Tensor StoredProgram::TensorOf(const FileTensor& tensor) const {
   at::Tensor made = at::empty(tensor.shape, ScalarTypeOf(tensor.dtype));

@@ -163,7 +163,6 @@ TEST_F(Emulated, NumbersThatAreNoneStayInTheirRow) {
 TEST_F(Emulated, AllElseIsThatOfAvx512) {
   const Kernels &amx = EmulatedAmxKernels(), &avx512 = Avx512Kernels();
   EXPECT_EQ(amx.dot, avx512.dot);
-  EXPECT_EQ(amx.lookup, avx512.lookup);
   EXPECT_EQ(amx.find, avx512.find);
   EXPECT_EQ(amx.pool, avx512.pool);
   EXPECT_EQ(amx.elementwise, avx512.elementwise);

@@ -128,7 +128,7 @@ class Tool {
     options.numa = command.value("numa", std::string());
     options.random_access = command.value("random_access", false);
     options.fbgemm_path = command.value("fbgemm_path", std::string());
-    options.own_operators = command.value("own_operators", true);
+    options.scripted = command.value("scripted", false);
     model_.emplace(recsys::Model::Open(command["path"].get<std::string>(), options));
     return Described(model_->description());
   }

@@ -91,7 +91,7 @@ def about(profile: Profile) -> list[str]:
         graph = "operators of torch and FBGEMM"
     else:
         steps = ", ".join(f"{count} × {kind}" for kind, count in program.items())
-        graph = f"program ({facts['own_operators']}): {steps or 'no steps'}"
+        graph = f"program ({facts['instructions']}): {steps or 'no steps'}"
     each = settings["ids_per_bag"]
     bags = f"{each} ID{'' if each == '1' else 's'} a bag" if each[0].isdigit() else f"bags {each}"
     ids = f"{bags}, {'IDs by Zipf {:g}'.format(settings['zipf']) if settings['zipf'] else 'uniform IDs'}"

@@ -180,7 +180,7 @@ def test_a_target_with_column_cuts_beside_one_without(tmp_path: Path) -> None:
     )
     _, cut = exported(model, tmp_path / "cut", targets=(("cpu", "cpu"), ("cpu", "cpu", "cpu")), plan=plan)
     _, whole = exported(model, tmp_path / "whole")
-    other = load_artifact(tmp_path / "cut", target="cpu,cpu,cpu", own_operators=False)
+    other = load_artifact(tmp_path / "cut", target="cpu,cpu,cpu", scripted=True)
     batch = batch_of(whole.signature, 30)
     for artifact in (cut, other):
         assert _all_equal(artifact.forward(*batch.inputs()), whole.forward(*batch.inputs()))

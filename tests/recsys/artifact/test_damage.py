@@ -24,8 +24,10 @@ from recsys.errors import (
     MissingPartError,
     NewerVersionError,
     PartSizeError,
+    TargetError,
 )
 from tests.recsys.artifact.damage import (
+    Json,
     answers,
     edit_zip,
     flip,
@@ -43,6 +45,15 @@ Damage = Callable[[Path], object]
 
 def _extend(file: Path) -> None:
     file.write_bytes(file.read_bytes() + b"\0")
+
+
+def _int8_without_a_program(data: Json) -> None:
+    target, *others = data["targets"]
+    del target["program"]
+    fields = list(target.items())
+    # Where an export writes it.
+    fields.insert(list(target).index("dense_dtype") + 1, ("linear_dtype", "int8"))
+    data["targets"] = [dict(fields), *others]
 
 
 DAMAGES: dict[str, tuple[Damage, type[ArtifactError], str]] = {
@@ -123,6 +134,12 @@ DAMAGES: dict[str, tuple[Damage, type[ArtifactError], str]] = {
         NewerVersionError,
         "got format version 4, expected at most 3; install a newer release",
     ),
+    "int8 without a program": (
+        lambda a: lie(a, _int8_without_a_program),
+        TargetError,
+        "target 'cpu': needs linear layers in int8, but holds no program, which alone multiplies in it: run "
+        "recsys-export --linear-dtype int8 again",
+    ),
 }
 
 
@@ -152,8 +169,8 @@ def test_a_flipped_byte_in_the_rows_names_the_table(artifact: Path, table: str, 
     flip(artifact / ROWS_NAME, at)
     with pytest.raises(ChecksumError, match=f"rows of table '{table}': the checksum does not match"):
         load_artifact(artifact)
-    # With own operators, stored answers may tell.
-    load_artifact(artifact, verify_checksums=False, own_operators=False)
+    # Of a program, stored answers may tell.
+    load_artifact(artifact, verify_checksums=False, scripted=True)
 
 
 def test_other_targets_parts_are_not_needed(artifact: Path, expected: dict[str, Tensor]) -> None:
@@ -212,7 +229,7 @@ def test_an_unknown_operator_is_named(artifact: Path, verify: bool) -> None:
     assert (artifact / SKELETON).read_bytes() != before
     resize_part(artifact, SKELETON)
     with pytest.raises(ArtifactError, match=f"part '{SKELETON}': this torch or fbgemm-gpu lacks an operator"):
-        load_artifact(artifact, verify_checksums=verify, own_operators=False)
+        load_artifact(artifact, verify_checksums=verify, scripted=True)
 
 
 def test_a_rezipped_skeleton_is_sound(artifact: Path, expected: dict[str, Tensor]) -> None:
@@ -228,14 +245,14 @@ def test_a_skeleton_without_a_member_is_named(artifact: Path, part: str) -> None
     edit_zip(artifact / SKELETON, lambda name, content: None if f"/{part}" in name else content)
     resize_part(artifact, SKELETON)
     with pytest.raises(ManifestError, match=f"part '{SKELETON}': not readable as TorchScript"):
-        load_artifact(artifact, own_operators=False)
+        load_artifact(artifact, scripted=True)
 
 
 def test_a_skeleton_that_is_another_program_is_named(artifact: Path) -> None:
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), str(artifact / SKELETON))
     resize_part(artifact, SKELETON)
     with pytest.raises(ManifestError, match="the skeleton has other attributes than the manifest says"):
-        load_artifact(artifact, own_operators=False)
+        load_artifact(artifact, scripted=True)
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.01, 0.3, 0.7, 0.99, 0.9999])

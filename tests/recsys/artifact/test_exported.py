@@ -108,7 +108,7 @@ def copy(both: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def scripted(both: Path) -> LoadedArtifact:
-    return load_artifact(both, own_operators=False)
+    return load_artifact(both, scripted=True)
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +223,7 @@ def write_dense_delta(path: Path, artifact: LoadedArtifact) -> None:
 
 
 def test_deltas_change_rows_and_every_dense_weight(copy: Path, tmp_path: Path) -> None:
-    scripted, exported = load_artifact(copy, own_operators=False), load_exported_artifact(copy)
+    scripted, exported = load_artifact(copy, scripted=True), load_exported_artifact(copy)
     inputs = batch(scripted, 9).inputs()
     before = exported.forward(*inputs)
     held = scripted.graphs.tensors()[0]
@@ -254,9 +254,9 @@ def test_nothing_is_unpickled_unless_it_is_asked_for(
         raise Asked
 
     monkeypatch.setattr(torch.export, "load", load)
-    assert isinstance(load_artifact(copy, own_operators=False).graphs, LoadedGraphs)
+    assert isinstance(load_artifact(copy, scripted=True).graphs, LoadedGraphs)
     with pytest.raises(TargetError, match="target 'cpu': holds no TorchScript, and "):
-        load_artifact(without_torchscript(copy, tmp_path / "a"), own_operators=False)
+        load_artifact(without_torchscript(copy, tmp_path / "a"), scripted=True)
     flip(copy / PART, 40)
     with pytest.raises(ChecksumError, match=f"part '{PART}'"):
         load_exported_artifact(copy)
@@ -347,7 +347,7 @@ def test_a_delta_changes_all_layers_that_share_a_weight(tmp_path: Path) -> None:
     config = ExportConfig(context=("f",), graph_format="both")
     export_model(Tied().eval(), tmp_path / "a", config)
     scripted, exported = (
-        load_artifact(tmp_path / "a", own_operators=False),
+        load_artifact(tmp_path / "a", scripted=True),
         load_exported_artifact(tmp_path / "a"),
     )
     before = answers(exported)

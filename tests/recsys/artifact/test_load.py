@@ -41,7 +41,7 @@ ours = sorted(name for name in sys.modules if name.split('.')[0] in ('recsys', '
 assert not ours, ours
 """
 
-# With own operators the stored answers are compared, which reads rows.
+# The stored answers of a program are compared, which reads rows.
 READER = """
 import json
 import sys
@@ -63,7 +63,7 @@ def of_rows():
     return found
 
 before = rollup()
-artifact = load_artifact(sys.argv[1], verify_checksums=sys.argv[2] == 'verify', own_operators=False)
+artifact = load_artifact(sys.argv[1], verify_checksums=sys.argv[2] == 'verify', scripted=True)
 loaded = of_rows()
 answers(artifact)
 print(json.dumps({'before': before, 'after': rollup(), 'loaded': loaded, 'rows': of_rows()}), flush=True)
@@ -83,7 +83,7 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_single_file_needs_torch_and_fbgemm_only(pristine_file: Path, tmp_path: Path) -> None:
-    artifact = load_artifact(pristine_file, own_operators=False)
+    artifact = load_artifact(pristine_file, scripted=True)
     inputs = random_batch(artifact.signature, 8, torch.Generator().manual_seed(0)).inputs()
     torch.save(inputs, tmp_path / "inputs")
     command = [sys.executable, "-W", "ignore", "-c", PLAIN]

@@ -227,7 +227,7 @@ def test_lies_are_found(artifact: Path, change: Change, message: str, verify: bo
     lie(artifact, change)
     # Of the graph in TorchScript, which is not read where there is a program.
     with pytest.raises(ManifestError, match=message):
-        load_artifact(artifact, target="cpu", verify_checksums=verify, own_operators=False)
+        load_artifact(artifact, target="cpu", verify_checksums=verify, scripted=True)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=repr)

@@ -160,7 +160,7 @@ class TestDamage:
         shutil.copy(ranking / "target-0.pt", ranking / SKELETON)
         resize_part(ranking, SKELETON)
         with pytest.raises(ManifestError, match="the skeleton has other attributes than the manifest says"):
-            load_artifact(ranking, own_operators=False)
+            load_artifact(ranking, scripted=True)
 
 
 def _ranking(data: Json) -> Json:
@@ -228,7 +228,7 @@ class TestManifest:
         lie(ranking, change)
         # Of the graph in TorchScript, which is not read where there is a program.
         with pytest.raises(ManifestError, match=message):
-            load_artifact(ranking, own_operators=False)
+            load_artifact(ranking, scripted=True)
 
     def test_the_order_of_a_context_is_the_writers(self, ranking: Path) -> None:
         before = answers(load_artifact(ranking))

@@ -42,9 +42,9 @@ class Tied(nn.Module):
         return torch.sigmoid(self.second(first) + self.second_norm(found["g"]))
 
 
-def exported(model: nn.Module, path: Path, own_operators: bool) -> LoadedArtifact:
+def exported(model: nn.Module, path: Path, scripted: bool) -> LoadedArtifact:
     export_model(model.eval(), path, ExportConfig(context=("f",)))
-    return load_artifact(path, own_operators=own_operators)
+    return load_artifact(path, scripted=scripted)
 
 
 def write(path: Path, artifact: LoadedArtifact, name: str, weight: Tensor) -> Path:
@@ -68,16 +68,16 @@ def answers(artifact: LoadedArtifact) -> list[Tensor]:
     return [found, ranked]
 
 
-@pytest.mark.parametrize("own_operators", [True, False])
-def test_a_delta_changes_all_layers_that_share_a_weight(tmp_path: Path, own_operators: bool) -> None:
+@pytest.mark.parametrize("scripted", [False, True])
+def test_a_delta_changes_all_layers_that_share_a_weight(tmp_path: Path, scripted: bool) -> None:
     torch.manual_seed(0)
     model = Tied()
-    artifact = exported(model, tmp_path / "a", own_operators)
+    artifact = exported(model, tmp_path / "a", scripted)
     before = answers(artifact)
     with torch.no_grad():
         model.first.weight.mul_(-2)
         model.norm.bias.add_(1)
-    expected = answers(exported(model, tmp_path / "b", own_operators))
+    expected = answers(exported(model, tmp_path / "b", scripted))
     assert not torch.allclose(before[0], expected[0])
     undo = []
     for name, weight in ((FIRST, model.first.weight), ("model.norm.bias", model.norm.bias)):
@@ -91,9 +91,9 @@ def test_a_delta_changes_all_layers_that_share_a_weight(tmp_path: Path, own_oper
         torch.testing.assert_close(found, each, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("own_operators", [True, False])
-def test_it_is_known_by_its_first_name(tmp_path: Path, own_operators: bool) -> None:
-    artifact = exported(Tied(), tmp_path / "a", own_operators)
+@pytest.mark.parametrize("scripted", [False, True])
+def test_it_is_known_by_its_first_name(tmp_path: Path, scripted: bool) -> None:
+    artifact = exported(Tied(), tmp_path / "a", scripted)
     for form in artifact.graphs.tensors():
         assert FIRST in form
         assert SECOND not in form

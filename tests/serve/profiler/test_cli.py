@@ -110,7 +110,7 @@ def test_a_program_is_profiled_by_its_steps(program_path: Path, capsys: pytest.C
     data = profiled(program_path, *QUICK, capsys=capsys)
     about = data["about"]
     assert {"lookup", "linear", "dot"} <= set(about["program"])
-    assert about["own_operators"] == operators.instructions()
+    assert about["instructions"] == operators.instructions()
     for one in data["sizes"]:
         rows = one["operators"]
         assert not any("::" in name for name in names(rows))
@@ -139,11 +139,11 @@ def test_a_program_needs_no_torchscript(
 def test_the_operators_of_torch_can_be_asked_for(
     program_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain = profiled(program_path, *QUICK, "--no-own-operators", capsys=capsys)
+    plain = profiled(program_path, *QUICK, "--scripted", capsys=capsys)
     assert {"aten::linear", "aten::bmm"} <= names(plain["mix"]["operators"])
-    assert (plain["about"]["program"], plain["about"]["own_operators"]) == (None, None)
+    assert (plain["about"]["program"], plain["about"]["instructions"]) == (None, None)
     missing = operators.why_missing()
-    assert any((missing or "--no-own-operators") in hint["text"] for hint in plain["hints"])
+    assert any((missing or "--scripted") in hint["text"] for hint in plain["hints"])
 
 
 def test_an_artifact_without_a_program_runs_operators_of_torch(
@@ -224,7 +224,7 @@ def test_bad_usage_is_one_clear_error(
 def test_what_has_no_torchscript_is_refused(
     artifact_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain = load_artifact(artifact_path, own_operators=False)
+    plain = load_artifact(artifact_path, scripted=True)
     alone = replace(plain, target=replace(plain.target, skeleton=None))
     monkeypatch.setattr("serve.profiler.run.load_artifact", lambda *_, **__: alone)
     code, _, err = run(artifact_path, *QUICK, capsys=capsys)

@@ -72,8 +72,8 @@ def test_torchscript_in_the_place_of_a_program(
     assert "`make native`" in texts(given, model)[0]
     monkeypatch.setattr("recsys.kernels.operators.why_missing", lambda: "")
     assert "the artifact has no program" in texts(given, model)[0]
-    given = replace(given, settings={**given.settings, "own_operators": False})
-    assert "--no-own-operators" in texts(given, model)[0]
+    given = replace(given, settings={**given.settings, "scripted": True})
+    assert "--scripted" in texts(given, model)[0]
     assert "--linear-dtype" in texts(about(program=None, dense_dtype="bfloat16"), model)[0]
 
 
@@ -82,7 +82,7 @@ def test_torchscript_in_the_place_of_a_program(
     [
         (size(100, 100.0, time("aten::remainder", 40.0), time(LOOKUP, 55.0)), "--id-policy reject"),
         (size(100, 100.0, time("aten::cat", 40.0), time(LOOKUP, 55.0)), "aten::cat 40%"),
-        (size(100, 100.0, time(REGION, 40.0), time(LOOKUP, 55.0)), "what no own step computes takes 40%"),
+        (size(100, 100.0, time(REGION, 40.0), time(LOOKUP, 55.0)), "what no step computes takes 40%"),
         (size(100, 100.0, time(LOOKUP, 55.0)), "45% of the time is no operator's"),
     ],
 )

@@ -57,7 +57,7 @@ def profile(*sizes: SizeProfile, mix: dict[int, float] | None = None) -> Profile
             "table_bytes": 1000,
             "row_bytes": [68],
             "rows": "mapped from the file",
-            "own_operators": "avx512",
+            "instructions": "avx512",
             "program": {"lookup": 2, "linear": 1},
         },
         settings={
@@ -65,7 +65,7 @@ def profile(*sizes: SizeProfile, mix: dict[int, float] | None = None) -> Profile
             "zipf": 0.0,
             "ranking": False,
             "samples": False,
-            "own_operators": True,
+            "scripted": False,
             "copy_rows": False,
         },
         machine={

@@ -76,8 +76,8 @@ def _score(model: LoadedArtifact, f: list[list[int]]) -> Tensor:
 @pytest.mark.parametrize("targets", [(("cpu",),), (("cpu", "cpu"),)], ids=str)
 def test_a_computed_id_that_leaves_its_table_is_named(tmp_path: Path, kind: str, targets: Any) -> None:
     exported(_Crossed(kind), tmp_path / "a", samples=_samples(tmp_path), targets=targets)
-    for own_operators in (False, True):
-        model = load_artifact(tmp_path / "a", own_operators=own_operators)
+    for scripted in (True, False):
+        model = load_artifact(tmp_path / "a", scripted=scripted)
         # It is not asked for what the model computes.
         assert [feature.name for feature in model.signature.sparse] == ["f", "g"]
         fine = _score(model, [[1, 2], [16]])

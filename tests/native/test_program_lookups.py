@@ -1,4 +1,4 @@
-"""Lookups that read their features from the batch as it came, whatever the graph does to route them."""
+"""Programs' lookups: they read the batch as it came, whatever tables, collections and devices there are."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from torch import Tensor, nn
 
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor, torchscript
+from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.kernels import operators
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.signature import IdPolicy
-from tests.native.test_operators import assert_near
-from tests.native.test_plans import is_direct, row_alone
+from tests.native.program_models import assert_near, row_alone
 from tests.support.export_models import batch_of
 from tests.support.helpers import bag, sequence
 
@@ -103,23 +102,21 @@ CASES = {
 
 
 def loaded(folder: Path, case: Case) -> tuple[LoadedArtifact, LoadedArtifact]:
-    """Export a model, and return it without and with own operators."""
+    """Export a model, and return its TorchScript and its program."""
     torch.manual_seed(0)
     model = case.make()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.1)
     config = ExportConfig(targets=(case.devices,), **case.options)
     export_model(model.eval(), folder, config)
-    return load_artifact(folder, own_operators=False), load_artifact(folder)
+    return load_artifact(folder, scripted=True), load_artifact(folder)
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.usefixtures("isa")
-def test_a_routed_model_is_one_plan_with_the_answers_of_its_graph(tmp_path: Path, name: str) -> None:
+def test_a_program_looks_up_what_the_graph_does(tmp_path: Path, name: str) -> None:
     plain, own = loaded(tmp_path / "a", CASES[name])
-    names = {kind for kind in torchscript.operators(own.module) if not kind.startswith("prim::")}
-    assert names == {"recsys_ops::plan"}
-    assert is_direct(own)
+    assert own.runs_program
     for num_rows in (0, 1, 2, 5, 48, 49, 100):
         inputs = batch_of(plain.signature, num_rows, seed=num_rows).inputs()
         (found,), (expected,) = own.forward(*inputs).values(), plain.forward(*inputs).values()
@@ -178,7 +175,7 @@ def test_tables_cut_by_rows_are_looked_up_too(tmp_path: Path) -> None:
     model = Scored(MIXED)
     options = {"plan": ShardingPlan.from_json({"collections.0": plan})}
     plain, own = loaded(tmp_path / "a", Case(make=lambda: model, options=options, devices=("cpu", "cpu")))
-    assert torchscript.operators(own.module)["fbgemm::block_bucketize_sparse_features"]
+    assert own.runs_program
     for num_rows in (0, 1, 2, 49):
         inputs = batch_of(plain.signature, num_rows, seed=num_rows).inputs()
         (found,), (expected,) = own.forward(*inputs).values(), plain.forward(*inputs).values()
@@ -205,7 +202,7 @@ class WithSequences(nn.Module):
 
 def test_sequences_keep_the_order_of_their_ids(tmp_path: Path) -> None:
     plain, own = loaded(tmp_path / "a", Case(make=WithSequences))
-    assert "fbgemm::int_nbit_split_embedding_codegen_lookup_function" not in torchscript.operators(own.module)
+    assert own.runs_program
     for num_rows in (0, 1, 2, 30):
         inputs = batch_of(plain.signature, num_rows, seed=num_rows).inputs()
         found = own.forward(*inputs)

@@ -1,4 +1,4 @@
-"""Plans over the items of histories: each item of a padded sequence is a row.
+"""Programs over the items of histories, which the model's code pads, and layers over vectors and their sums.
 
 Shape letters: B batch, H items of a history, D embedding dim.
 """
@@ -18,13 +18,10 @@ from recsys import (
     EmbeddingConfig,
     JaggedTensor,
     KeyedJaggedTensor,
-    torchscript,
 )
-from recsys.artifact.load import LoadedArtifact
 from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
-from tests.native.test_operators import assert_near
-from tests.native.test_plans import SIZES, loaded, row_alone
+from tests.native.program_models import SIZES, assert_near, loaded, row_alone
 from tests.support.export_models import batch_of
 from tests.support.helpers import bag
 
@@ -103,7 +100,7 @@ class Broadcast(Interest):
 
 
 class OverVectors(Interest):
-    """Sums over the wrong dimension for plans of rows."""
+    """Sums over the numbers of each vector."""
 
     def score(self, history: Tensor, item: Tensor) -> Tensor:
         sums = torch.sigmoid(torch.relu(history) * history).sum(dim=2)
@@ -111,27 +108,19 @@ class OverVectors(Interest):
         return self.over(torch.cat((item, item * total), dim=1))
 
 
-#: The least number of plans: what is broadcast over a history, and sums of vectors, stay torch's.
-MODELS = {Interest: 2, Normalized: 2, Reshaped: 2, Flattened: 2, Broadcast: 0, OverVectors: 1}
+MODELS = (Interest, Normalized, Reshaped, Flattened, Broadcast, OverVectors)
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_plan_predicts_what_the_graph_does(tmp_path: Path, kind: type[Interest]) -> None:
+def test_a_program_predicts_what_the_graph_does(tmp_path: Path, kind: type[Interest]) -> None:
     plain, own = loaded(tmp_path / "a", kind())
+    # Rows of several batches' rows have no step.
+    assert own.runs_program or kind is Reshaped
     for num_rows in SIZES:
         batch = batch_of(plain.signature, num_rows, seed=num_rows)
         found = own.forward(*batch.inputs())
         for output, expected in plain.forward(*batch.inputs()).items():
             assert_near(found[output], expected, "float32")
-    assert torchscript.operators(own.module)["recsys_ops::plan"] >= MODELS[kind]
-
-
-@pytest.mark.parametrize("kind", [Interest, Reshaped])
-def test_attention_is_part_of_a_plan(tmp_path: Path, kind: type[Interest]) -> None:
-    _, own = loaded(tmp_path / "a", kind())
-    names = torchscript.operators(own.module)
-    assert "recsys_ops::linear" not in names
-    assert "aten::cat" not in names
 
 
 @pytest.mark.parametrize("kind", [Interest, Reshaped])
@@ -169,37 +158,26 @@ def _sum_of_sum(x: Tensor, y: Tensor) -> Sequence[Tensor]:
     return (x, y, both, both - y)
 
 
-#: What a layer takes, and the sums of it that are not computed any more.
-FOLDED: dict[str, tuple[Callable[[Tensor, Tensor], Sequence[Tensor]], int]] = {
-    "difference": (lambda x, y: (x, y, x - y, x * y), 1),
-    "sum and difference": (lambda x, y: (x + y, y, x - y, x), 2),
-    "of itself": (lambda x, y: (y, x, x - x), 1),
-    "sum of sum": (_sum_of_sum, 2),
-    "scaled": (lambda x, y: (x, y, torch.sub(x, y, alpha=2)), 0),
-    "of others": (lambda x, y: (x, x - y), 0),
-    "of parts": (lambda x, y: (x, y, x[:, :4] + y[:, :4]), 0),
-    "broadcast": (lambda x, y: (x, y, y[:, :1], x - y[:, :1]), 0),
+#: What a layer takes.
+FOLDED: dict[str, Callable[[Tensor, Tensor], Sequence[Tensor]]] = {
+    "difference": lambda x, y: (x, y, x - y, x * y),
+    "sum and difference": lambda x, y: (x + y, y, x - y, x),
+    "of itself": lambda x, y: (y, x, x - x),
+    "sum of sum": _sum_of_sum,
+    "scaled": lambda x, y: (x, y, torch.sub(x, y, alpha=2)),
+    "of others": lambda x, y: (x, x - y),
+    "of parts": lambda x, y: (x, y, x[:, :4] + y[:, :4]),
+    "broadcast": lambda x, y: (x, y, y[:, :1], x - y[:, :1]),
 }
-
-
-def num_sums(artifact: LoadedArtifact) -> int:
-    """Return the number of sums and differences in a graph."""
-    kinds = torchscript.operators(artifact.module)
-    return kinds.get("aten::add", 0) + kinds.get("aten::sub", 0)
 
 
 @pytest.mark.parametrize("dtype", LINEAR_DTYPES)
 @pytest.mark.parametrize("name", FOLDED)
-def test_sums_of_what_a_layer_takes_are_folded_into_its_weights(
-    tmp_path: Path, name: str, dtype: str
-) -> None:
-    join, num_folded = FOLDED[name]
-    plain, own = loaded(tmp_path / "a", Folded(join), linear_dtype=dtype)
+def test_layers_take_vectors_and_their_sums(tmp_path: Path, name: str, dtype: str) -> None:
+    plain, own = loaded(tmp_path / "a", Folded(FOLDED[name]), linear_dtype=dtype)
+    assert own.runs_program
     for num_rows in (1, 5, 50):
         batch = batch_of(own.signature, num_rows, seed=num_rows)
         (expected,) = plain.forward(*batch.inputs()).values()
         (found,) = own.forward(*batch.inputs()).values()
         assert_near(found, expected, dtype)
-    before = num_sums(plain)
-    operators.exchange(plain.module, dtype, plans=False)
-    assert num_sums(plain) == before - num_folded
