@@ -84,6 +84,27 @@ def returning_memory() -> Iterator[None]:
             trim(0)
 
 
+class _Mallinfo2(ctypes.Structure):
+    # struct mallinfo2 of mallinfo(3).
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+def memory_in_use() -> int | None:
+    """Return how many bytes of the C allocator are in use; None if the C library does not know."""
+    mallinfo = _function("mallinfo2")
+    if mallinfo is None:
+        return None
+    mallinfo.restype = _Mallinfo2
+    found = mallinfo()
+    return int(found.uordblks) + int(found.hblkhd)
+
+
 def _set(settings: tuple[tuple[int, int], ...]) -> bool:
     mallopt = _function("mallopt")
     return mallopt is not None and all(mallopt(parameter, value) == 1 for parameter, value in settings)

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from recsys.allocator import memory_in_use
+
+_HELD_BYTES = 64 << 20
 _CHILD = """
 import sys, threading
 from pathlib import Path
@@ -52,3 +55,13 @@ def test_memory_goes_back_from_a_threads_arena() -> None:
     assert freed["returning"] > 20 << 20
     assert freed["apart"] > 20 << 20
     assert freed["keeping"] < 4 << 20
+
+
+def test_memory_in_use_grows_by_what_is_allocated() -> None:
+    before = memory_in_use()
+    if before is None:
+        pytest.skip("this C library has no mallinfo2")
+    held = bytearray(_HELD_BYTES)
+    now = memory_in_use()
+    assert now is not None
+    assert now - before >= len(held) // 2

@@ -17,6 +17,7 @@ from serve.config.models import ModelSettings
 from serve.engine.interface import EngineCounts, ModelInfo, PortSettings, RareCall, Submitted
 from serve.engine.records import Observer
 from serve.engine.reference.executor import ServedModel
+from serve.engine.reference.freed_memory import ReturnsMemory
 from serve.engine.reference.gateway import Gateway
 from serve.engine.reference.port import Port
 from serve.engine.reference.protocols.open_inference import InferRequest
@@ -45,6 +46,7 @@ class ReferenceEngine:
         self.gateway = Gateway(observer)
         self._load = load or load_model
         self._port: Port | None = None
+        self._memory = ReturnsMemory()
 
     @property
     def is_draining(self) -> bool:
@@ -59,7 +61,9 @@ class ReferenceEngine:
     async def listen(self, port: PortSettings, calls: Mapping[str, RareCall]) -> int:
         """See ``Engine``."""
         self._port = Port(self.gateway, port, calls)
-        return await self._port.start()
+        number = await self._port.start()
+        self._memory.start()
+        return number
 
     def open(
         self,
@@ -134,6 +138,7 @@ class ReferenceEngine:
 
     async def close(self) -> None:
         """See ``Engine``."""
+        await self._memory.close()
         if self._port is not None:
             await self._port.close()
 
