@@ -20,7 +20,7 @@ from export.graph.prepared import PreparedModel
 from export.graph.tree import exchanged
 
 # The modules that say what becomes of the functions of torch.
-from export.lower import arithmetic, attention, comparisons, layers, reductions, views  # noqa: F401
+from export.lower import arithmetic, attention, comparisons, extremes, layers, reductions, views  # noqa: F401
 from export.lower.bags import Length, Rows, ids_space
 from export.lower.effects import Group, calls_code, may_write, separate_writes
 from export.lower.leaves import LEAVES, Leaves, computed_rows_looked_up, leaves_of, rows_expanded

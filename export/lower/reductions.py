@@ -89,6 +89,12 @@ def normalize(value: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out:
     return div(value, clamp_min(norm(value, p, dim, True).settled(), eps))
 
 
+@operator("cosine_similarity", views=True)
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    """Return the products of vectors that are made as long as 1."""
+    return sum_of(mul(normalize(x1, 2.0, dim, eps), normalize(x2, 2.0, dim, eps)), dim)
+
+
 @operator("softmax", views=True)
 def softmax(value: Any, dim: Any = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Any:
     """Return the shares of numbers of a dimension."""

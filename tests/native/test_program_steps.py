@@ -106,6 +106,20 @@ STEPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
         torch.sign(x) * torch.log1p(x.abs() * 1e-6) * 1e6 + torch.log1p(x.abs())
     ).flatten(1),
     "chosen_of_two": lambda m, x: torch.where(m.mask, x.minimum(m.rows[:1]), x * 2).flatten(1),
+    "extremes": lambda _, x: torch.cat(
+        [x.max(dim=2).values, x.amin(1), x.min(dim=1)[0], torch.amax(x, dim=-1, keepdim=True).flatten(1)],
+        dim=1,
+    ),
+    "extremes_of_missing": lambda _, x: torch.amax(_odd(x), dim=1).nan_to_num(5.0, 6.0, 7.0),
+    "extremes_of_two": lambda _, x: torch.max(x, 0.2 * x).flatten(1) + torch.min(x, x[:, :1]).flatten(1),
+    "bounded": lambda _, x: functional.hardtanh(x, -0.3, 0.4).flatten(1) + functional.relu6(9 * x).flatten(1),
+    "cosines": lambda _, x: torch.cat(
+        [
+            functional.cosine_similarity(x, x[:, :1], dim=2),
+            torch.cosine_similarity(x[:, 0], x[:, 1]).unsqueeze(1),
+        ],
+        dim=1,
+    ),
     "compared": lambda m, x: ((x < x[:, :1]) | m.mask).float().flatten(1),
 }
 
@@ -141,6 +155,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedArtifact, Lo
     export_model(Steps().eval(), path, ExportConfig())
     own = load_artifact(path)
     assert isinstance(own.graphs, ProgramGraphs)
+    assert b"regions." not in (path / "program.safetensors").read_bytes()
     return own, load_artifact(path, scripted=True)
 
 

@@ -1,0 +1,81 @@
+"""The largest and the smallest numbers of a dimension, and functions that bound numbers.
+
+Shape letters: B rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from export.lower.arithmetic import clamp, maximum
+from export.lower.comparisons import minimum
+from export.lower.strided import strided
+from export.lower.values import Called, NotLoweredError, operator
+from export.lower.views import dim_of, narrow, squeeze
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """What ``max`` and ``min`` return of a dimension; no step tells where the numbers were."""
+
+    values: Any
+
+    def __getitem__(self, index: int) -> Any:
+        if index != 0:
+            raise NotLoweredError("it asks where the largest numbers are")
+        return self.values
+
+
+def _of_dim(pick: Callable[[Any, Any], Any], value: Any, dim: Any, keepdim: bool) -> Any:
+    """Return what is picked of the numbers of a dimension: the one half beside the other, again and again."""
+    if not isinstance(dim, int):
+        raise NotLoweredError("it reduces several dimensions")
+    at = dim_of(value, dim)
+    if at == 0 or not strided(value).has_rows:
+        raise NotLoweredError("it reduces the rows of a batch to one")
+    size = int(value.shape[at])
+    while size > 1:
+        half = (size + 1) // 2
+        # Of an odd number the one in the middle is on both sides.
+        value = pick(narrow(value, at, 0, half), narrow(value, at, size - half, half))
+        size = half
+    return value if keepdim else squeeze(value, at)
+
+
+@operator("amax", views=True)
+def amax(value: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return the largest numbers of a dimension."""
+    return _of_dim(maximum, value, dim, keepdim)
+
+
+@operator("amin", views=True)
+def amin(value: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return the smallest numbers of a dimension."""
+    return _of_dim(minimum, value, dim, keepdim)
+
+
+@operator("max", views=True)
+def largest(value: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return the larger numbers of two, or the largest ones of a dimension."""
+    return maximum(value, dim) if isinstance(dim, Called) else Extremes(amax(value, dim, keepdim))
+
+
+@operator("min", views=True)
+def smallest(value: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return the smaller numbers of two, or the smallest ones of a dimension."""
+    return minimum(value, dim) if isinstance(dim, Called) else Extremes(amin(value, dim, keepdim))
+
+
+@operator("relu6")
+def relu6(value: Any, inplace: bool = False) -> Any:
+    """Return numbers between 0 and 6."""
+    return hardtanh(value, 0.0, 6.0, inplace)
+
+
+@operator("hardtanh")
+def hardtanh(value: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
+    """Return numbers within bounds."""
+    del inplace
+    return clamp(value, min_val, max_val)
