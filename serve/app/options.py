@@ -10,17 +10,47 @@ from recsys.cli import Parser, add_program_options
 from serve.config.options import NONE, POSITIONAL, Option, Section, key_of, sections
 
 _EPILOG = """\
-example:
+examples:
   recsys-serve model.artifact --port 8500 --metrics-port 8501
   recsys-predict 127.0.0.1:8500 --random
   recsys-serve --repository models/ --models dlrm,ranker --config serve.toml
   recsys-serve --config serve.toml --check-config
 
-Every setting can also stand in the file of --config or in the environment; a flag beats the environment, that beats
-the file. docs/configuration.md has their names.
+--help-all shows all settings. Each can also stand in the file of --config or in the environment; a flag beats the
+environment, that beats the file. docs/configuration.md has their names.
 
 exit codes: 0 stopped with every accepted request answered, 1 failed, 2 bad usage, settings or artifact
 """
+
+
+# The settings of --help; --help-all has all of them.
+_COMMON = frozenset(
+    {
+        *("--repository", "--engine", "--host", "--port", "--metrics-port", "--http-port"),
+        *("--executors", "--deltas", "--max-batch-rows", "--max-queue-rows", "--max-delay-us"),
+        *("--tls-certificate", "--tls-key", "--admin-token-file", "--log-as-json", "--log-requests"),
+    }
+)
+
+
+class _Help(argparse.Action):
+    """Print the help of the common settings (``const``), or of all, and exit."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Called by argparse."""
+        if self.const:
+            _leave_common(parser)
+        parser.print_help()
+        parser.exit()
+
+
+def _leave_common(top: argparse.ArgumentParser) -> None:
+    """Hide all settings that are not common, and what groups are about: so groups without a common one are left out."""
+    for group in top._action_groups[2:]:
+        group.description = None
+        for action in group._group_actions:
+            if not _COMMON & set(action.option_strings):
+                action.help = argparse.SUPPRESS
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,7 +62,17 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
+    for names, is_short, text in ((("-h", "--help"), True, "common"), (("--help-all",), False, "all")):
+        top.add_argument(
+            *names,
+            action=_Help,
+            nargs=0,
+            const=is_short,
+            default=argparse.SUPPRESS,
+            help=f"show {text} settings and exit",
+        )
     top.add_argument(
         "artifact", nargs="?", metavar="ARTIFACT", help="what recsys-export wrote; or --repository"
     )

@@ -407,9 +407,32 @@ def test_an_unknown_flag_says_what_was_probably_meant(flag: str, meant: str, cap
     assert f"did you mean {meant}" in capsys.readouterr().err
 
 
+def test_help_shows_the_common_settings_on_two_pages(capsys: CapSys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for flag in ("--help", "-h"):
+        with pytest.raises(SystemExit) as caught:
+            cli.main([flag])
+        assert caught.value.code == 0
+        text = capsys.readouterr().out
+        assert len(text.splitlines()) <= 90
+        flags = set(re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE))
+        assert {
+            "--repository",
+            "--port",
+            "--help-all",
+            "--executors",
+            "--max-batch-rows",
+            "--tls-key",
+        } <= flags
+        assert not {"--keepalive-s", "--numa", "--capture-path"} & flags
+        # Groups of which nothing is shown are left out.
+        assert "capture:" not in text
+        assert "recsys-serve model.artifact --port 8500" in text
+
+
 def test_every_setting_has_its_flag_with_help(capsys: CapSys) -> None:
     with pytest.raises(SystemExit):
-        cli.main(["--help"])
+        cli.main(["--help-all"])
     words = capsys.readouterr().out.replace(",", " ").split()
     for option in all_options(sections()):
         names = {option.flag, "--no-" + option.flag.removeprefix("--")}
