@@ -33,6 +33,11 @@ add_library(recsys_torch INTERFACE)
 target_include_directories(recsys_torch SYSTEM INTERFACE
   ${RECSYS_TORCH_PATH}/include ${RECSYS_TORCH_PATH}/include/torch/csrc/api/include)
 target_compile_definitions(recsys_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
+# From 2.14 on its headers are C++20, in which GCC 12 takes empty optionals for uses of uninitialized values.
+if(RECSYS_TORCH_VERSION VERSION_GREATER_EQUAL 2.14)
+  target_compile_features(recsys_torch INTERFACE cxx_std_20)
+  target_compile_options(recsys_torch INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+endif()
 target_link_libraries(recsys_torch INTERFACE
   # A CUDA build's libtorch_cpu needs libcudart and libcupti, which only its own RPATH finds, at run time.
   -Wl,--allow-shlib-undefined
