@@ -12,6 +12,7 @@
 
 #include "base/text.h"
 #include "check/files/file_name.h"
+#include "ops/torch/module_path.h"
 #include "recsys/error.h"
 
 namespace recsys {
@@ -38,22 +39,10 @@ bool IsLookupRows(const std::string& path) {
   return path.compare(at, kStart.size(), kStart) == 0 && (at == 0 || path[at - 1] == '.');
 }
 
-/// Returns the module that has the last name of a dotted path, and that name.
-std::pair<Module, std::string> Holder(Module module, const std::string& path) {
-  std::size_t at = 0;
-  for (std::size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', at)) {
-    const std::string name = path.substr(at, dot - at);
-    if (!module.hasattr(name) || !module.attr(name).isModule()) throw OtherAttributes();
-    module = module.attr(name).toModule();
-    at = dot + 1;
-  }
-  return {module, path.substr(at)};
-}
-
 void SetTensor(const Module& module, const std::string& path, const at::Tensor& value) {
-  auto [holder, name] = Holder(module, path);
-  if (!holder.hasattr(name) || !holder.attr(name).isTensor()) throw OtherAttributes();
-  holder.setattr(name, value);
+  auto found = ops::TensorHolder(module, path);
+  if (!found) throw OtherAttributes();
+  found->first.setattr(found->second, value);
 }
 
 /// A tensor, and all names that it has in a module, in their order: of layers that share a weight.
@@ -115,9 +104,9 @@ Module LoadScriptFile(const std::string& path) {
 }
 
 at::Tensor TensorAt(const Module& module, const std::string& path) {
-  const auto [holder, name] = Holder(module, path);
-  if (!holder.hasattr(name) || !holder.attr(name).isTensor()) throw OtherAttributes();
-  return holder.attr(name).toTensor();
+  const auto found = ops::TensorHolder(module, path);
+  if (!found) throw OtherAttributes();
+  return found->first.attr(found->second).toTensor();
 }
 
 void Place(Module* module, const Graph& graph, const std::vector<DeviceRows>& ranks) {

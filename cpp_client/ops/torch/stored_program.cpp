@@ -11,6 +11,7 @@
 #include "ops/packed.h"
 #include "ops/plan.h"
 #include "ops/torch/dtypes.h"
+#include "ops/torch/module_path.h"
 #include "ops/torch/operators.h"
 #include "recsys/error.h"
 
@@ -59,23 +60,16 @@ at::Tensor WithDots(Plan plan, WeightType type) {
 }
 
 /// Sets a dense weight at its path in a module.
-void SetWeight(torch::jit::Module module, const std::string& path, const at::Tensor& weight) {
-  std::size_t at = 0;
-  for (std::size_t dot = path.find('.'); dot != path.npos; dot = path.find('.', at)) {
-    const std::string name = path.substr(at, dot - at);
-    TORCH_CHECK(module.hasattr(name) && module.attr(name).isModule(), "a region has no weight ",
-                path);
-    module = module.attr(name).toModule();
-    at = dot + 1;
-  }
-  const std::string name = path.substr(at);
-  TORCH_CHECK(module.hasattr(name) && module.attr(name).isTensor(), "a region has no weight ",
-              path);
-  const at::Tensor old = module.attr(name).toTensor();
+void SetWeight(const torch::jit::Module& module, const std::string& path,
+               const at::Tensor& weight) {
+  auto found = TensorHolder(module, path);
+  TORCH_CHECK(found, "a region has no weight ", path);
+  auto& [holder, name] = *found;
+  const at::Tensor old = holder.attr(name).toTensor();
   TORCH_CHECK(weight.scalar_type() == old.scalar_type() && weight.sizes() == old.sizes(),
               "dense weight ", path, ": got ", weight.scalar_type(), ' ', weight.sizes(),
               ", expected ", old.scalar_type(), ' ', old.sizes());
-  module.setattr(name, weight);
+  holder.setattr(name, weight);
 }
 
 }  // namespace
