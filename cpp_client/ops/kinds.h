@@ -126,10 +126,10 @@ constexpr bool TakesFactor(ElementwiseKind kind) {
     case ElementwiseKind::kAtLeast:
     case ElementwiseKind::kStandardize:
     case ElementwiseKind::kLayerNorm:
-    case ElementwiseKind::kLeakyRelu:
     case ElementwiseKind::kShift:
     case ElementwiseKind::kAtMost:
     case ElementwiseKind::kNormalize:
+    case ElementwiseKind::kLeakyRelu:
       return true;
     default:
       return false;

@@ -5,18 +5,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Self
+
+
+@dataclass(frozen=True)
+class Function:
+    """The function of torch that a kind computes, number by number.
+
+    Attributes:
+        names: Its names.
+        argument: The name of the argument that is the step's factor; None without one.
+        default: What it is if it is not given.
+    """
+
+    names: tuple[str, ...]
+    argument: str | None = None
+    default: float | None = None
 
 
 class Code(IntEnum):
     """A kind by its code, and what it says."""
 
-    def __new__(cls, code: int, text: str = "") -> Self:
+    function: Function | None
+
+    def __new__(cls, code: int, text: str = "", function: Function | None = None) -> Self:
         """Return a kind."""
         made = int.__new__(cls, code)
         made._value_ = code
         made.__doc__ = text
+        made.function = function
         return made
 
     @property
@@ -70,8 +89,8 @@ class ElementwiseKind(Code):
     """What becomes of the numbers of a row."""
 
     COPY = 0
-    RELU = 1
-    SIGMOID = 2
+    RELU = 1, "", Function(("relu",))
+    SIGMOID = 2, "", Function(("sigmoid",))
     SCALE = 3, "a * factor"
     ADD = 4, "a[i / count] + b[i]; the next two alike"
     SUBTRACT = 5
@@ -85,11 +104,15 @@ class ElementwiseKind(Code):
     STANDARDIZE = 13, "a without its mean, divided by the root of its variance plus the factor."
     LAYER_NORM = 14, "The same of each vector of a, times b plus c, which have a vector's numbers."
     TOTAL = 15, "The sum of each `count` numbers of a."
-    TANH = 16
+    TANH = 16, "", Function(("tanh",))
     GELU = 17
     GELU_TANH = 18, "Its approximation by the hyperbolic tangent."
-    SILU = 19
-    LEAKY_RELU = 20, "a, times the factor where it is negative."
+    SILU = 19, "", Function(("silu", "swish"))
+    LEAKY_RELU = (
+        20,
+        "a, times the factor where it is negative.",
+        Function(("leaky_relu",), "negative_slope", 0.01),
+    )
     SHIFT = 21, "a + factor"
     AT_MOST = 22, "The smaller one of a and the factor."
     EXP = 23
@@ -109,10 +132,10 @@ WITH_FACTOR = (
     ElementwiseKind.AT_LEAST,
     ElementwiseKind.STANDARDIZE,
     ElementwiseKind.LAYER_NORM,
-    ElementwiseKind.LEAKY_RELU,
     ElementwiseKind.SHIFT,
     ElementwiseKind.AT_MOST,
     ElementwiseKind.NORMALIZE,
+    *(kind for kind in ElementwiseKind if kind.function and kind.function.argument),
 )
 
 #: By enumeration, the type that holds it in C++.

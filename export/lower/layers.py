@@ -14,7 +14,7 @@ from torch import Tensor
 from export.lower.arithmetic import computed
 from export.lower.folding import folded
 from export.lower.forms import matmul
-from export.lower.kinds import ElementwiseKind
+from export.lower.kinds import ElementwiseKind, Function
 from export.lower.strided import Strided, strided
 from export.lower.values import (
     Called,
@@ -143,20 +143,6 @@ def linear(value: Value, weight: Any, bias: Any = None) -> Value:
     )  # fmt: skip
 
 
-@operator("relu")
-def relu(value: Value, inplace: bool = False) -> Value:
-    """Return the numbers above 0, and 0."""
-    del inplace
-    return computed(ElementwiseKind.RELU, value)
-
-
-@operator("leaky_relu")
-def leaky_relu(value: Value, negative_slope: float = 0.01, inplace: bool = False) -> Value:
-    """Return the numbers, negative ones times a factor."""
-    del inplace
-    return computed(ElementwiseKind.LEAKY_RELU, value, negative_slope)
-
-
 @operator("gelu")
 def gelu(value: Value, approximate: str = "none") -> Value:
     """Return numbers times the normal distribution up to them."""
@@ -164,20 +150,21 @@ def gelu(value: Value, approximate: str = "none") -> Value:
     return computed(kind, value)
 
 
-@operator("silu", "swish")
-def silu(value: Value, inplace: bool = False) -> Value:
-    """Return numbers times the logistic function of them."""
-    del inplace
-    return computed(ElementwiseKind.SILU, value)
+def _add_function(kind: ElementwiseKind, function: Function) -> None:
+    """Let a function of torch be a step of a kind."""
+    names = [] if function.argument is None else [function.argument]
+
+    @operator(*function.names)
+    def compute(value: Value, *args: Any, inplace: bool = False, **given: Any) -> Value:
+        del inplace
+        given |= dict(zip(names, args, strict=False))
+        factor = given.pop(names[0], function.default) if names else None
+        if given:
+            raise NotLoweredError(f"it gives {function.names[0]} {sorted(given)}")
+        dtype = value.dtype if kind is ElementwiseKind.RELU else torch.float32
+        return computed(kind, value, None if factor is None else float(factor), dtype)
 
 
-@operator("tanh")
-def tanh(value: Value) -> Value:
-    """Return the hyperbolic tangent of numbers."""
-    return computed(ElementwiseKind.TANH, value)
-
-
-@operator("sigmoid")
-def sigmoid(value: Value) -> Value:
-    """Return the logistic function of numbers."""
-    return computed(ElementwiseKind.SIGMOID, value)
+for _kind in ElementwiseKind:
+    if _kind.function is not None:
+        _add_function(_kind, _kind.function)
