@@ -116,8 +116,10 @@ enum class ElementwiseKind : std::int32_t {
   kSoftmaxOrZeros = 30,
   /// a without b, divided by the root of c plus the factor; of a as many for each of b.
   kNormalize = 31,
+  /// a; where it is negative, e^a - 1 times the factor.
+  kElu = 32,
 };
-constexpr std::int64_t kNumElementwiseKind = 32;
+constexpr std::int64_t kNumElementwiseKind = 33;
 
 /// Whether a step takes the factor, and not the count.
 constexpr bool TakesFactor(ElementwiseKind kind) {
@@ -130,6 +132,7 @@ constexpr bool TakesFactor(ElementwiseKind kind) {
     case ElementwiseKind::kAtMost:
     case ElementwiseKind::kNormalize:
     case ElementwiseKind::kLeakyRelu:
+    case ElementwiseKind::kElu:
       return true;
     default:
       return false;
@@ -240,6 +243,8 @@ constexpr const char* NameOf(ElementwiseKind kind) {
       return "softmax_or_zeros";
     case ElementwiseKind::kNormalize:
       return "normalize";
+    case ElementwiseKind::kElu:
+      return "elu";
   }
   return "";
 }

@@ -124,6 +124,7 @@ class ElementwiseKind(Code):
     SELECT = 29, "b where a is not 0, else the factor: by a form."
     SOFTMAX_OR_ZEROS = 30, "Shares as above; zeros where all numbers of a run are minus infinity."
     NORMALIZE = 31, "a without b, divided by the root of c plus the factor; of a as many for each of b."
+    ELU = 32, "a; where it is negative, e^a - 1 times the factor.", Function(("elu",), "alpha", 1.0)
 
 
 #: Kinds of numbers one by one that take the factor, and not the count.

@@ -200,6 +200,52 @@ def test_deltas_change_the_weights_of_all_steps(tmp_path: Path) -> None:
     assert not same({"batch_norm": found["batch_norm"]}, {"batch_norm": before["batch_norm"]})
 
 
+#: Functions of a number, which any of them may be.
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "leaky_relu": lambda x: functional.leaky_relu(x, 0.3),
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "silu": functional.silu,
+    "elu": functional.elu,
+    "elu_of_another_size": lambda x: functional.elu(x, 0.25),
+    "elu_layer": nn.ELU(2),
+}
+_LARGEST = torch.finfo(torch.float32).max
+_NUMBERS = [0.0, -0.0, 1e-30, -1e-30, -1e-7, -1e-3, 0.6, -0.6, 5.0, -5.0, 88.0, -88.0, 104.0, -104.0]
+_NUMBERS += [1e9, -1e9, _LARGEST, -_LARGEST, torch.inf, -torch.inf, torch.nan]
+
+
+class Functions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = EmbeddingBagCollection([bag("t", 20, 3, ["f"])])
+
+    def forward(self, dense: Tensor, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        rows = self.tables(features).values()
+        return {"rows": rows, **{name: function(dense) for name, function in FUNCTIONS.items()}}
+
+
+def test_functions_of_any_number_are_those_of_torch(tmp_path: Path) -> None:
+    width = len(_NUMBERS)
+    export_model(Functions().eval(), tmp_path / "a", ExportConfig(dense_widths={"dense": width}))
+    own = load_artifact(tmp_path / "a")
+    assert isinstance(own.graphs, ProgramGraphs)
+    _, *rest = batch_of(own.signature, width, seed=1).inputs()
+    # Each number in each place of a row, so in each lane of a vector.
+    dense = torch.stack([torch.tensor(_NUMBERS).roll(i) for i in range(width)])
+    found = own.forward(dense, *rest)
+    for name, function in FUNCTIONS.items():
+        torch.testing.assert_close(
+            found[name],
+            function(dense),
+            rtol=1e-6,
+            atol=1e-37,
+            equal_nan=True,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
+
+
 @pytest.mark.parametrize("num_rows", [1, 50])
 def test_missing_numbers_are_filled_as_in_the_graph(tmp_path: Path, num_rows: int) -> None:
     torch.manual_seed(0)

@@ -214,6 +214,9 @@ void Compute(const Elementwise& step, OutRows out) {
       return each([](float a) { return a * Logistic(a); });
     case ElementwiseKind::kLeakyRelu:
       return each([&](float a) { return a < 0 ? a * step.factor : a; });
+    case ElementwiseKind::kElu:
+      // e^a - 1, exact for small numbers too. As torch: NaN stays.
+      return each([&](float a) { return a > 0 ? a : Tanh(0.5F * a) * (Exp(a) + 1) * step.factor; });
     case ElementwiseKind::kShift:
       return each([&](float a) { return a + step.factor; });
     case ElementwiseKind::kAtMost:

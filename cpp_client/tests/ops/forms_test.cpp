@@ -152,6 +152,9 @@ TEST_P(EachIsaForms, FunctionsOfANumberAreThoseOfTheLibrary) {
     EXPECT_NEAR(Of(ElementwiseKind::kExp, x), std::exp(y), 3e-7 * std::exp(y)) << x;
     EXPECT_NEAR(Of(ElementwiseKind::kTanh, x), std::tanh(y), 3e-7 * std::abs(std::tanh(y))) << x;
     EXPECT_NEAR(Of(ElementwiseKind::kSilu, x), y / (1 + std::exp(-y)), 3e-7 * std::abs(y)) << x;
+    EXPECT_NEAR(Of(ElementwiseKind::kElu, x, 0.7F), x > 0 ? y : 0.7F * std::expm1(y),
+                4e-7 * std::abs(std::expm1(std::min(y, 0.0))))
+        << x;
     EXPECT_NEAR(Of(ElementwiseKind::kGelu, x), y * (1 + std::erf(y * M_SQRT1_2)) / 2,
                 3e-7 * std::abs(y) + 1e-9)
         << x;
@@ -169,6 +172,15 @@ TEST_P(EachIsaForms, FunctionsOfANumberAreThoseOfTheLibrary) {
   EXPECT_EQ(Of(ElementwiseKind::kAtMost, 3, 2), 2);
   EXPECT_EQ(Of(ElementwiseKind::kShift, 3, 2), 5);
   EXPECT_EQ(Of(ElementwiseKind::kLeakyRelu, -3, 0.5F), -1.5F);
+  for (const float x : {-1e-3F, -1e-6F, -1e-20F, -0.0F}) {
+    EXPECT_NEAR(Of(ElementwiseKind::kElu, x, 1), std::expm1(double{x}), 3e-7 * std::abs(x)) << x;
+  }
+  const float largest = std::numeric_limits<float>::max();
+  EXPECT_TRUE(std::isnan(Of(ElementwiseKind::kElu, std::nanf(""), 2)));
+  EXPECT_EQ(Of(ElementwiseKind::kElu, -infinity, 2), -2);
+  EXPECT_EQ(Of(ElementwiseKind::kElu, -largest, 2), -2);
+  EXPECT_EQ(Of(ElementwiseKind::kElu, infinity, 2), infinity);
+  EXPECT_EQ(Of(ElementwiseKind::kElu, largest, 2), largest);
   EXPECT_EQ(Of(ElementwiseKind::kTruncate, -3.7F), -3);
   EXPECT_EQ(Of(ElementwiseKind::kAbsolute, -3.7F), 3.7F);
   EXPECT_EQ(Of(ElementwiseKind::kLog2, 8), 3);
