@@ -2,6 +2,7 @@
 // a manifest against damage is corrected, so that the code behind its check is reached.
 #include "check/files/manifest.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -33,13 +34,26 @@ void ReadZip(std::string_view text) {
   }
 }
 
+/// Returns where the last tensor of a header ends, as far as that is at most `most`.
+std::size_t DataBytesOf(std::string_view text, std::uint64_t most) {
+  std::uint64_t end = 0;
+  const Json header = Json::parse(text, nullptr, false);
+  for (const auto& item : header.is_object() ? header : Json::object()) {
+    const auto offsets = item.is_object() ? item.find("data_offsets") : item.end();
+    if (offsets == item.end() || !offsets->is_array() || offsets->size() != 2) continue;
+    const Json& last = (*offsets)[1];
+    if (last.is_number_unsigned()) end = std::max(end, std::min(most, last.get<std::uint64_t>()));
+  }
+  return static_cast<std::size_t>(end);
+}
+
 /// Reads the text as the header of a program.
 void ReadPlan(std::string_view text) {
-  constexpr std::size_t kDataBytes = 1 << 14;
+  constexpr std::uint64_t kDataBytes = 1 << 14;
   const std::uint64_t length = text.size();
   std::string bytes(reinterpret_cast<const char*>(&length), sizeof(length));
   bytes += text;
-  bytes.resize(bytes.size() + kDataBytes);
+  bytes.resize(bytes.size() + DataBytesOf(text, kDataBytes));
   try {
     const recsys::ProgramFile file = recsys::ReadProgramFile(bytes);
     for (const auto* tensors : {&file.tensors, &file.weights}) {

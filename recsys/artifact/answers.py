@@ -112,7 +112,9 @@ class Answers:
             except (RuntimeError, torch.jit.Error) as error:
                 return f"it fails: {str(error).strip().splitlines()[-1][:200]}"
             for name, want in self.outputs.items():
-                got = outputs[name]
+                got = outputs.get(name)
+                if got is None:
+                    return f"output {name!r}: missing, got {list(outputs)}"
                 if got.shape != want.shape or got.dtype != want.dtype:
                     return f"output {name!r}: got {got.dtype} {list(got.shape)}, expected {list(want.shape)}"
                 apart = (

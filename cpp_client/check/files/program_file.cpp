@@ -49,6 +49,26 @@ FileTensor TensorOf(const Json& data, const std::string& at, std::size_t start, 
   return tensor;
 }
 
+/// Names and sizes of tensors by where they begin.
+using Places = std::multimap<std::size_t, std::pair<std::string, std::size_t>>;
+
+/// Throws where tensors overlap, or where bytes belong to none.
+void CheckCover(const Places& places, std::size_t start, std::size_t end) {
+  std::size_t at = start;
+  for (const auto& [offset, tensor] : places) {
+    if (offset != at) {
+      throw WrongField("operators.tensors." + tensor.first, "data_offsets",
+                       std::to_string(offset - start) + " as the first",
+                       std::to_string(at - start) + ", where the tensor before it ends");
+    }
+    at += tensor.second;
+  }
+  if (at != end) {
+    throw Error(ErrorKind::kManifest,
+                "operators.tensors: got " + std::to_string(end - at) + " bytes of no tensor");
+  }
+}
+
 /// Returns a list of whole numbers from 0 to below `end`.
 std::vector<std::int64_t> NumbersOf(const Json& data, const char* key, const std::string& at,
                                     std::int64_t end) {
@@ -169,6 +189,28 @@ FileStep StepOf(const Json& item, const std::string& at, const ProgramFile& file
   return step;
 }
 
+/// Throws where what deltas may change is not what steps and regions take.
+void CheckDense(const ProgramFile& file) {
+  const std::string at = std::string(kAt) + ".dense";
+  std::map<std::string, const DenseWeight*> dense;
+  for (const DenseWeight& weight : file.dense) dense.emplace(weight.path, &weight);
+  for (const auto& [path, weight] : file.weights) {
+    const auto found = dense.find(path);
+    if (found == dense.end() || found->second->dtype != weight.dtype ||
+        found->second->shape != weight.shape) {
+      throw WrongField(at, path.c_str(), found == dense.end() ? "none" : "another",
+                       "the dtype and shape of its tensor");
+    }
+  }
+  for (const FileStep& step : file.steps) {
+    for (const auto& [attribute, path] : step.weights) {
+      if (dense.count(path) == 0) {
+        throw WrongField(at, path.c_str(), "none", "the dtype and shape of a region's weight");
+      }
+    }
+  }
+}
+
 void ReadMetadata(const Json& data, ProgramFile* file) {
   if (JsonText(data, "format", kAt) != "recsys-plan") {
     throw WrongField(kAt, "format", StrOf(data["format"]), "recsys-plan");
@@ -197,10 +239,11 @@ void ReadMetadata(const Json& data, ProgramFile* file) {
     return;
   }
   for (const auto& item : JsonMapping(data, "dense", kAt).items()) {
-    const std::string at = std::string(kAt) + ".dense";
+    const std::string at = std::string(kAt) + ".dense." + item.key();
     file->dense.push_back({item.key(), JsonChoice(item.value(), "dtype", at, DenseDtypeNames()),
                            JsonShape(item.value(), "shape", at)});
   }
+  CheckDense(*file);
 }
 
 /// Returns the JSON at the beginning of the file; sets where the tensors' bytes begin.
@@ -224,10 +267,12 @@ ProgramFile ReadProgramFile(std::string_view bytes) try {
   ProgramFile file;
   const std::string prefix = kWeightPrefix;
   const Json& metadata = JsonMapping(header, "__metadata__", kAt);
+  Places places;
   for (const auto& item : header.items()) {
     const std::string& name = item.key();
     if (name == "__metadata__") continue;
     FileTensor tensor = TensorOf(item.value(), "operators.tensors." + name, start, bytes.size());
+    places.emplace(tensor.offset, std::pair(name, tensor.num_bytes));
     if (name.compare(0, prefix.size(), prefix) == 0) {
       file.weights.emplace(name.substr(prefix.size()), std::move(tensor));
     } else {
@@ -235,6 +280,7 @@ ProgramFile ReadProgramFile(std::string_view bytes) try {
     }
   }
   ReadMetadata(ParseJson(JsonText(metadata, "recsys", kAt)), &file);
+  CheckCover(places, start, bytes.size());
   return file;
 } catch (const JsonError& error) {
   throw Error(ErrorKind::kManifest,
