@@ -14,7 +14,7 @@ from torch import Tensor
 
 from export.lower.forms import both, broadcast, result_dtype
 from export.lower.kinds import ElementwiseKind
-from export.lower.strided import Axis, Strided, strided, tidy
+from export.lower.strided import MOST_WHOLE, Axis, Strided, strided, tidy
 from export.lower.values import (
     Elementwise,
     NotLoweredError,
@@ -26,7 +26,6 @@ from export.lower.values import (
     operator,
     path_of,
 )
-from export.lower.weights import MOST_WHOLE
 
 _Number = int | float
 

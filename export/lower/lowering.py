@@ -27,6 +27,7 @@ from export.lower.leaves import LEAVES, Leaves, computed_rows_looked_up, leaves_
 from export.lower.regions import Outside, Regions, run_on_samples
 from export.lower.scheduling import GraphInputs, Lowered, Scheduling
 from export.lower.sequences import Cuts, NumIds
+from export.lower.strided import lifted
 from export.lower.values import (
     Called,
     NotLoweredError,
@@ -39,7 +40,6 @@ from export.lower.values import (
     writes_refused,
 )
 from export.lower.views import RowContext
-from export.lower.weights import lifted
 from recsys.errors import ExportError
 from recsys.ops import fbgemm
 

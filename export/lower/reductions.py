@@ -13,10 +13,9 @@ import torch
 
 from export.lower.arithmetic import clamp_min, computed, div, mul, only_float32
 from export.lower.kinds import ElementwiseKind
-from export.lower.strided import strided
+from export.lower.strided import strided, weight_of
 from export.lower.values import Elementwise, NotLoweredError, Value, Weight, operator
 from export.lower.views import dim_of, permute, reshaped, unsqueeze
-from export.lower.weights import weight_of
 
 
 def _dims_of(value: Any, dim: Any) -> list[int]:

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from export.lower.kinds import ElementwiseKind
 from export.lower.values import (
@@ -19,12 +20,17 @@ from export.lower.values import (
     NotLoweredError,
     NumRows,
     Operand,
+    Space,
     Value,
     View,
+    Weight,
+    path_of,
 )
 
 #: The loops of a form: ``kLoops`` of ``cpp_client/ops/kernels/kernels.h``.
 NUM_LOOPS = 4
+#: float32 holds every whole number up to this one.
+MOST_WHOLE = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -178,3 +184,28 @@ def reshaped_axes(axes: Sequence[Axis], sizes: Sequence[int]) -> list[Axis] | No
         if last.size != size:
             left.append(Axis(last.size // size, last.stride * size))
     return found if prod(sizes) == prod(axis.size for axis in axes) and not left else None
+
+
+def weight_of(tensor: Tensor, space: Space) -> Weight:
+    """Return the numbers of a tensor in a space, flat.
+
+    Raises:
+        NotLoweredError: Steps do not hold them in float32.
+    """
+    is_whole = not tensor.is_floating_point()
+    if tensor.numel() == 0 or (tensor.dtype is not torch.float32 and not is_whole):
+        raise NotLoweredError(f"it computes with a constant of {tensor.dtype}")
+    if is_whole and tensor.dtype is not torch.bool and int(tensor.abs().max()) > MOST_WHOLE:
+        raise NotLoweredError("it computes with whole numbers that float32 does not hold")
+    path = path_of(tensor)
+    numbers = None if path is not None else tensor.detach().to(torch.float32).reshape(-1).contiguous()
+    return Weight(
+        dims=(tensor.numel(),), space=space, dtype=tensor.dtype, path=path, numbers=numbers, tensor=tensor
+    )
+
+
+def lifted(one: Any, space: Space) -> Any:
+    """Return a tensor as a view of numbers that are the same for every row; anything else as it is."""
+    if isinstance(one, Called) or not isinstance(one, Tensor):
+        return one
+    return Strided(value=weight_of(one, space), axes=tuple(contiguous(one.shape)))

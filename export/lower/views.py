@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from export.lower.bags import IdsSpace, Length, SeveralLengths, ToIds
-from export.lower.strided import Axis, Strided, contiguous, reshaped_axes, strided, tidy
+from export.lower.strided import Axis, Strided, contiguous, lifted, reshaped_axes, strided, tidy
 from export.lower.taking import take
 from export.lower.values import (
     Expand,
@@ -29,7 +29,6 @@ from export.lower.values import (
     operator,
     path_of,
 )
-from export.lower.weights import lifted
 
 Viewed = Value | Strided
 

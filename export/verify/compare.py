@@ -32,6 +32,8 @@ CUDA_ROWS_TOLERANCE = 2.0**-10
 #: One of so many rows may differ in integers, such as the positions of the best: rounding changes the order of scores
 #: that nearly tie.
 MOST_ROUNDED = 16
+# Smaller numbers are compared as if they were of this size.
+_LEAST = 2.0**-10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +176,7 @@ def compare(
 
 def bound_of(expected: Tensor, tolerance: float) -> float:
     """Return how far numbers may be from those that are expected."""
-    return tolerance * max(float(expected.abs().max()) if expected.numel() else 0.0, 2.0**-10)
+    return tolerance * max(float(expected.abs().max()) if expected.numel() else 0.0, _LEAST)
 
 
 def distance(got: Tensor, want: Tensor) -> Tensor:
@@ -221,3 +223,28 @@ def model_outputs(outputs: Any) -> dict[str, Tensor]:
 def integer_outputs(outputs: Mapping[str, Tensor]) -> frozenset[str]:
     """Return the names of the outputs that hold integers or bools."""
     return frozenset(name for name, output in outputs.items() if not output.is_floating_point())
+
+
+def hardly_varying(outputs: Mapping[str, Tensor], num_rows: int) -> tuple[str, ...]:
+    """Return the outputs that differ from row to row by no more than the comparison tolerates.
+
+    Args:
+        outputs: The float model's, by name.
+        num_rows: B; outputs without a row for each are left out, and one row tells nothing.
+    """
+    if num_rows < 2:
+        return ()
+    return tuple(
+        name
+        for name, output in outputs.items()
+        if output.dim() and len(output) == num_rows and output.numel() and not _varies(output)
+    )
+
+
+def _varies(output: Tensor) -> bool:
+    rows = output.reshape(len(output), -1)
+    if not output.is_floating_point():
+        return bool((rows != rows[:1]).any())
+    rows = rows.to(torch.float64).nan_to_num(0.0, 0.0, 0.0)
+    spread = float((rows.amax(dim=0) - rows.amin(dim=0)).max())
+    return spread > END_TO_END_TOLERANCES[torch.float32] * max(float(rows.abs().max()), _LEAST)

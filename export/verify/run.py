@@ -30,6 +30,7 @@ from export.verify.compare import (
     capture,
     check_tables,
     compare,
+    hardly_varying,
     integer_outputs,
     model_outputs,
 )
@@ -40,7 +41,6 @@ from export.verify.retrieval import ItemScores, comparable, item_scores
 from export.verify.rows import check_rows
 from export.verify.samples import with_numbers_of
 from export.verify.shapes import request_outputs, signature_outputs
-from export.verify.variation import hardly_varying
 from recsys.artifact.answers import Answers, few_rows
 from recsys.artifact.exported import load_exported_opened
 from recsys.artifact.load import LoadedArtifact, load_opened, open_artifact
