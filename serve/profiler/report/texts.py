@@ -136,7 +136,7 @@ def limit_rows(profile: Profile) -> list[list[str]]:
                 f"products in {dtype}",
                 f"{flops / 1e9:.0f} GFLOPS",
                 "",
-                "the best of torch's and own matrix products",
+                "the best of torch's and the native kernels'",
             ]
         )
     return found
