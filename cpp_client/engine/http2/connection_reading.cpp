@@ -104,6 +104,8 @@ bool Connection::ReadInTurn() {
       CloseNow();
       return false;
   }
+  // More may be left in the socket.
+  if (num_read == asked) BeBusy();
   const std::string_view data(buffer.data(), num_read);
   const std::size_t used = Receive(data);
   if (state_ != State::kOpen) return false;
