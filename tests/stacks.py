@@ -7,6 +7,8 @@ while what it installs stays the same; then imports, the demo, and the conforman
 engine. All run on a copy of the checkout, in which nothing is written. Nothing may print a warning. The time of each
 step is printed.
 
+What cannot be tried, for want of the Python or of space on the disk, is said and skipped.
+
 Exit status: 0 all is well, 1 something is wrong.
 """
 
@@ -40,6 +42,8 @@ CASES = (
     "tests/recsys/test_torchscript.py",
 )
 TIMEOUT_S = 1800
+#: What installing an environment takes of the disk, with CUDA's libraries, which the first one brings.
+NEEDED_BYTES = 8 << 30
 # Not of the project, of an earlier run, or for one Python and torch.
 _LEFT_OUT = shutil.ignore_patterns(
     ".*", "build", "dist", "demo", "hourly", "runs", "*.egg-info", "*.artifact", "*.pt", "*.so", "__pycache__"
@@ -66,6 +70,10 @@ for name in recsys.__all__:
 
 class StackError(Exception):
     """A step has failed; the message is what it printed."""
+
+
+class NoSpaceError(Exception):
+    """The disk has no space for an environment; the message says how much it needs."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +150,9 @@ def environment(python: str, interpreter: str, folder: Path) -> Environment:
         python: The minor release.
         interpreter: The Python that makes the environment.
         folder: Where the environments lie.
+
+    Raises:
+        NoSpaceError: It has to be installed, and the disk has no space for it.
     """
     made = Environment(python, folder / f"python{python}")
     wanted = [f"torch=={STACK.torch}.*", f"fbgemm-gpu-cpu=={STACK.fbgemm}", *requirements()]
@@ -149,6 +160,10 @@ def environment(python: str, interpreter: str, folder: Path) -> Environment:
     complete = made.folder / "complete"
     if not complete.exists() or complete.read_text() != key:
         shutil.rmtree(made.folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+        if free < NEEDED_BYTES:
+            raise NoSpaceError(f"{free >> 30} GiB are free in {folder}, and it may take {NEEDED_BYTES >> 30}")
         subprocess.run([interpreter, "-m", "venv", str(made.folder)], check=True)
         _copy(made)
         torch, *others = wanted
@@ -215,6 +230,9 @@ def run_stack(python: str, folder: Path) -> bool:
             made = environment(python, interpreter, folder)
             times = {"install": time.monotonic() - began}
         times |= smoke(made)
+    except NoSpaceError as error:
+        print(f"{title}: skipped, {error}", flush=True)
+        return True
     except (StackError, subprocess.SubprocessError) as error:
         print(f"{title}: {error}", flush=True)
         return False
