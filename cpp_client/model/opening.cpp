@@ -271,11 +271,12 @@ std::unique_ptr<Model::Parts> OpenChecked(const std::string& path, const ModelOp
   const std::string target = "target " + Repr(opening.target().name) + ": ";
   const std::string found =
       "its program answers otherwise than the export verified (" + difference + ")";
-  const bool has_script = !opening.target().graph.skeleton.empty();
-  if (opening.target().linear_dtype != "float32" || !has_script) {
-    throw Error(ErrorKind::kTarget,
-                target + found + ", and it cannot do without: export it on this machine, or with " +
-                    (has_script ? "--linear-dtype float32" : "--format both"));
+  const bool is_float = opening.target().linear_dtype == "float32";
+  if (!is_float || opening.target().graph.skeleton.empty()) {
+    throw Error(ErrorKind::kTarget, target + found +
+                                        ", and nothing else of it can run: export it on this "
+                                        "machine, or with " +
+                                        (is_float ? "--format both" : "--linear-dtype float32"));
   }
   parts.reset();
   ModelOptions plain = options;

@@ -279,7 +279,7 @@ def _first_of_classes(recorded: _Recorded) -> list[fx.Node]:
             is_input = node.op == "placeholder" and not str(node.target).startswith("dense_")
             if node.op == "get_attr" or is_input:
                 writer = next(one for one, written in recorded.writes.items() if memory in written)
-                raise NotLoweredError(f"it writes to {node.target} (node {writer.name!r})")
+                raise NotLoweredError(f"it writes to {node.target}").at(writer)
             is_first = not any(memory in recorded.memory[one] for one in node.all_input_nodes)
             if is_first and len(recorded.tensors[node]) == 1:
                 found[node] = None
@@ -326,7 +326,7 @@ def _groups(graph: fx.Graph, recorded: _Recorded) -> list[Group]:
     for group in done:
         for node in group:
             if node.target in LEAVES or node.op == "placeholder":
-                raise NotLoweredError(f"it writes to what {node.target} reads")
+                raise NotLoweredError(f"it writes to what {node.target} reads").at(node)
     return [tuple(node for node in nodes if node in group) for group in done]
 
 

@@ -174,7 +174,7 @@ class _Evaluation:
         try:
             value = found.settled() if isinstance(found, Called) else found
         except NotLoweredError as error:
-            raise NotLoweredError(_at(node, str(error))) from error
+            raise error.at(node) from error
         if (
             isinstance(value, Value)
             and value.space is Space.ROWS
@@ -194,10 +194,10 @@ class _Evaluation:
             with writes_refused(calls_code(node)):
                 return self._checked(node)
         except NotLoweredError as error:
-            why = _at(node, str(error))
+            placed = error.at(node)
             if node.op == "placeholder" or node.target in LEAVES:
-                raise NotLoweredError(why) from error
-            return Outside(node=node, why=why)
+                raise placed from error
+            return Outside(node=node, why=str(placed))
 
     def _needed(self, output: fx.Node) -> set[fx.Node]:
         """Return the nodes that an output is made of, up to the collections."""
@@ -330,14 +330,6 @@ class _Evaluation:
             return self.regions.value_of(found) if isinstance(found, Outside) else found
 
         return fx.node.map_arg(argument, taken)
-
-
-def _at(node: fx.Node, why: str) -> str:
-    """Return why a node is not lowered, with its name, and the path of the layer that made it if that is known."""
-    if " (node '" in why:
-        return why
-    paths = list(node.meta.get("nn_module_stack") or {})
-    return f"{why} (node {node.name!r}{f' of {paths[-1]!r}' if paths else ''})"
 
 
 def _is_value(one: Any) -> bool:

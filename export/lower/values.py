@@ -15,8 +15,9 @@ from math import prod
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
+from export.graph.tracing import LINE
 from export.lower.kinds import ElementwiseKind
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -51,7 +52,16 @@ def set_path(weight: Tensor, path: str | None) -> None:
 
 
 class NotLoweredError(Exception):
-    """A model does something that no step does; the message says what."""
+    """A model does something that no step does; the message says what, and where."""
+
+    def at(self, node: fx.Node) -> NotLoweredError:
+        """Return the error with a node, its layer and the line of the model's code, unless it names one already."""
+        why = str(self)
+        if " (node '" in why:
+            return self
+        paths, line = list(node.meta.get("nn_module_stack") or {}), node.meta.get(LINE)
+        parts = [f"node {node.name!r}{f' of {paths[-1]!r}' if paths else ''}", *([str(line)] if line else [])]
+        return NotLoweredError(f"{why} ({', '.join(parts)})")
 
 
 class _Writing:

@@ -304,7 +304,7 @@ def _checked(loaded: LoadedArtifact, load: Callable[[bool], LoadedArtifact]) -> 
         load: Loads it, scripted or not.
 
     Raises:
-        TargetError: It answers otherwise without it too, or it cannot do without.
+        TargetError: TorchScript answers otherwise too, or cannot run the target.
         ArtifactError: The artifact cannot be used otherwise.
     """
     manifest, target = loaded.manifest, loaded.target
@@ -319,9 +319,10 @@ def _checked(loaded: LoadedArtifact, load: Callable[[bool], LoadedArtifact]) -> 
         return loaded
     found = f"its program answers otherwise than the export verified ({difference})"
     if target.linear_dtype != "float32" or target.skeleton is None:
-        option = "--format both" if target.skeleton is None else "--linear-dtype float32"
+        option = "--format both" if target.linear_dtype == "float32" else "--linear-dtype float32"
         raise TargetError(
-            f"target {target.name!r}: {found}, and it cannot do without: export it on this machine, or with {option}"
+            f"target {target.name!r}: {found}, and nothing else of it can run: export it on this machine, or with "
+            f"{option}"
         )
     plain = load(True)
     difference = answers.difference(plain.graphs.calls, manifest.signature)

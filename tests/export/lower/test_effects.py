@@ -190,9 +190,9 @@ class Bags(nn.Module):
 REFUSED = {
     "a weight": (
         lambda: Scored(lambda m, x: m.over(x) + m.w.mul_(x[:1].sum() * 0), w=torch.zeros(1)),
-        "it writes to model.w",
+        r"it writes to model\.w \(node 'mul_', .*test_effects\.py:\d+ in .*m\.w\.mul_",
     ),
-    "IDs": (Bags, "it writes to values"),
+    "IDs": (Bags, r"it writes to values \(node 'clamp_', .*features\.values\(\)\.clamp_\(max=3\)`"),
 }
 
 
