@@ -38,6 +38,8 @@ ID_KINDS = ("index", "hash", "fmix64", "vocabulary", "zero_collision")
 RAW = "raw"
 #: Those of which different IDs may share a row.
 HASHED_KINDS = ("hash", "fmix64")
+#: What may be before the decimals of numbers that are texts.
+DECIMALS = (".", ",")
 #: The parts of a date that are IDs, and how many there are: hours are 0 to 23, weekdays 0 (Monday) to 6.
 DATE_PARTS = {"hour": 24, "weekday": 7}
 
@@ -70,6 +72,7 @@ class DenseColumn:
         std: The divisor after that.
         buckets: Ascending bounds: the feature becomes ``len(buckets) + 1`` features, of which one is 1 and the others
             0. Empty keeps the number.
+        decimal: What is before the decimals where the column holds texts, one of ``DECIMALS``.
     """
 
     name: str
@@ -79,6 +82,7 @@ class DenseColumn:
     mean: float = 0.0
     std: float = 1.0
     buckets: tuple[float, ...] = ()
+    decimal: str = "."
 
     @property
     def width(self) -> int:
@@ -88,7 +92,7 @@ class DenseColumn:
     @property
     def is_plain(self) -> bool:
         """Whether there is no transform; a missing value is an error then."""
-        return self == DenseColumn(name=self.name)
+        return self == DenseColumn(name=self.name, decimal=self.decimal)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,6 +317,8 @@ def _dense(data: Any, at: str) -> DenseColumn:
             raise wrong(at, "clip", data["clip"], "two numbers, the smallest and the largest value")
     if "buckets" in data:
         column["buckets"] = _ascending(data, "buckets", at)
+    if "decimal" in data:
+        column["decimal"] = choice(data, "decimal", at, DECIMALS)
     return DenseColumn(name=text(data, "name", at), **column)
 
 

@@ -90,7 +90,7 @@ class Columns:
 
     def dense(self, column: DenseColumn) -> NDArray[np.float32]:
         """Return a column of numbers; NaN for missing and infinite ones where the column has transforms."""
-        numbers = self.numbers(column.name)
+        numbers = self.numbers(column.name, column.decimal)
         with np.errstate(over="ignore"):
             floats = numbers.astype(np.float32)
         if not column.is_plain:
@@ -216,12 +216,12 @@ class Columns:
             raise self._wrong(int(owners[odd]), name, repr(str(values[odd]))[:60], ids.expected)
         return ids
 
-    def numbers(self, name: str) -> NDArray[np.float64]:
-        """Return a column of numbers, NaN for missing ones."""
+    def numbers(self, name: str, decimal: str = ".") -> NDArray[np.float64]:
+        """Return a column of numbers, NaN for missing ones. ``decimal``: what is before the decimals of texts."""
         array = plain(self._table.column(name))
         self._expect_no_bytes(array, name)
         if is_text(array.type):
-            parsed = numbers_of(array)
+            parsed = numbers_of(array, decimal)
             if isinstance(parsed, OddValue):
                 raise self._wrong(
                     parsed.position, name, repr(str(array[parsed.position]))[:60], parsed.expected

@@ -112,7 +112,8 @@ def test_columns_that_look_like_numbers_are_named(tmp_path: Path, capsys: pytest
     said = [line for line in capsys.readouterr().err.splitlines() if ": reading " not in line]
     assert said[0] == (
         "recsys-train: column 'price0': '0,05' is not a number: its comma may separate thousands or decimals; the "
-        "model takes the values as texts: write numbers as 1234.5 to have them learned as such"
+        'model takes the values as texts: write numbers as 1234.5 or set decimal = "," in the schema, to have them '
+        "learned as such"
     )
     assert len(said) == 7
     assert said[-1] == "recsys-train: 13 more such lines: --json gives all"

@@ -180,7 +180,8 @@ def _number_notices(columns: Sequence[Column], uses: Mapping[str, tuple[str, str
         note = column.note(use, reason)
         if look_like_numbers(note):
             what = "the column is left out" if use == "ignored" else "the model takes the values as texts"
-            yield f"column {column.name!r}: {note}; {what}: write numbers as 1234.5 to have them learned as such"
+            how = ' or set decimal = "," in the schema,' if "its comma" in note else ""
+            yield f"column {column.name!r}: {note}; {what}: write numbers as 1234.5{how} to have them learned as such"
 
 
 def _time_of(columns: Sequence[Column]) -> list[Column]:

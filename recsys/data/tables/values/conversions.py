@@ -28,6 +28,11 @@ _BLANKS = " \t\r\n"
 # Thousands are apart where a point or a sign of a currency shows which mark is which: "1,234" alone may be 1.234.
 _THOUSANDS = r"^[-+]?([$£€¥] ?)?\d{1,3}(,\d{3})+\.\d*$|^[-+]?[$£] ?\d{1,3}(,\d{3})+$"
 _CURRENCY = r"^([-+]?)[$£€¥] ?(\.?\d)"
+# "1.234,5 €": points, blanks and apostrophes are between thousands there.
+_DECIMAL_COMMA = (
+    r"^[-+]?([$£€¥] ?)?(\d{1,3}([. '\x{a0}\x{202f}\x{2019}]\d{3})+|\d*)(,\d*)?([eE][-+]?\d+)?( ?[$£€¥])?$"
+)
+_NO_DECIMAL_COMMA = r"[$£€¥. '\x{a0}\x{202f}\x{2019}]"
 # Floats of 64 bits round numbers of more than 15 digits.
 _WHOLE = r"^[ \t]*-?([0-9]+|0*[0-9]{1,15}\.0*)[ \t]*$"
 _AROUND_WHOLE = r"^[ \t]+|\.0*[ \t]*$|[ \t]+$"
@@ -81,27 +86,36 @@ def without_missing(texts: pa.Array) -> pa.Array:
     return pc.if_else(is_missing, pa.scalar(None, texts.type), texts)
 
 
-def numbers_of(texts: pa.Array) -> pa.Array | OddValue:
+def numbers_of(texts: pa.Array, decimal: str = ".") -> pa.Array | OddValue:
     """Return texts as float64, null for missing ones.
 
     ``true`` and ``false`` are 1 and 0. A currency's sign is dropped, and so are commas between thousands where a
     decimal point follows.
+
+    Args:
+        texts: The texts.
+        decimal: What is before the decimals: ``"."``, or ``","`` with points or blanks between thousands.
     """
-    numbers = cast_or_none(texts, pa.float64())
+    numbers = cast_or_none(texts, pa.float64()) if decimal == "." else None
     if numbers is not None:
         return numbers
     encoded = texts.dictionary_encode()
     # Most have marks of missing numbers alone; the other forms take longer.
-    for forms in (without_missing, _number_texts):
+    for forms in (without_missing, _number_texts) if decimal == "." else (_comma_number_texts,):
         different = forms(encoded.dictionary)
         numbers = cast_or_none(different, pa.float64())
         if numbers is not None:
             return numbers.take(encoded.indices)
     odd = first_failing(different, lambda part: cast_or_none(part, pa.float64()) is not None)
     text = encoded.dictionary[odd].as_py()
-    hint = (
-        " with a decimal point and no comma, which may separate thousands or decimals" if "," in text else ""
-    )
+    hint = ""
+    if decimal == ",":
+        hint = ' with a decimal comma, as the schema\'s decimal = "," says'
+    elif "," in text:
+        hint = (
+            ' with a decimal point and no comma, which may separate thousands or decimals (decimal = "," in the '
+            "schema takes decimals)"
+        )
     return OddValue(position=pc.index(encoded.indices, odd).as_py(), expected=f"a number{hint}")
 
 
@@ -120,6 +134,15 @@ def _number_texts(texts: pa.Array) -> pa.Array:
     has_thousands = pc.match_substring_regex(texts, _THOUSANDS)
     texts = pc.if_else(has_thousands, pc.replace_substring(texts, ",", ""), texts)
     return pc.replace_substring_regex(texts, _CURRENCY, r"\1\2")
+
+
+def _comma_number_texts(texts: pa.Array) -> pa.Array:
+    """Return texts as ``_number_texts`` does, of numbers with decimal commas; others stay, but are no numbers."""
+    texts = pc.utf8_trim(without_missing(texts), _BLANKS)
+    is_number = pc.match_substring_regex(texts, _DECIMAL_COMMA)
+    with_point = pc.replace_substring(pc.replace_substring_regex(texts, _NO_DECIMAL_COMMA, ""), ",", ".")
+    mark, blank = (pa.scalar(text, texts.type) for text in ("no number:", " "))
+    return pc.if_else(is_number, with_point, pc.binary_join_element_wise(mark, texts, blank))
 
 
 def ids_of(values: pa.Array) -> Ints | OddValue:

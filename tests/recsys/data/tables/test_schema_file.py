@@ -49,6 +49,7 @@ def test_a_schema_file(tmp_path: Path) -> None:
         pytest.param({**_GOOD, "dense": [{"name": "x", "std": 0}]}, r"dense\[0\].std: got '0'", id="std"),
         pytest.param({**_GOOD, "dense": [{"name": "x", "clip": [1]}]}, "two numbers", id="clip"),
         pytest.param({**_GOOD, "dense": [{"name": "x", "buckets": [2, 1]}]}, "ascending", id="buckets"),
+        pytest.param({**_GOOD, "dense": [{"name": "x", "decimal": ";"}]}, "decimal: got ';'", id="decimal"),
         pytest.param({**_GOOD, "tables": [{**_TABLE, "strings": "xxh64"}]}, "ids: got 'index'", id="ids"),
         pytest.param(
             {**_GOOD, "tables": [{**_TABLE, "ids": "vocabulary", "rows": 1}]}, "at least 2", id="one"
@@ -83,7 +84,7 @@ _WHOLE = Schema(
     labels=(LabelColumn(name="click"), LabelColumn(name="rating", at_least=3.5)),
     dense=(
         DenseColumn(name='a "quoted" name', missing=1.5, clip=(0.0, 9.5), log1p=True, mean=0.25, std=2.0),
-        DenseColumn(name="age", buckets=(18.0, 65.0)),
+        DenseColumn(name="age", buckets=(18.0, 65.0), decimal=","),
     ),
     tables=(
         TableSpec(name="site", num_embeddings=10, feature_names=("s", "t"), ids="hash", strings="xxh64"),

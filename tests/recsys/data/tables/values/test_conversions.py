@@ -47,6 +47,33 @@ def test_a_text_that_is_a_number_or_a_missing_one(kind: pa.DataType, text: str, 
 
 @pytest.mark.parametrize("kind", _TEXTS, ids=str)
 @pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *(
+            (text, 1234.5)
+            for text in ("1234,5", "1.234,5", "1 234,50", "1\u202f234,5", "1'234,5 ", "1,2345e3")
+        ),
+        *((text, 1234.5) for text in ("1.234,5 \u20ac", "\u20ac 1234,5", "$1.234,5")),
+        *(("-3", -3.0), ("-,5", -0.5), ("1.234", 1234.0), ("1.234.567", 1234567.0), ("7,", 7.0)),
+        *((text, None) for text in ("", "-", "n/a", "#N/A", ".")),
+    ],
+)
+def test_a_text_with_a_decimal_comma(kind: pa.DataType, text: str, number: float | None) -> None:
+    numbers = numbers_of(pa.array(["-", text, None], kind), ",")
+    assert not isinstance(numbers, OddValue)
+    assert numbers.to_pylist() == [None, number, None]
+
+
+@pytest.mark.parametrize("kind", _TEXTS, ids=str)
+@pytest.mark.parametrize("text", ["1.5", "1,234.5", "1,2,3", "1.23.456", "x", ",", "1,5%", "12 34", "0x1"])
+def test_a_text_without_a_decimal_comma(kind: pa.DataType, text: str) -> None:
+    odd = numbers_of(pa.array(["1", "-", "2,5", text, "y"], kind), ",")
+    assert isinstance(odd, OddValue)
+    assert (odd.position, "decimal comma" in odd.expected) == (3, True)
+
+
+@pytest.mark.parametrize("kind", _TEXTS, ids=str)
+@pytest.mark.parametrize(
     "text", ["1,234", "1,5", "12%", "1_0", "\uff15", "0x10", "$", "x", "1,23,456.7", "1 000"]
 )
 def test_a_text_that_is_no_number(kind: pa.DataType, text: str) -> None:
@@ -147,3 +174,16 @@ def test_infinite_numbers_are_missing_where_missing_ones_may_be() -> None:
     assert np.isnan(read).tolist() == [False, True, True, True, True]
     with pytest.raises(DataError, match="row 1: column 'x': got 'inf', expected a finite float32"):
         _columns(numbers[:3]).dense(DenseColumn(name="x"))
+
+
+def test_a_dense_column_with_decimal_commas() -> None:
+    columns = _columns(["1.234,5", "-", "7"])
+    filled = columns.dense(DenseColumn(name="x", decimal=",", missing=1.0))
+    assert filled.tolist() == pytest.approx([1234.5, np.nan, 7.0], nan_ok=True)
+    assert columns.dense(DenseColumn(name="x", decimal=",", std=2.0)).dtype == np.float32
+    with pytest.raises(DataError, match="row 1: column 'x': got a missing value"):
+        columns.dense(DenseColumn(name="x", decimal=","))
+    with pytest.raises(
+        DataError, match=r"row 0: column 'x': got '1.234,5', .* \(decimal = \",\" in the schema"
+    ):
+        columns.dense(DenseColumn(name="x"))
