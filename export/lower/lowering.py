@@ -18,15 +18,13 @@ from export.graph.graph import make_graph
 from export.graph.passes import is_pure
 from export.graph.prepared import PreparedModel
 from export.graph.tree import exchanged
-
-# The modules that say what becomes of the functions of torch.
-from export.lower import arithmetic, attention, comparisons, extremes, layers, reductions, views  # noqa: F401
 from export.lower.bags import Length, Rows, ids_space
 from export.lower.effects import Group, calls_code, may_write, separate_writes
 from export.lower.leaves import LEAVES, Leaves, computed_rows_looked_up, leaves_of, rows_expanded
+from export.lower.operators.sequences import Cuts, NumIds
+from export.lower.operators.views import RowContext
 from export.lower.regions import Outside, Regions, run_on_samples
 from export.lower.scheduling import GraphInputs, Lowered, Scheduling
-from export.lower.sequences import Cuts, NumIds
 from export.lower.strided import lifted
 from export.lower.values import (
     Called,
@@ -39,7 +37,6 @@ from export.lower.values import (
     set_path,
     writes_refused,
 )
-from export.lower.views import RowContext
 from recsys.errors import ExportError
 from recsys.ops import fbgemm
 

@@ -15,12 +15,13 @@ from export.graph.prepared import PreparedModel
 from export.lower.bags import FlatSpace, computed_ids
 from export.lower.leaves import Leaves
 from export.lower.lookups import ComputedIds, LookupInputs
+from export.lower.operators.sequences import Ids, Lengths
+from export.lower.operators.views import RowContext
 from export.lower.planning import (
     Plan,
     plan_of,
 )
 from export.lower.regions import FromRegion, Outside, Region, Regions
-from export.lower.sequences import Ids, Lengths
 from export.lower.values import (
     Expand,
     Input,
@@ -29,7 +30,6 @@ from export.lower.values import (
     Value,
     Weight,
 )
-from export.lower.views import RowContext
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from export.lower.bags import BagSum, FromIds, IdsSpace, Length, ReadIds, Rows, Sequence, ToIds, ids_space
+from export.lower.operators.views import cat, expand, flatten, narrow, unsqueeze
 from export.lower.values import (
     Called,
     Expand,
@@ -29,7 +30,6 @@ from export.lower.values import (
     Weight,
     operator,
 )
-from export.lower.views import cat, expand, flatten, narrow, unsqueeze
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from export.lower.bags import IdsSpace
 from export.lower.kinds import ElementwiseKind
+from export.lower.operators.views import lifted_to, permute, with_axes
 from export.lower.strided import Axis, Strided, contiguous, lifted, loops_of, operand, strided
 from export.lower.values import (
     Broadcast,
@@ -24,7 +25,6 @@ from export.lower.values import (
     Value,
     operator,
 )
-from export.lower.views import lifted_to, permute, with_axes
 
 # A matrix with fewer columns than the kernel takes at once is better the first one.
 _FEW_COLUMNS = 16

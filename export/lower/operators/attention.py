@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from export.lower.arithmetic import add, mul, where
-from export.lower.forms import matmul
 from export.lower.kinds import ElementwiseKind
-from export.lower.layers import linear
-from export.lower.reductions import mean, softmax
+from export.lower.operators.arithmetic import add, mul, where
+from export.lower.operators.forms import matmul
+from export.lower.operators.layers import linear
+from export.lower.operators.reductions import mean, softmax
+from export.lower.operators.views import permute, reshaped, select, transpose, unsqueeze
 from export.lower.values import Elementwise, NotLoweredError, Value, operator
-from export.lower.views import permute, reshaped, select, transpose, unsqueeze
 
 
 @operator("scaled_dot_product_attention", views=True)

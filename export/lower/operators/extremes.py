@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from export.lower.arithmetic import clamp, maximum
-from export.lower.comparisons import minimum
+from export.lower.operators.arithmetic import clamp, maximum
+from export.lower.operators.comparisons import minimum
+from export.lower.operators.views import dim_of, narrow, squeeze
 from export.lower.strided import strided
 from export.lower.values import Called, NotLoweredError, operator
-from export.lower.views import dim_of, narrow, squeeze
 
 
 @dataclass(frozen=True)

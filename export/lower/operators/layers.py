@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from export.lower.arithmetic import computed
-from export.lower.folding import folded
-from export.lower.forms import matmul
 from export.lower.kinds import ElementwiseKind, Function
+from export.lower.operators.arithmetic import computed
+from export.lower.operators.folding import folded
+from export.lower.operators.forms import matmul
+from export.lower.operators.views import permute, reshaped
 from export.lower.strided import Strided, strided
 from export.lower.values import (
     Called,
@@ -29,7 +30,6 @@ from export.lower.values import (
     operator,
     path_of,
 )
-from export.lower.views import permute, reshaped
 
 # Of plans: cpp_client/ops/packed.h, and the most weights that are held twice, plain and packed.
 _MOST_INPUTS, _MOST_OUTPUTS, _MOST_WEIGHTS = 1 << 16, 1 << 20, 1 << 24

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from export.lower.arithmetic import (
+from export.lower.kinds import ElementwiseKind
+from export.lower.operators.arithmetic import (
     add,
     as_float,
     binary,
@@ -29,7 +30,6 @@ from export.lower.arithmetic import (
     sub,
     where,
 )
-from export.lower.kinds import ElementwiseKind
 from export.lower.values import Called, operator
 
 _LARGEST = torch.finfo(torch.float32).max

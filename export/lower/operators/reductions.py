@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from export.lower.arithmetic import clamp_min, computed, div, mul, only_float32
 from export.lower.kinds import ElementwiseKind
+from export.lower.operators.arithmetic import clamp_min, computed, div, mul, only_float32
+from export.lower.operators.views import dim_of, permute, reshaped, unsqueeze
 from export.lower.strided import strided, weight_of
 from export.lower.values import Elementwise, NotLoweredError, Value, Weight, operator
-from export.lower.views import dim_of, permute, reshaped, unsqueeze
 
 
 def _dims_of(value: Any, dim: Any) -> list[int]:

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from export.lower.arithmetic import computed
 from export.lower.bags import Differences, IdsSpace, Length, Rows, feature_of
-from export.lower.jagged import Flipped, ids_of, rows_at_places, values_at_places
 from export.lower.kinds import ElementwiseKind
+from export.lower.operators.arithmetic import computed
+from export.lower.operators.jagged import Flipped, ids_of, rows_at_places, values_at_places
 from export.lower.values import Called, NotLoweredError, NumRows, Space, Value, operator
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from export.lower.bags import IdsSpace, Length, SeveralLengths, ToIds
+from export.lower.operators.taking import take
 from export.lower.strided import Axis, Strided, contiguous, lifted, reshaped_axes, strided, tidy
-from export.lower.taking import take
 from export.lower.values import (
     Expand,
     Join,

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from export.lower.forms import both, broadcast, result_dtype
 from export.lower.kinds import ElementwiseKind
+from export.lower.operators.forms import both, broadcast, result_dtype
 from export.lower.strided import MOST_WHOLE, Axis, Strided, strided, tidy
 from export.lower.values import (
     Elementwise,
