@@ -21,7 +21,7 @@ from recsys.artifact.load import LoadedArtifact
 from serve.profiler.rounds import Contestant, RoundsConfig, run_rounds
 
 BATCH_SIZES = (1, 8, 32, 128, 512)
-ZOO_BATCH_SIZES = (1, 128)
+ZOO_BATCH_SIZES = (1, 32, 128)
 PEER = "TorchRec"
 OWN = "own"
 #: How many times the peer's speed an artifact should have, by name and batch size; those of the native kernels on a
@@ -34,13 +34,19 @@ _AVX512_TARGETS: dict[str, dict[int, float]] = {
     "own int8": {1: 9.0, 8: 5.5, 32: 4.5, 128: 3.8, 512: 3.5},
 }
 _AVX512_TARGETS |= {
-    f"{name}: {OWN} {dtype}": {128: 2.0} for name in zoo.MODELS for dtype in ("bfloat16", "int8")
+    f"{name}: {OWN} {dtype}": {128: 2.0} for name in ("DCNv2", "DIN-like") for dtype in ("bfloat16", "int8")
 }
+#: Models over histories, on every processor.
+_HISTORY_TARGETS = {
+    f"{name}: {OWN} float32": {1: 3.0, 32: 2.0, 128: 2.0} for name in zoo.MODELS if name != "DCNv2"
+}
+_AVX512_TARGETS |= _HISTORY_TARGETS
 #: The same with AVX2 alone. Nothing there multiplies bfloat16: own bfloat16 is compared to own float32.
 _AVX2_TARGETS: dict[str, dict[int, float]] = {
     "float32": _AVX512_TARGETS["float32"],
     "own float32": {1: 8.0, 8: 4.0, 32: 2.2, 128: 1.4, 512: 1.3},
     "own int8": {1: 9.0, 8: 4.5, 32: 3.0, 128: 2.3, 512: 1.8},
+    **_HISTORY_TARGETS,
 }
 #: How far medians of the same work may be apart in one run.
 NOISE = 0.02

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import recsys
 from benchmarks.models.peer import TensorDict
+from benchmarks.models.sequences import Behavior, History, Pointwise, SelfAttentive
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import torchscript
@@ -129,9 +130,12 @@ class InterestNetwork(nn.Module):
         return {OUTPUT: torch.sigmoid(self.over(torch.cat((dense, users, item, interest), dim=1))).squeeze(1)}
 
 
-MODELS: dict[str, type[DlrmDcn] | type[InterestNetwork]] = {
+MODELS: dict[str, type[DlrmDcn | InterestNetwork | History]] = {
     "DCNv2": DlrmDcn,
     "DIN-like": InterestNetwork,
+    "SASRec-like": SelfAttentive,
+    "BST-like": Behavior,
+    "HSTU-like": Pointwise,
 }
 
 

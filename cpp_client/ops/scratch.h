@@ -6,8 +6,18 @@
 namespace recsys::ops {
 
 /// What a thread's memory is used for; each use has its own.
-enum class Scratch { kTile, kScales, kColumns, kProducts, kBuffers, kPanels, kIds, kIdBuffers };
-constexpr int kNumScratches = 8;
+enum class Scratch {
+  kTile,
+  kScales,
+  kColumns,
+  kProducts,
+  kBuffers,
+  kPanels,
+  kIds,
+  kIdBuffers,
+  kRun,
+};
+constexpr int kNumScratches = 9;
 
 /// Returns at least `num_bytes` of the calling thread's memory for a use, until it asks for more.
 ///

@@ -8,31 +8,19 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from export.lower.bags import BagSum, Differences, FromIds, IdsSpace, Length, OfIds, ReadIds, Sequence, ToIds
+from export.lower.buffers import NOWHERE, Buffers, Place
+from export.lower.formed import Broadcast, Contract, Formed, Interleave, Written
 from export.lower.kinds import WITH_FACTOR, Activation, BufferKind, ElementwiseKind, StepKind
 from export.lower.lookups import ComputedIds, Lookup, LookupInputs, Slot
-from export.lower.strided import NUM_LOOPS
-from export.lower.values import (
-    Broadcast,
-    Columns,
-    Contract,
-    Elementwise,
-    Formed,
-    Join,
-    Linear,
-    Part,
-    Products,
-    Take,
-    Value,
-    View,
-    Weight,
-)
+from export.lower.strided import NUM_LOOPS, restrided
+from export.lower.values import Columns, Elementwise, Join, Linear, Part, Products, Take, Value, View, Weight
 
 T = TypeVar("T")
 # Of plans with forms or features, and of those without, which earlier releases read too.
@@ -40,23 +28,6 @@ _VERSION, _WITHOUT_FORMS = 4, 3
 _ACTIVATIONS = {activation.name.lower(): activation for activation in Activation}
 # FBGEMM's code for no pooling.
 _ROW_OF_EACH_ID = 2
-# Rows of scratch memory begin on cache lines, and lie no power of two apart.
-_LINE = 16
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Columns of a buffer."""
-
-    buffer: int
-    column: int
-    width: int
-
-    def part(self, offset: int, width: int) -> _Place:
-        return _Place(self.buffer, self.column + offset, width)
-
-
-_NOWHERE = _Place(0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -118,19 +89,6 @@ def plan_of(
     return _Planning(values, outputs, places, ids, computed).run()
 
 
-@dataclass
-class _Buffers:
-    kinds: list[BufferKind] = field(default_factory=list)
-    indices: list[int] = field(default_factory=list)
-    widths: list[int] = field(default_factory=list)
-
-    def add(self, kind: BufferKind, index: int, width: int) -> _Place:
-        self.kinds.append(kind)
-        self.indices.append(index)
-        self.widths.append(width)
-        return _Place(len(self.kinds) - 1, 0, width)
-
-
 class _Planning:
     def __init__(
         self,
@@ -149,20 +107,21 @@ class _Planning:
         self._ids = ids
         self._computed = computed
         self._members = set(self._values)
-        self._buffers = _Buffers()
-        self._places: dict[Value, _Place] = {}
-        self._vectors: dict[Value, _Place] = {}
-        self._copies: dict[Value, list[tuple[Part, _Place]]] = {}
-        self._copied_outputs: list[tuple[Value, _Place]] = []
+        self._buffers = Buffers()
+        self._places: dict[Value, Place] = {}
+        self._vectors: dict[Value, Place] = {}
+        self._copies: dict[Value, list[tuple[Part, Place]]] = {}
+        self._copied_outputs: list[tuple[Value, Place]] = []
         self._layers: dict[Elementwise, Linear] = {}
         self._within: dict[Value, tuple[Elementwise, Value]] = {}
+        self._interleaved: dict[Written, tuple[Broadcast, tuple[int, ...]]] = {}
         self._skipped: set[Value] = set()
         self._inputs: list[int] = []
         self._constants: list[Constant] = []
         self._lookups: list[list[int]] = []
         self._features: list[list[int]] = []
         self._forms: list[list[int]] = []
-        self._steps: list[tuple[StepKind, list[_Place], int, int]] = []
+        self._steps: list[tuple[StepKind, list[Place], int, int]] = []
 
     def run(self) -> Plan:
         self._fuse()
@@ -175,7 +134,7 @@ class _Planning:
                 self._emit(value)
         for value, place in self._copied_outputs:
             self._copy(place, self._place_of(value))
-        self._place_scratch()
+        self._buffers.place_scratch([places for _, places, _, _ in self._steps])
         rows_of, per_row = self._find_rows()
         return Plan(
             numbers=torch.tensor(self._numbers(), dtype=torch.int64),
@@ -197,6 +156,8 @@ class _Planning:
             return users.get(value) == [user] and value not in self._outputs
 
         for value in self._values:
+            if isinstance(value, Interleave):
+                self._fuse_parts(value, is_only_user)
             if not isinstance(value, Elementwise):
                 continue
             if value.kind is ElementwiseKind.ADD:
@@ -206,6 +167,16 @@ class _Planning:
             if isinstance(layer, Linear) and is_activation and is_only_user(layer, value):
                 self._layers[value] = layer
                 self._skipped.add(layer)
+
+    def _fuse_parts(self, value: Interleave, is_only_user: Callable[[Value, Value], bool]) -> None:
+        """Let forms write what they compute among others."""
+        for part in value.parts:
+            of = part.operand.value
+            if isinstance(of, Broadcast) and of in self._members and is_only_user(of, value):
+                strides = restrided(of, part)
+                if strides is not None:
+                    self._interleaved[part] = of, strides
+                    self._skipped.add(of)
 
     def _fuse_product(self, total: Elementwise, is_only_user: Callable[[Value, Value], bool]) -> None:
         for product, other in (total.operands, reversed(total.operands)):
@@ -243,7 +214,7 @@ class _Planning:
                     self._place_part(value, part, self._places[value].part(column, part.width))
                 column += part.width
 
-    def _place_part(self, join: Join, part: Part, place: _Place) -> None:
+    def _place_part(self, join: Join, part: Part, place: Place) -> None:
         root = self._root_of(part.value) if part.width == part.value.width else None
         if root is None or root in self._places:
             self._copies.setdefault(join, []).append((part, place))
@@ -260,7 +231,7 @@ class _Planning:
             value = value.source
         return None
 
-    def _place_of(self, value: Value) -> _Place:
+    def _place_of(self, value: Value) -> Place:
         if value in self._places:
             return self._places[value]
         if value in self._given:
@@ -294,7 +265,10 @@ class _Planning:
         elif isinstance(value, Elementwise):
             self._elementwise(value, out)
         elif isinstance(value, Formed):
-            self._formed(value, out)
+            self._formed(value, value.sizes, value.strides, out)
+        elif isinstance(value, Interleave):
+            for written in value.parts:
+                self._written(written, out)
         elif isinstance(value, Sequence):
             lookup = self._lookup((value.slot,), _ROW_OF_EACH_ID, self._ids_of(value), is_weighted=False)
             self._step(StepKind.SEQUENCE, [out], lookup, int(value.is_backwards))
@@ -315,7 +289,7 @@ class _Planning:
         else:
             raise AssertionError(value)
 
-    def _each_id(self, value: OfIds, out: _Place) -> None:
+    def _each_id(self, value: OfIds, out: Place) -> None:
         """Write the padding, then what is computed for each ID."""
         one = [0] * (NUM_LOOPS - 1)
         fill = [_bits(0.0), *[1] * (NUM_LOOPS - 1), value.width, *one, 1, *one, 0, *one, 0]
@@ -325,15 +299,15 @@ class _Planning:
             kind, lengths, of = StepKind.FROM_IDS, self._place_of(value.lengths), value.dims[0]
         else:
             assert isinstance(value, BagSum)
-            kind, lengths, of = StepKind.SUM_IDS, _NOWHERE, self._feature(value.feature)
+            kind, lengths, of = StepKind.SUM_IDS, NOWHERE, self._feature(value.feature)
         begin = len(self._steps)
-        self._step(StepKind.EACH_ID, [_NOWHERE, lengths], 0, of)
+        self._step(StepKind.EACH_ID, [NOWHERE, lengths], 0, of)
         for each in value.within:
             self._emit(each)
         self._step(kind, [out, self._place_of(value.source)], 0, 0)
         self._steps[begin] = (*self._steps[begin][:2], len(self._steps) - begin - 1, of)
 
-    def _elementwise(self, value: Elementwise, out: _Place) -> None:
+    def _elementwise(self, value: Elementwise, out: Place) -> None:
         if value in self._layers:
             return self._layer(self._layers[value], value.kind.name.lower(), out)
         kind, operands, extra = value.kind, list(value.operands), value.count
@@ -345,15 +319,27 @@ class _Planning:
             extra = _bits(value.factor)
         return self._step(StepKind.ELEMENTWISE, [out, *map(self._place_of, operands)], int(kind), extra)
 
-    def _formed(self, value: Formed, out: _Place) -> None:
+    def _written(self, part: Written, out: Place) -> None:
+        """Write a part among others: by the step that computes it, if that can, else a copy of it."""
+        of, to = part.operand, out.part(part.offset, 1 + _reach(part.sizes, part.strides))
+        within = self._interleaved.get(part)
+        if within is not None:
+            value, strides = within
+            return self._formed(value, value.sizes, strides, to)
+        copy = Broadcast(
+            dims=(), kind=ElementwiseKind.COPY, sizes=part.sizes, strides=part.strides, operands=[of]
+        )
+        return self._formed(copy, part.sizes, part.strides, to)
+
+    def _formed(self, value: Formed, sizes: tuple[int, ...], strides: tuple[int, ...], out: Place) -> None:
         operands = [
-            self._place_of(one.value).part(one.offset, 1 + _reach(value.sizes, one.strides))
+            self._place_of(one.value).part(one.offset, 1 + _reach(sizes, one.strides))
             for one in value.operands
         ]
-        strides = [one.strides for one in value.operands]
+        of = [one.strides for one in value.operands]
         factor = value.factor if isinstance(value, Broadcast) else 0.0
         # Of a copy the second operand is the first.
-        numbers = [_bits(factor), *value.sizes, *value.strides, *strides[0], *strides[-1]]
+        numbers = [_bits(factor), *sizes, *strides, *of[0], *of[-1]]
         kind, extra = StepKind.CONTRACT, 0
         if isinstance(value, Broadcast):
             kind, extra = StepKind.BROADCAST, int(value.kind)
@@ -361,17 +347,17 @@ class _Planning:
             assert isinstance(value, Contract)
         self._step(kind, [out, *operands], _place_in(self._forms, numbers), extra)
 
-    def _layer(self, layer: Linear, activation: str, out: _Place) -> None:
+    def _layer(self, layer: Linear, activation: str, out: Place) -> None:
         constant = self._constant(Layer(layer.weight, layer.bias, layer.columns))
         self._step(
             StepKind.LINEAR, [out, self._place_of(layer.source)], constant, int(_ACTIVATIONS[activation])
         )
 
-    def _copy(self, to: _Place, source: _Place) -> None:
+    def _copy(self, to: Place, source: Place) -> None:
         self._step(StepKind.ELEMENTWISE, [to, source], int(ElementwiseKind.COPY), 1)
 
-    def _step(self, kind: StepKind, places: list[_Place], index: int, extra: int) -> None:
-        self._steps.append((kind, [*places, *[_NOWHERE] * (4 - len(places))], index, extra))
+    def _step(self, kind: StepKind, places: list[Place], index: int, extra: int) -> None:
+        self._steps.append((kind, [*places, *[NOWHERE] * (4 - len(places))], index, extra))
 
     def _feature(self, feature: int) -> int:
         ids = self._ids
@@ -415,34 +401,9 @@ class _Planning:
     def _input(self, place: int) -> int:
         return _place_in(self._inputs, place)
 
-    def _scratch(self, value: Value) -> _Place:
+    def _scratch(self, value: Value) -> Place:
         kind = BufferKind.IDS if isinstance(value.space, IdsSpace) else BufferKind.SCRATCH
         return self._buffers.add(kind, 0, value.width)
-
-    def _place_scratch(self) -> None:
-        """Give scratch buffers memory: two share it if no step needs both."""
-        used: dict[int, tuple[int, int]] = {}
-        for at, (_, places, _, _) in enumerate(self._steps):
-            for place in places:
-                if place.width:
-                    used[place.buffer] = (used.get(place.buffer, (at, at))[0], at)
-        buffers = self._buffers
-        placed: list[int] = []
-        for i, kind in enumerate(buffers.kinds):
-            if kind not in (BufferKind.SCRATCH, BufferKind.IDS) or i not in used:
-                continue
-            # Behind those that are used at the same time and would overlap, one after the other.
-            taken = sorted(
-                (buffers.indices[j], buffers.indices[j] + _scratch_width(buffers.widths[j]))
-                for j in placed
-                if buffers.kinds[j] is kind and used[i][0] <= used[j][1] and used[j][0] <= used[i][1]
-            )
-            at = 0
-            for begin, end in taken:
-                if begin < at + _scratch_width(buffers.widths[i]):
-                    at = max(at, end)
-            buffers.indices[i] = at
-            placed.append(i)
 
     def _find_rows(self) -> tuple[int, int]:
         """Return the input that tells the number of rows, and how many of its numbers belong to one."""
@@ -488,7 +449,3 @@ def _bits(factor: float) -> int:
 def _reach(sizes: Several[int], strides: Several[int]) -> int:
     """Return how far behind the first number the last one is that loops reach."""
     return sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-
-
-def _scratch_width(width: int) -> int:
-    return (width + _LINE - 1) // _LINE * _LINE + _LINE

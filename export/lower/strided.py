@@ -13,19 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from export.lower.formed import Broadcast, Operand, Written
 from export.lower.kinds import ElementwiseKind
-from export.lower.values import (
-    Broadcast,
-    Called,
-    NotLoweredError,
-    NumRows,
-    Operand,
-    Space,
-    Value,
-    View,
-    Weight,
-    path_of,
-)
+from export.lower.values import Called, NotLoweredError, NumRows, Space, Value, View, Weight, path_of
 
 #: The loops of a form: ``kLoops`` of ``cpp_client/ops/kernels/kernels.h``.
 NUM_LOOPS = 4
@@ -158,6 +148,36 @@ def loops_of(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], 
         raise NotLoweredError("it computes over more dimensions than a form has loops")
     kept = [(1, [0] * len(strides))] * (NUM_LOOPS - len(kept)) + kept
     return [size for size, _ in kept], [[steps[i] for _, steps in kept] for i in range(len(strides))]
+
+
+def restrided(value: Broadcast, part: Written) -> tuple[int, ...] | None:
+    """Return the strides by which a form writes all of its numbers where a part of another value lies.
+
+    Args:
+        value: What the form computes, in order.
+        part: Where it lies: runs of the same length, at the same distance.
+
+    Returns:
+        The strides; None if the loops of the form do not end where the runs do, or more than it is read.
+    """
+    of = part.operand
+    loops = [
+        (size, to, by) for size, to, by in zip(part.sizes, part.strides, of.strides, strict=True) if size > 1
+    ]
+    # From the outside: the distance of runs, then the numbers of a run.
+    is_in_order = of.offset == 0 and prod(part.sizes) == value.width
+    if not is_in_order or len(loops) != 2 or loops[1][1:] != (1, 1) or loops[0][2] != loops[1][0]:
+        return None
+    run, distance = loops[1][0], loops[0][1]
+    strides: list[int] = []
+    for size, stride in zip(value.sizes, value.strides, strict=True):
+        if stride % run == 0:
+            strides.append(stride // run * distance)
+        elif run % (size * stride) == 0:
+            strides.append(stride)
+        else:
+            return None
+    return tuple(strides)
 
 
 def operand(view: Strided, strides: Sequence[int]) -> Operand:

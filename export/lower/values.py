@@ -419,48 +419,6 @@ class Elementwise(Value):
         return self.operands
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Operand:
-    """What a form reads of a value: from ``offset`` on, by the strides of its loops."""
-
-    value: Value
-    offset: int
-    strides: tuple[int, ...]
-
-
-@dataclass(eq=False, kw_only=True)
-class Formed(Value):
-    """Numbers computed by a form: loops within each other over the operands and the result.
-
-    Attributes:
-        sizes: Of the loops.
-        strides: Of the result.
-        operands: One or two.
-    """
-
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    operands: list[Operand]
-
-    @property
-    def sources(self) -> list[Value]:
-        """The values that it is computed of."""
-        return [operand.value for operand in self.operands]
-
-
-@dataclass(eq=False, kw_only=True)
-class Contract(Formed):
-    """Sums of products: the loops are matrices, rows, columns, and what is summed."""
-
-
-@dataclass(eq=False, kw_only=True)
-class Broadcast(Formed):
-    """Two operands number by number, or a copy of one; ``factor`` as the kind takes it."""
-
-    kind: ElementwiseKind
-    factor: float = 0.0
-
-
 @dataclass(eq=False, kw_only=True)
 class Take(Value):
     """Vectors by their numbers.

@@ -39,8 +39,8 @@ def test_the_speed_benchmark_compares_equals(tmp_path: Path) -> None:
     names = ["TorchRec", "float32", "bfloat16", *own]
     zoo = [
         (batch_size, f"{model}: {name}")
-        for model in ("DCNv2", "DIN-like")
-        for batch_size in (1, 128)
+        for model in ("DCNv2", "DIN-like", "SASRec-like", "BST-like", "HSTU-like")
+        for batch_size in (1, 32, 128)
         for name in ("TorchRec", *own)
     ]
     assert contestants == [(b, name) for b in (1, 8) for name in names] + zoo

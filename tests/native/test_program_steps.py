@@ -21,7 +21,9 @@ from recsys.artifact.delta import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramGraphs
 from recsys.kernels import operators
+from tests.export.lower.test_interleaved import JOINED, Joined
 from tests.export.lower.test_lowering import Transformed
+from tests.native import program_models
 from tests.native.test_programs import last_row, write_delta
 from tests.recsys.artifact.damage import same
 from tests.support.export_models import batch_of
@@ -259,3 +261,14 @@ def test_missing_numbers_are_filled_as_in_the_graph(tmp_path: Path, num_rows: in
     expected = load_artifact(tmp_path / "a", scripted=True).forward(dense, *rest)["default"]
     assert not expected.isnan().any()
     torch.testing.assert_close(own.forward(dense, *rest)["default"], expected, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_joined_vectors_are_those_of_torch(tmp_path: Path, name: str) -> None:
+    join, width, *_ = JOINED[name]
+    plain, own = program_models.loaded(tmp_path / "a", Joined(join, width))
+    assert own.runs_program
+    for num_rows in (0, 1, 3, 49):
+        batch = batch_of(own.signature, num_rows, seed=num_rows).inputs()
+        expected = plain.forward(*batch)["default"]
+        program_models.assert_near(own.forward(*batch)["default"], expected, "float32")

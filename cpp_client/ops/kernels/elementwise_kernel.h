@@ -43,43 +43,60 @@ float Total(std::int64_t count, const Term& term) {
   for (; i + kLane <= count; i += kLane) {
     for (std::int64_t lane = 0; lane < kLane; ++lane) lanes[lane] += term(i + lane);
   }
-  for (std::int64_t lane = 0; i < count; ++i, ++lane) lanes[lane] += term(i);
+  if (i < count) {
+    float last[kLane] = {};
+    for (std::int64_t lane = 0; i < count; ++i, ++lane) last[lane] = term(i);
+    for (std::int64_t lane = 0; lane < kLane; ++lane) lanes[lane] += last[lane];
+  }
   for (std::int64_t half = kLane / 2; half > 0; half /= 2) {
     for (std::int64_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
   }
   return lanes[0];
 }
 
-/// Returns the largest number; NaN where one is.
+/// Returns the largest of `count` numbers, whole vectors; NaN where one is.
 inline float Largest(const float* from, std::int64_t count) {
+  // Without a branch: numbers in no order would make processors guess.
+  const auto larger = [](float a, float b) {
+    const int is_first = static_cast<int>(a >= b) | static_cast<int>(a != a);
+    return is_first != 0 ? a : b;
+  };
   float lanes[kLane];
-  std::fill_n(lanes, kLane, from[0]);
-  const auto larger = [](float a, float b) { return a >= b || a != a ? a : b; };
-  std::int64_t i = 0;
-  for (; i + kLane <= count; i += kLane) {
+  std::copy_n(from, kLane, lanes);
+  for (std::int64_t i = kLane; i < count; i += kLane) {
     for (std::int64_t lane = 0; lane < kLane; ++lane) {
       lanes[lane] = larger(lanes[lane], from[i + lane]);
     }
   }
-  for (std::int64_t lane = 0; i < count; ++i, ++lane) lanes[lane] = larger(lanes[lane], from[i]);
-  float largest = lanes[0];
-  for (const float lane : lanes) largest = larger(largest, lane);
-  return largest;
+  for (std::int64_t half = kLane / 2; half > 0; half /= 2) {
+    for (std::int64_t lane = 0; lane < half; ++lane) {
+      lanes[lane] = larger(lanes[lane], lanes[lane + half]);
+    }
+  }
+  return lanes[0];
 }
 
 /// The shares of each of `count` runs of numbers.
 inline void SoftmaxOf(const float* from, std::int64_t width, std::int64_t count, bool or_zeros,
                       float* to) {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
   const std::int64_t length = width / std::max<std::int64_t>(count, 1);
+  // Whole vectors: what is behind a run has no share.
+  const std::int64_t padded = (length + kLane - 1) / kLane * kLane;
+  auto* const run =
+      reinterpret_cast<float*>(ScratchOf(Scratch::kRun, padded * std::int64_t{sizeof(float)}));
+  std::fill(run + length, run + padded, kNone);
   for (const float* const end = from + width; from < end; from += length, to += length) {
-    const float largest = Largest(from, length);
-    if (or_zeros && largest == -std::numeric_limits<float>::infinity()) {
+    std::copy_n(from, length, run);
+    const float largest = Largest(run, padded);
+    if (or_zeros && largest == kNone) {
       std::fill_n(to, length, 0.0F);
       continue;
     }
-    for (std::int64_t i = 0; i < length; ++i) to[i] = Exp(from[i] - largest);
-    const float sum = Total(length, [to](std::int64_t i) { return to[i]; });
-    for (std::int64_t i = 0; i < length; ++i) to[i] /= sum;
+    for (std::int64_t i = 0; i < padded; ++i) run[i] = Exp(run[i] - largest);
+    const float sum = Total(padded, [run](std::int64_t i) { return run[i]; });
+    for (std::int64_t i = 0; i < length; ++i) to[i] = run[i] / sum;
+    std::fill(run + length, run + padded, kNone);
   }
 }
 

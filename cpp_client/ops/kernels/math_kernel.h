@@ -12,8 +12,10 @@ namespace {
 /// Returns e to the power of `value`, to 1e-7 of it. The polynomial is that of Cephes' expf
 /// (Stephen L. Moshier).
 inline float Exp(float value) {
-  // Beyond these bounds it is 0 or infinite.
-  value = value < -104.0F ? -104.0F : value;
+  // Beyond these bounds it is 0 or infinite. Numbers so small that they become 0 take processors
+  // a hundred times as long as others, and masks are full of them: nothing is computed of these.
+  const bool is_zero = value < -104.0F;
+  value = is_zero ? 0.0F : value;
   value = value > 89.0F ? 89.0F : value;
   const float shifted = value * 1.44269504088896341F + kRounding;
   const float power = shifted - kRounding;
@@ -37,7 +39,8 @@ inline float Exp(float value) {
     std::memcpy(&number, &made, sizeof(number));
     return number;
   };
-  return sum * power_of_two(half) * power_of_two(exponent - half);
+  const float found = sum * power_of_two(half) * power_of_two(exponent - half);
+  return is_zero ? 0.0F : found;
 }
 
 /// Returns the magnitude of one number with the sign of another.

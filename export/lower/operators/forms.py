@@ -13,18 +13,11 @@ import torch
 from torch import Tensor
 
 from export.lower.bags import IdsSpace
+from export.lower.formed import Broadcast, Contract
 from export.lower.kinds import ElementwiseKind
 from export.lower.operators.views import lifted_to, permute, with_axes
 from export.lower.strided import Axis, Strided, contiguous, lifted, loops_of, operand, strided
-from export.lower.values import (
-    Broadcast,
-    Called,
-    Contract,
-    NotLoweredError,
-    Space,
-    Value,
-    operator,
-)
+from export.lower.values import Called, NotLoweredError, Space, Value, operator
 
 # A matrix with fewer columns than the kernel takes at once is better the first one.
 _FEW_COLUMNS = 16

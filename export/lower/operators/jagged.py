@@ -17,19 +17,9 @@ from typing import Any
 import torch
 
 from export.lower.bags import BagSum, FromIds, IdsSpace, Length, ReadIds, Rows, Sequence, ToIds, ids_space
+from export.lower.formed import Operand
 from export.lower.operators.views import cat, expand, flatten, narrow, unsqueeze
-from export.lower.values import (
-    Called,
-    Expand,
-    Join,
-    NotLoweredError,
-    NumRows,
-    Operand,
-    Part,
-    Value,
-    Weight,
-    operator,
-)
+from export.lower.values import Called, Expand, Join, NotLoweredError, NumRows, Part, Value, Weight, operator
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,19 @@ import torch
 from torch import Tensor
 
 from export.lower.bags import IdsSpace, Length, SeveralLengths, ToIds
+from export.lower.formed import Interleave, Written
 from export.lower.operators.taking import take
-from export.lower.strided import Axis, Strided, contiguous, lifted, reshaped_axes, strided, tidy
+from export.lower.strided import (
+    Axis,
+    Strided,
+    contiguous,
+    lifted,
+    loops_of,
+    operand,
+    reshaped_axes,
+    strided,
+    tidy,
+)
 from export.lower.values import (
     Expand,
     Join,
@@ -322,15 +333,34 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
     at = dim_of(views[0], dim)
     if at == 0 or any(not view.has_rows or view.ndim != views[0].ndim for view in views):
         raise NotLoweredError("it puts rows beside something else")
-    # The dimension is the first of a row while they are joined.
-    order = [0, at, *[i for i in range(1, views[0].ndim) if i != at]]
-    values: list[Value] = [permute(view, order).settled() for view in views]
-    if len(values) == 1:
+    if len(views) == 1:
         return tensors[0]
-    if any(value.dims[1:] != values[0].dims[1:] for value in values):
+    dims = [[size for size in view.shape if isinstance(size, int)] for view in views]
+    whole = list(dims[0])
+    whole[at - 1] = sum(of_view[at - 1] for of_view in dims)
+    if any([*of_view[: at - 1], *of_view[at:]] != [*whole[: at - 1], *whole[at:]] for of_view in dims):
         raise NotLoweredError("it joins rows of other sizes")
-    whole = joined(values, (sum(value.dims[0] for value in values), *values[0].dims[1:]))
-    return permute(whole, [order.index(i) for i in range(len(order))])
+    if prod(whole[: at - 1]) == 1:
+        return joined([view.settled() for view in views], tuple(whole))
+    return _interleaved(views, at - 1, tuple(whole))
+
+
+def _interleaved(views: Sequence[Strided], at: int, whole: tuple[int, ...]) -> Value:
+    """Return views joined at a dimension within a row."""
+    if len({view.value.space for view in views}) != 1:
+        raise NotLoweredError("it puts rows beside contexts")
+    to = [axis.stride for axis in contiguous(whole)]
+    parts, begin = [], 0
+    for view in views:
+        if view.axes[0] is not None:
+            raise NotLoweredError("it exchanges the rows of a batch with another dimension")
+        axes = view.of_row
+        if not prod(axis.size for axis in axes):
+            continue
+        sizes, (out, of) = loops_of([axis.size for axis in axes], to, [axis.stride for axis in axes])
+        parts.append(Written(begin * to[at], tuple(sizes), tuple(out), operand(view, of)))
+        begin += axes[at].size
+    return Interleave(dims=whole, space=views[0].value.space, dtype=views[0].dtype, parts=tuple(parts))
 
 
 @operator("stack", views=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -206,7 +207,7 @@ def test_help_shows_an_example_and_the_exit_codes(tool: object, capsys: pytest.C
         tool.main(["--help"])  # type: ignore[attr-defined]
     assert caught.value.code == 0
     text = capsys.readouterr().out
-    assert "example:" in text
+    assert re.search("^examples?:", text, re.MULTILINE)
     assert "exit codes: 0" in text
 
 

@@ -32,6 +32,7 @@ import numpy as np
 import ray
 from ray import serve as ray_serve
 from ray.cluster_utils import Cluster
+from ray.serve._private import api
 from ray.serve.config import HTTPOptions, ProxyLocation, gRPCOptions
 from ray.serve.schema import ServeDeploySchema
 
@@ -52,6 +53,7 @@ NODE = {
 NUM_SAMPLES = 60
 TOLERANCE = 1e-5
 _DEPLOY_TRIES = 5
+_START_S = 150
 
 
 def free_port() -> int:
@@ -218,6 +220,8 @@ def main(paths: list[str]) -> dict[str, Any]:
             log_to_driver=False,
             logging_level=logging.WARNING,
         )
+        # Ray gives its proxy a minute, which a busy machine needs to start Python.
+        vars(api)["HTTP_PROXY_TIMEOUT"] = _START_S
         ray_serve.start(
             proxy_location=ProxyLocation.HeadOnly,
             http_options=HTTPOptions(host="127.0.0.1", port=http_port),
