@@ -65,8 +65,14 @@ class Written:
 
 @dataclass(eq=False, kw_only=True)
 class Interleave(Value):
-    """Values whose numbers lie among each other, as those of a dimension that is not the first."""
+    """Values whose numbers lie among each other, as those of a dimension that is not the first.
 
+    Attributes:
+        at: The dimension within a row at which they are joined.
+        parts: The values, in order.
+    """
+
+    at: int
     parts: tuple[Written, ...]
 
     @property

@@ -5,10 +5,12 @@ Shape letters: B rows, K columns.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
 
+from export.lower.formed import Broadcast, Interleave, Written
 from export.lower.kinds import ElementwiseKind
-from export.lower.strided import strided
+from export.lower.strided import restrided, strided
 from export.lower.values import Columns, Elementwise, Join, Part, Value
 
 _SIGNS = {ElementwiseKind.ADD: 1, ElementwiseKind.SUBTRACT: -1}
@@ -51,6 +53,51 @@ def folded(join: Join) -> tuple[Value, Columns]:
         dims=(sum(part.width for part in kept),), space=join.space, dtype=join.dtype, parts=tuple(kept)
     )
     return made, columns_of
+
+
+def folded_vectors(joined: Interleave) -> tuple[Value, Columns]:
+    """Return the same for a layer over each of several vectors ``[B, L, K]``, joined at K."""
+    parts, width = list(joined.parts), joined.dims[-1]
+    ends = [*(part.offset for part in parts[1:]), width]
+    taken = {i: [(part.offset, 1)] for i, part in enumerate(parts)}
+    # Those that are computed last first: they may be sums of sums.
+    for i, part in sorted(enumerate(parts), key=lambda one: -one[1].operand.value.number):
+        total = part.operand.value
+        if not isinstance(total, Broadcast) or total.kind not in _SIGNS or restrided(total, part) is None:
+            continue
+        loops = [(total.sizes, of.strides, of.value, of.offset) for of in total.operands]
+        at = [next((j for j in taken if j != i and _loops_of(parts[j]) == loop), None) for loop in loops]
+        first, second = at
+        if first is None or second is None:
+            continue
+        columns = taken.pop(i)
+        taken[first] += columns
+        taken[second] += [(start, sign * _SIGNS[total.kind]) for start, sign in columns]
+    if len(taken) == len(parts):
+        return joined, ()
+    widths = [ends[i] - parts[i].offset for i in taken]
+    to = [0, *accumulate(widths)]
+    kept = tuple(
+        replace(
+            parts[i],
+            offset=column,
+            strides=tuple(by // width * to[-1] if by >= width else by for by in parts[i].strides),
+        )
+        for column, i in zip(to, taken, strict=False)
+    )
+    columns_of = tuple(
+        (column, start, size, sign)
+        for column, size, i in zip(to, widths, taken, strict=False)
+        for start, sign in taken[i]
+    )
+    dims = (*joined.dims[:-1], to[-1])
+    made = Interleave(dims=dims, space=joined.space, dtype=joined.dtype, at=joined.at, parts=kept)
+    return made, columns_of
+
+
+def _loops_of(part: Written) -> tuple[tuple[int, ...], tuple[int, ...], Value, int]:
+    """Return which numbers a part holds, by the loops over them."""
+    return part.sizes, part.operand.strides, part.operand.value, part.operand.offset
 
 
 def _whole(value: Value) -> Part:

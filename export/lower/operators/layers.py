@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from export.lower.formed import Interleave
 from export.lower.kinds import ElementwiseKind, Function
 from export.lower.operators.arithmetic import computed
-from export.lower.operators.folding import folded
+from export.lower.operators.folding import folded, folded_vectors
 from export.lower.operators.forms import matmul
 from export.lower.operators.views import permute, reshaped
 from export.lower.strided import Strided, strided
@@ -137,6 +138,8 @@ def linear(value: Value, weight: Any, bias: Any = None) -> Value:
     columns: Columns = ()
     if isinstance(value, Join) and len(value.dims) == 1:
         value, columns = folded(value)
+    elif isinstance(value, Interleave) and value.at == len(value.dims) - 1:
+        value, columns = folded_vectors(value)
     return Linear(
         dims=(*value.dims[:-1], num_outputs), space=value.space, source=value, weight=path, bias=bias_path,
         columns=columns,

@@ -360,7 +360,7 @@ def _interleaved(views: Sequence[Strided], at: int, whole: tuple[int, ...]) -> V
         sizes, (out, of) = loops_of([axis.size for axis in axes], to, [axis.stride for axis in axes])
         parts.append(Written(begin * to[at], tuple(sizes), tuple(out), operand(view, of)))
         begin += axes[at].size
-    return Interleave(dims=whole, space=views[0].value.space, dtype=views[0].dtype, parts=tuple(parts))
+    return Interleave(dims=whole, space=views[0].value.space, dtype=views[0].dtype, at=at, parts=tuple(parts))
 
 
 @operator("stack", views=True)

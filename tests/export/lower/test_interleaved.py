@@ -43,6 +43,11 @@ def _as_din(x: Tensor, one: Tensor) -> Tensor:
     return torch.cat((x, each, x - each, x * each), dim=2)
 
 
+def _with_sums(x: Tensor, one: Tensor) -> Tensor:
+    each = one.unsqueeze(1).expand(-1, 4, -1)
+    return torch.cat((x + each, each - x, x, each, (x + each) - x, each - (x + each)), dim=2)
+
+
 def _of_several_dimensions(x: Tensor, one: Tensor) -> Tensor:
     a = x.view(-1, 2, 2, 6)
     return torch.cat((a, a * 2, one.view(-1, 1, 1, 6).expand(-1, 2, 1, 6)), dim=2).reshape(-1, 5, 12)
@@ -50,8 +55,15 @@ def _of_several_dimensions(x: Tensor, one: Tensor) -> Tensor:
 
 #: What is joined, the width, and the steps: of forms, and one by one.
 JOINED: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], int, int, int]] = {
-    # Differences and products are written where they belong.
-    "as in DIN": (_as_din, 24, 4, 1),
+    # Products are written where they belong, and differences are a part of the layer.
+    "as in DIN": (_as_din, 24, 3, 1),
+    "sums of what is joined": (_with_sums, 36, 4, 2),
+    "a difference of others": (
+        lambda x, one: torch.cat((x, x * 2 - one.unsqueeze(1), one.unsqueeze(1).expand(-1, 4, -1)), dim=2),
+        18,
+        3,
+        2,
+    ),
     "the same twice": (lambda x, *_: torch.cat((x, x), dim=2), 12, 2, 1),
     "a difference twice": (
         lambda x, one: (lambda d: torch.cat((d, d), dim=2))(x - one.unsqueeze(1)),
