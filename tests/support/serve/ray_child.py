@@ -53,7 +53,7 @@ NODE = {
 NUM_SAMPLES = 60
 TOLERANCE = 1e-5
 _DEPLOY_TRIES = 5
-_START_S = 150
+_START_S = 300
 
 
 def free_port() -> int:
