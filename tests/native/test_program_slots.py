@@ -63,12 +63,17 @@ def with_slots(part: bytes, slots: Tensor) -> bytes:
         for name, tensor in header.items()
         if name.startswith("constants.") and tensor["shape"][-1:] == [8]
     ]
-    data = slots.contiguous().numpy().tobytes()
-    # Behind all other tensors.
-    begin = len(part) - 8 - length
-    header[name].update(shape=list(slots.shape), data_offsets=[begin, begin + len(data)])
+    numbers = part[8 + length :]
+    tensors = [(key, tensor) for key, tensor in header.items() if key != "__metadata__"]
+    data = b""
+    for key, tensor in sorted(tensors, key=lambda one: one[1]["data_offsets"]):
+        begin, end = tensor["data_offsets"]
+        data_of = slots.contiguous().numpy().tobytes() if key == name else numbers[begin:end]
+        tensor["data_offsets"] = [len(data), len(data) + len(data_of)]
+        data += data_of
+    header[name]["shape"] = list(slots.shape)
     text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + part[8 + length :] + data
+    return struct.pack("<Q", len(text)) + text + data
 
 
 def looked_up(lengths: list[int], values: list[int], **changes: Any) -> Tensor:

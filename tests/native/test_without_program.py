@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ MAKE, WHY = next(iter(REFUSED.values()))
 @pytest.mark.parametrize("graph_format", ["torchscript", "pt2", "both"])
 def test_other_types_need_a_program(tmp_path: Path, graph_format: str, dtype: str) -> None:
     config = ExportConfig(graph_format=graph_format, linear_dtype=dtype)
-    text = rf"linear_dtype: got '{dtype}', expected 'float32': .* the model has none: .*{WHY}.* \(node '"
+    text = rf"linear_dtype: got '{dtype}', expected 'float32': .* the model has none: .*{WHY}"
     with pytest.raises(ExportError, match=text):
         export_model(MAKE().eval(), tmp_path / "a", config)
     assert not (tmp_path / "a").exists()
@@ -47,7 +48,7 @@ def test_other_types_need_a_program(tmp_path: Path, graph_format: str, dtype: st
 def test_without_a_program_the_fastest_type_is_float32(tmp_path: Path) -> None:
     report = export_model(MAKE().eval(), tmp_path / "a", ExportConfig(linear_dtype="auto"))
     assert report.linear_dtypes == ()
-    assert WHY in report.without_program
+    assert re.search(WHY, report.without_program)
     assert load_artifact(tmp_path / "a").target.linear_dtype == "float32"
 
 
