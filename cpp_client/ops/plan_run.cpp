@@ -23,6 +23,15 @@ struct FoundRows {
   std::int64_t count() const { return static_cast<std::int64_t>(rows.size()) - kRowsAhead; }
 };
 
+/// Returns how many rows pass all steps together: few where they are wide, but not where the
+/// weights, which are read for each tile, are more than what that saves.
+std::int64_t TileRowsOf(const BoundPlan& bound) {
+  std::int64_t num_weights = 0;
+  for (const Packed& weights : bound.weights)
+    num_weights += weights.num_inputs * weights.num_outputs;
+  return num_weights > kPlanRows * bound.plan->scratch_width ? kPlanRows : bound.plan->tile_rows;
+}
+
 /// Runs a plan, one tile of rows after the other. The rows that a tile looks up are fetched while
 /// linear layers of the tile before it, and its own ahead of the lookup, are computed. kIsTimed:
 /// whether there is a clock.
@@ -31,7 +40,12 @@ class Tiles {
  public:
   Tiles(const BoundPlan& bound, const Kernels& kernels, FoundRows* found, FoundRows* next,
         StepClock* clock)
-      : bound_(bound), kernels_(kernels), found_(found), next_(next), clock_(clock) {
+      : bound_(bound),
+        kernels_(kernels),
+        found_(found),
+        next_(next),
+        clock_(clock),
+        tile_rows_(TileRowsOf(bound)) {
     const std::vector<Step>& steps = bound.plan->steps;
     for (std::size_t i = 0; i < steps.size(); ++i) {
       if (IsLookup(steps[i])) last_lookup_ = static_cast<std::int64_t>(i);
@@ -39,14 +53,13 @@ class Tiles {
   }
 
   WrongId Run(std::int64_t first, std::int64_t end) {
-    const std::int64_t tile_rows = bound_.plan->tile_rows;
-    const std::int64_t num_rows = std::min(tile_rows, end - first);
+    const std::int64_t num_rows = std::min(tile_rows_, end - first);
     if constexpr (kIsTimed) clock_->Start();
     const WrongId wrong = Find(first, num_rows, next_);
     if (wrong.lookup >= 0) return wrong;
     FetchNext(num_rows, false);
     if (last_lookup_ >= 0) Lap(static_cast<std::size_t>(last_lookup_), 0);
-    for (; first < end; first += tile_rows) {
+    for (; first < end; first += tile_rows_) {
       const WrongId found = RunTile(first, end);
       if (found.lookup >= 0) return found;
     }
@@ -56,7 +69,7 @@ class Tiles {
  private:
   WrongId RunTile(std::int64_t first, std::int64_t end) {
     first_ = first;
-    count_ = num_rows_ = std::min(bound_.plan->tile_rows, end - first);
+    count_ = num_rows_ = std::min(tile_rows_, end - first);
     std::swap(found_, next_);
     scratch_ = reinterpret_cast<float*>(ScratchOf(
         Scratch::kBuffers, bound_.plan->scratch_width * num_rows_ * std::int64_t{sizeof(float)}));
@@ -73,7 +86,7 @@ class Tiles {
       }
       const bool has_read = last_lookup_ >= begin && last_lookup_ <= static_cast<std::int64_t>(i);
       if (!has_read || first + num_rows_ >= end) continue;
-      const std::int64_t num_next = std::min(bound_.plan->tile_rows, end - first - num_rows_);
+      const std::int64_t num_next = std::min(tile_rows_, end - first - num_rows_);
       const WrongId wrong = Find(first + num_rows_, num_next, next_);
       if (wrong.lookup >= 0) return wrong;
       FetchNext(num_rows_, true);
@@ -283,6 +296,7 @@ class Tiles {
   const Kernels& kernels_;
   FoundRows *found_, *next_;
   StepClock* const clock_;
+  const std::int64_t tile_rows_;
   std::int64_t last_lookup_ = -1;
   Ahead ahead_;
   std::int64_t first_ = 0, num_rows_ = 0;
