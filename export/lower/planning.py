@@ -16,7 +16,7 @@ from torch import Tensor
 
 from export.lower.bags import BagSum, Differences, FromIds, IdsSpace, Length, OfIds, ReadIds, Sequence, ToIds
 from export.lower.buffers import NOWHERE, Buffers, Place
-from export.lower.formed import Broadcast, Contract, Formed, Interleave, Written
+from export.lower.formed import Broadcast, Contract, Formed, Interleave, Operand, Written
 from export.lower.kinds import WITH_FACTOR, Activation, BufferKind, ElementwiseKind, StepKind
 from export.lower.lookups import ComputedIds, Lookup, LookupInputs, Slot
 from export.lower.strided import NUM_LOOPS, restrided
@@ -265,7 +265,7 @@ class _Planning:
         elif isinstance(value, Elementwise):
             self._elementwise(value, out)
         elif isinstance(value, Formed):
-            self._formed(value, value.sizes, value.strides, out)
+            self._formed(value, value.strides, out)
         elif isinstance(value, Interleave):
             for written in value.parts:
                 self._written(written, out)
@@ -321,31 +321,38 @@ class _Planning:
 
     def _written(self, part: Written, out: Place) -> None:
         """Write a part among others: by the step that computes it, if that can, else a copy of it."""
-        of, to = part.operand, out.part(part.offset, 1 + _reach(part.sizes, part.strides))
+        to = out.part(part.offset, 1 + _reach(part.sizes, part.strides))
         within = self._interleaved.get(part)
         if within is not None:
             value, strides = within
-            return self._formed(value, value.sizes, strides, to)
-        copy = Broadcast(
-            dims=(), kind=ElementwiseKind.COPY, sizes=part.sizes, strides=part.strides, operands=[of]
-        )
-        return self._formed(copy, part.sizes, part.strides, to)
+            return self._formed(value, strides, to)
+        form = (0.0, part.sizes, part.strides)
+        return self._form(StepKind.BROADCAST, int(ElementwiseKind.COPY), form, [part.operand], to)
 
-    def _formed(self, value: Formed, sizes: tuple[int, ...], strides: tuple[int, ...], out: Place) -> None:
-        operands = [
-            self._place_of(one.value).part(one.offset, 1 + _reach(sizes, one.strides))
-            for one in value.operands
-        ]
-        of = [one.strides for one in value.operands]
-        factor = value.factor if isinstance(value, Broadcast) else 0.0
-        # Of a copy the second operand is the first.
-        numbers = [_bits(factor), *sizes, *strides, *of[0], *of[-1]]
-        kind, extra = StepKind.CONTRACT, 0
+    def _formed(self, value: Formed, strides: tuple[int, ...], out: Place) -> None:
+        """Compute a form, whose loops write by these strides."""
+        kind, extra, factor = StepKind.CONTRACT, 0, 0.0
         if isinstance(value, Broadcast):
-            kind, extra = StepKind.BROADCAST, int(value.kind)
+            kind, extra, factor = StepKind.BROADCAST, int(value.kind), value.factor
         else:
             assert isinstance(value, Contract)
-        self._step(kind, [out, *operands], _place_in(self._forms, numbers), extra)
+        self._form(kind, extra, (factor, value.sizes, strides), value.operands, out)
+
+    def _form(
+        self,
+        kind: StepKind,
+        extra: int,
+        form: tuple[float, tuple[int, ...], tuple[int, ...]],
+        operands: Several[Operand],
+        out: Place,
+    ) -> None:
+        factor, sizes, strides = form
+        places = [
+            self._place_of(one.value).part(one.offset, 1 + _reach(sizes, one.strides)) for one in operands
+        ]
+        # Of a copy the second operand is the first.
+        numbers = [_bits(factor), *sizes, *strides, *operands[0].strides, *operands[-1].strides]
+        self._step(kind, [out, *places], _place_in(self._forms, numbers), extra)
 
     def _layer(self, layer: Linear, activation: str, out: Place) -> None:
         constant = self._constant(Layer(layer.weight, layer.bias, layer.columns))

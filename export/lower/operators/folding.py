@@ -5,7 +5,8 @@ Shape letters: B rows, K columns.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from export.lower.formed import Broadcast, Interleave, Written
@@ -13,6 +14,8 @@ from export.lower.kinds import ElementwiseKind
 from export.lower.strided import restrided, strided
 from export.lower.values import Columns, Elementwise, Join, Part, Value
 
+# Where columns begin, and their sign.
+_Run = tuple[int, int]
 _SIGNS = {ElementwiseKind.ADD: 1, ElementwiseKind.SUBTRACT: -1}
 
 
@@ -26,56 +29,35 @@ def folded(join: Join) -> tuple[Value, Columns]:
     """
     parts = list(join.parts)
     starts = list(accumulate((part.width for part in parts), initial=0))
-    taken = {i: [(starts[i], 1)] for i in range(len(parts))}
-    sums = [(found, i) for i, part in enumerate(parts) if (found := _sum_of(part)) is not None]
-    # Those that are computed last first: they may be sums of sums.
-    for total, i in sorted(sums, key=lambda one: -one[0].number):
-        at = [
-            next((j for j in taken if j != i and _numbers_of(parts[j]) == _numbers_of(_whole(of))), None)
-            for of in total.operands
-        ]
-        first, second = at
-        if first is None or second is None:
-            continue
-        columns = taken.pop(i)
-        taken[first] += columns
-        taken[second] += [(start, sign * _SIGNS[total.kind]) for start, sign in columns]
+    sums = [
+        _Sum(i, found, [_numbers_of(_whole(of)) for of in found.operands])
+        for i, part in enumerate(parts)
+        if (found := _sum_of(part)) is not None
+    ]
+    taken = _taken(starts[:-1], [_numbers_of(part) for part in parts], sums)
     if len(taken) == len(parts):
         return join, ()
     kept = [parts[i] for i in taken]
-    to = accumulate((part.width for part in kept), initial=0)
-    columns_of = tuple(
-        (column, start, part.width, sign)
-        for column, part, i in zip(to, kept, taken, strict=False)
-        for start, sign in taken[i]
-    )
-    made = Join(
-        dims=(sum(part.width for part in kept),), space=join.space, dtype=join.dtype, parts=tuple(kept)
-    )
-    return made, columns_of
+    width = sum(part.width for part in kept)
+    made = Join(dims=(width,), space=join.space, dtype=join.dtype, parts=tuple(kept))
+    return made, _columns([part.width for part in kept], taken)
 
 
 def folded_vectors(joined: Interleave) -> tuple[Value, Columns]:
     """Return the same for a layer over each of several vectors ``[B, L, K]``, joined at K."""
     parts, width = list(joined.parts), joined.dims[-1]
-    ends = [*(part.offset for part in parts[1:]), width]
-    taken = {i: [(part.offset, 1)] for i, part in enumerate(parts)}
-    # Those that are computed last first: they may be sums of sums.
-    for i, part in sorted(enumerate(parts), key=lambda one: -one[1].operand.value.number):
-        total = part.operand.value
-        if not isinstance(total, Broadcast) or total.kind not in _SIGNS or restrided(total, part) is None:
-            continue
-        loops = [(total.sizes, of.strides, of.value, of.offset) for of in total.operands]
-        at = [next((j for j in taken if j != i and _loops_of(parts[j]) == loop), None) for loop in loops]
-        first, second = at
-        if first is None or second is None:
-            continue
-        columns = taken.pop(i)
-        taken[first] += columns
-        taken[second] += [(start, sign * _SIGNS[total.kind]) for start, sign in columns]
+    starts = [part.offset for part in parts]
+    sums = [
+        _Sum(i, total, [(total.sizes, of.strides, of.value, of.offset) for of in total.operands])
+        for i, part in enumerate(parts)
+        if isinstance(total := part.operand.value, Broadcast)
+        and total.kind in _SIGNS
+        and restrided(total, part) is not None
+    ]
+    taken = _taken(starts, [_loops_of(part) for part in parts], sums)
     if len(taken) == len(parts):
         return joined, ()
-    widths = [ends[i] - parts[i].offset for i in taken]
+    widths = [[*starts[1:], width][i] - starts[i] for i in taken]
     to = [0, *accumulate(widths)]
     kept = tuple(
         replace(
@@ -85,14 +67,49 @@ def folded_vectors(joined: Interleave) -> tuple[Value, Columns]:
         )
         for column, i in zip(to, taken, strict=False)
     )
-    columns_of = tuple(
-        (column, start, size, sign)
-        for column, size, i in zip(to, widths, taken, strict=False)
-        for start, sign in taken[i]
-    )
     dims = (*joined.dims[:-1], to[-1])
     made = Interleave(dims=dims, space=joined.space, dtype=joined.dtype, at=joined.at, parts=kept)
-    return made, columns_of
+    return made, _columns(widths, taken)
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A part that is a sum, or a difference, of two vectors: which part, and what these hold."""
+
+    part: int
+    total: Elementwise | Broadcast
+    operands: list[Hashable]
+
+
+def _taken(starts: Sequence[int], held: Sequence[Hashable], sums: Iterable[_Sum]) -> dict[int, list[_Run]]:
+    """Return the columns of the weights by the part that takes them; sums of other parts are left out.
+
+    Args:
+        starts: Where the columns of each part begin.
+        held: What each part holds.
+        sums: Those that may be left out.
+    """
+    taken = {i: [(start, 1)] for i, start in enumerate(starts)}
+    # Those that are computed last first: they may be sums of sums.
+    for one in sorted(sums, key=lambda one: -one.total.number):
+        at = [next((j for j in taken if j != one.part and held[j] == of), None) for of in one.operands]
+        first, second = at
+        if first is None or second is None:
+            continue
+        columns = taken.pop(one.part)
+        taken[first] += columns
+        taken[second] += [(start, sign * _SIGNS[one.total.kind]) for start, sign in columns]
+    return taken
+
+
+def _columns(widths: Sequence[int], taken: Mapping[int, Iterable[_Run]]) -> Columns:
+    """Return which columns a layer takes for parts of some widths side by side."""
+    to = accumulate(widths, initial=0)
+    return tuple(
+        (column, start, width, sign)
+        for column, width, runs in zip(to, widths, taken.values(), strict=False)
+        for start, sign in runs
+    )
 
 
 def _loops_of(part: Written) -> tuple[tuple[int, ...], tuple[int, ...], Value, int]:
