@@ -443,9 +443,15 @@ std::string ReadPlan(const std::int64_t* numbers, std::int64_t count, std::int64
       at += kLoops;
     }
   }
-  plan->tile_rows = TileOf(plan->scratch_width);
+  plan->tile_rows = TileRowsOf(*plan, {});
   plan->tile_ids = TileOf(plan->ids_width);
   return Checking(*plan, num_inputs, num_constants).Text();
+}
+
+std::int64_t TileRowsOf(const Plan& plan, const std::vector<Packed>& weights) {
+  std::int64_t num_weights = 0;
+  for (const Packed& some : weights) num_weights += some.num_inputs * some.num_outputs;
+  return num_weights > kPlanRows * plan.scratch_width ? kPlanRows : TileOf(plan.scratch_width);
 }
 
 std::string CheckBound(const BoundPlan& bound) {

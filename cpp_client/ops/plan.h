@@ -121,6 +121,10 @@ struct BoundPlan {
   std::vector<FeatureIds> features;
 };
 
+/// Returns the rows that pass all steps of a plan together: few where they are wide, but not where
+/// the weights, which are read for each tile, are more than what that saves.
+std::int64_t TileRowsOf(const Plan& plan, const std::vector<Packed>& weights);
+
 /// Checks what `plan` does not know: the shapes of weights and lookups. Returns an error text,
 /// empty if they are right.
 std::string CheckBound(const BoundPlan& bound);

@@ -23,15 +23,6 @@ struct FoundRows {
   std::int64_t count() const { return static_cast<std::int64_t>(rows.size()) - kRowsAhead; }
 };
 
-/// Returns how many rows pass all steps together: few where they are wide, but not where the
-/// weights, which are read for each tile, are more than what that saves.
-std::int64_t TileRowsOf(const BoundPlan& bound) {
-  std::int64_t num_weights = 0;
-  for (const Packed& weights : bound.weights)
-    num_weights += weights.num_inputs * weights.num_outputs;
-  return num_weights > kPlanRows * bound.plan->scratch_width ? kPlanRows : bound.plan->tile_rows;
-}
-
 /// Runs a plan, one tile of rows after the other. The rows that a tile looks up are fetched while
 /// linear layers of the tile before it, and its own ahead of the lookup, are computed. kIsTimed:
 /// whether there is a clock.
@@ -45,7 +36,7 @@ class Tiles {
         found_(found),
         next_(next),
         clock_(clock),
-        tile_rows_(TileRowsOf(bound)) {
+        tile_rows_(bound.plan->tile_rows) {
     const std::vector<Step>& steps = bound.plan->steps;
     for (std::size_t i = 0; i < steps.size(); ++i) {
       if (IsLookup(steps[i])) last_lookup_ = static_cast<std::int64_t>(i);

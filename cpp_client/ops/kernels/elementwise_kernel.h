@@ -85,9 +85,9 @@ inline void SoftmaxOf(const float* from, std::int64_t width, std::int64_t count,
   const std::int64_t padded = (length + kLane - 1) / kLane * kLane;
   auto* const run =
       reinterpret_cast<float*>(ScratchOf(Scratch::kRun, padded * std::int64_t{sizeof(float)}));
-  std::fill(run + length, run + padded, kNone);
   for (const float* const end = from + width; from < end; from += length, to += length) {
     std::copy_n(from, length, run);
+    std::fill(run + length, run + padded, kNone);
     const float largest = Largest(run, padded);
     if (or_zeros && largest == kNone) {
       std::fill_n(to, length, 0.0F);
@@ -96,7 +96,6 @@ inline void SoftmaxOf(const float* from, std::int64_t width, std::int64_t count,
     for (std::int64_t i = 0; i < padded; ++i) run[i] = Exp(run[i] - largest);
     const float sum = Total(padded, [run](std::int64_t i) { return run[i]; });
     for (std::int64_t i = 0; i < length; ++i) to[i] = run[i] / sum;
-    std::fill(run + length, run + padded, kNone);
   }
 }
 

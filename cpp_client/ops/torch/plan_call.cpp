@@ -47,6 +47,7 @@ void PreparedPlan::BindWeights() {
     const auto at = static_cast<std::size_t>(step.index);
     bound_.weights[at] = WeightsOf(&constants_[at]);
   }
+  plan_.tile_rows = TileRowsOf(plan_, bound_.weights);
 }
 
 void PreparedPlan::BindLookups() {
