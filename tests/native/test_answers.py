@@ -29,10 +29,9 @@ from tests.conformance.support.artifacts import export_small
 from tests.native.test_effects import Towers
 from tests.native.tool import NativeError, NativeModel, needs_tool
 from tests.support.export_models import dlrm
+from tests.support.kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(
-    bool(operators.why_missing()), reason="needs the library of operators; make native"
-)
+pytestmark = needs_kernels
 
 
 @pytest.fixture

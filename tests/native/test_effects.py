@@ -16,13 +16,11 @@ from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.load import load_artifact
-from recsys.kernels import operators
 from tests.support.export_models import batch_of
 from tests.support.helpers import bag
+from tests.support.kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(
-    bool(operators.why_missing()), reason="needs the library of operators; make native"
-)
+pytestmark = needs_kernels
 
 DIM = 8
 

@@ -27,10 +27,9 @@ from tests.native.program_models import ranking_inputs
 from tests.native.test_programs import metadata_of, write_delta
 from tests.recsys.artifact.damage import same
 from tests.support.helpers import bag, sequence
+from tests.support.kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(
-    bool(operators.why_missing()), reason="needs the library of operators; make native"
-)
+pytestmark = needs_kernels
 _SIZE, _DIM, _IDS = 5, 6, 30
 fbgemm = torch.ops.fbgemm
 

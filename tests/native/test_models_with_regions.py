@@ -14,14 +14,12 @@ from export.pipeline import export_model
 from recsys import DataType
 from recsys.artifact.load import load_artifact
 from recsys.artifact.programs import ProgramGraphs
-from recsys.kernels import operators
 from tests.export.lower import test_computed_ids, test_effects, test_single_ids
 from tests.native.program_models import ranking_inputs
 from tests.support.export_models import arguments, batch_of, predicted
+from tests.support.kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(
-    bool(operators.why_missing()), reason="needs the library of operators; make native"
-)
+pytestmark = needs_kernels
 
 CASES = {**test_single_ids.CASES, **test_effects.CASES, **test_computed_ids.CASES}
 

@@ -31,10 +31,9 @@ from recsys.signature import IdPolicy
 from tests.export.delta.test_delta import with_dense
 from tests.native.program_models import assert_near
 from tests.support.export_models import CASES, batch_of, dlrm
+from tests.support.kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(
-    bool(operators.why_missing()), reason="needs the library of operators; make native"
-)
+pytestmark = needs_kernels
 
 ACTIVATIONS = {"none": lambda x: x, "relu": torch.relu, "sigmoid": torch.sigmoid}
 

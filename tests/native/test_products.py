@@ -14,13 +14,11 @@ from export.config import ExportConfig
 from export.pipeline import export_model
 from export.report import print_report
 from recsys.artifact.load import load_artifact
-from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES, multiplies_in
 from tests.support.export_models import batch_of, dlrm
+from tests.support.kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(
-    bool(operators.why_missing()), reason="needs the library of operators; make native"
-)
+pytestmark = needs_kernels
 
 #: Those that multiply bfloat16.
 NATIVE = ("avx512", "amx")

@@ -26,15 +26,13 @@ from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramPart
 from recsys.artifact.ranking import ranking_batch
 from recsys.errors import ManifestError
-from recsys.kernels import operators
 from tests.native.test_programs import metadata_of
 from tests.recsys.artifact.damage import Json, resize_part, same
 from tests.support.export_models import batch_of
 from tests.support.helpers import bag
+from tests.support.kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(
-    bool(operators.why_missing()), reason="needs the library of operators; make native"
-)
+pytestmark = needs_kernels
 PART = "ranking-program.safetensors"
 MISSING = object()
 #: In place of any field's value.

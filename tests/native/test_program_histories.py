@@ -19,15 +19,13 @@ from recsys import (
     JaggedTensor,
     KeyedJaggedTensor,
 )
-from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
 from tests.native.program_models import SIZES, assert_near, loaded, row_alone
 from tests.support.export_models import batch_of
 from tests.support.helpers import bag
+from tests.support.kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(
-    bool(operators.why_missing()), reason="needs the library of operators; make native"
-)
+pytestmark = needs_kernels
 
 DIM = 16
 NUM_ITEMS = 6

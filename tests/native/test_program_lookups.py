@@ -16,16 +16,14 @@ from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from recsys.kernels import operators
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.signature import IdPolicy
 from tests.native.program_models import assert_near, row_alone
 from tests.support.export_models import batch_of
 from tests.support.helpers import bag, sequence
+from tests.support.kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(
-    bool(operators.why_missing()), reason="needs the library of operators; make native"
-)
+pytestmark = needs_kernels
 
 MIXED = [
     bag("a", 30, 8, ["f0"], "MEAN"),

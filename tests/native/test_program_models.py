@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
-from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.models.deepfm import SimpleDeepFMNN
 from recsys.signature import IdPolicy
@@ -29,10 +28,9 @@ from tests.native.program_models import (
 )
 from tests.support.export_models import batch_of
 from tests.support.helpers import bag
+from tests.support.kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(
-    bool(operators.why_missing()), reason="needs the library of operators; make native"
-)
+pytestmark = needs_kernels
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -24,8 +24,9 @@ from recsys.configs import DataType
 from recsys.kernels import operators
 from tests.cases.rows_of_ids import read
 from tests.support.helpers import bag
+from tests.support.kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(bool(operators.why_missing()), reason="needs the native kernels; make native")
+pytestmark = needs_kernels
 
 #: Two slots of 4 rows of 2 float32 numbers: offset, rows, type, dim, column, modulus, last ID, feature.
 SLOTS = torch.tensor([[0, 4, 0, 2, 0, 0, -1, 0], [32, 4, 0, 2, 2, 0, -1, 1]])

@@ -20,7 +20,6 @@ from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.delta import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramGraphs
-from recsys.kernels import operators
 from tests.export.lower.test_interleaved import JOINED, Joined
 from tests.export.lower.test_lowering import Transformed
 from tests.native import program_models
@@ -28,10 +27,9 @@ from tests.native.test_programs import last_row, write_delta
 from tests.recsys.artifact.damage import same
 from tests.support.export_models import batch_of
 from tests.support.helpers import bag
+from tests.support.kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(
-    bool(operators.why_missing()), reason="needs the library of operators; make native"
-)
+pytestmark = needs_kernels
 
 
 def _odd(x: Tensor) -> Tensor:

@@ -36,10 +36,9 @@ from tests.native.tool import NativeModel, assert_same_error, needs_tool
 from tests.recsys.artifact.damage import Json, flip, lie, manifest_of, resize_part, same, without_torchscript
 from tests.support.export_models import batch_of
 from tests.support.helpers import bag
+from tests.support.kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(
-    bool(operators.why_missing()), reason="needs the library of operators; make native"
-)
+pytestmark = needs_kernels
 PART = "program.safetensors"
 
 

@@ -21,16 +21,14 @@ from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramGraphs
 from recsys.artifact.ranking import ranking_batch
 from recsys.errors import ManifestError
-from recsys.kernels import operators
 from tests.export.lower.test_lowering import Scored
 from tests.export.lower.test_regions import REGIONS, tied
 from tests.native.test_programs import PART, with_header, write_delta
 from tests.recsys.artifact.damage import Json, resize_part
 from tests.support.export_models import batch_of
+from tests.support.kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(
-    bool(operators.why_missing()), reason="needs the library of operators; make native"
-)
+pytestmark = needs_kernels
 
 
 def both_forms(

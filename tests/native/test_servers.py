@@ -31,11 +31,10 @@ from tests.export.graph.test_python_code import ListsOfParts, MadeInForward, Par
 from tests.models.timed_hstu import TimedHSTU
 from tests.native.test_effects import DIM, Towers
 from tests.support.export_models import arguments, assert_close, batch_of, predicted
+from tests.support.kernels import needs_kernels
 from tests.support.position_models import DensePosition, rows_of, samples_of
 
-pytestmark = pytest.mark.skipif(
-    bool(operators.why_missing()), reason="needs the library of operators; make native"
-)
+pytestmark = needs_kernels
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "written-dict": lambda: Towers("latest"),

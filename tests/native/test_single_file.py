@@ -17,7 +17,6 @@ from recsys.artifact.load import load_artifact
 from recsys.artifact.parts import read_manifest
 from recsys.artifact.programs import ProgramGraphs
 from recsys.errors import ArtifactError, ChecksumError, MissingPartError
-from recsys.kernels import operators
 from tests.export.lower.test_regions import REGIONS
 from tests.native.program_models import MODELS
 from tests.native.test_model import batches, python_answer
@@ -25,10 +24,9 @@ from tests.native.test_programs import PART, write_delta
 from tests.native.tool import NativeModel, assert_same_error, needs_tool
 from tests.recsys.artifact.damage import same
 from tests.support.export_models import batch_of
+from tests.support.kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(
-    bool(operators.why_missing()), reason="needs the library of operators; make native"
-)
+pytestmark = needs_kernels
 
 
 def model_of(name: str) -> nn.Module:

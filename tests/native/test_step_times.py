@@ -21,10 +21,9 @@ from recsys.kernels.operators import LINEAR_DTYPES, StepTime
 from tests.native.program_models import MODELS, loaded, ranking_inputs
 from tests.support.export_models import batch_of
 from tests.support.helpers import sequence
+from tests.support.kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(
-    bool(operators.why_missing()), reason="needs the library of operators; make native"
-)
+pytestmark = needs_kernels
 # More than a tile of rows.
 _NUM_ROWS = 101
 

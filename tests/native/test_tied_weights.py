@@ -12,14 +12,14 @@ from recsys.artifact.delta import apply, prepare
 from recsys.artifact.load import load_artifact
 from recsys.artifact.programs import ProgramGraphs
 from recsys.errors import ManifestError
-from recsys.kernels import operators
 from tests.native.test_model import assert_same, batches, ranking_batches
 from tests.native.tool import NativeError, NativeModel, needs_tool
 from tests.recsys.artifact.damage import Json, lie
 from tests.recsys.artifact.test_tied_weights import FIRST, SECOND, Tied, exported, write
+from tests.support.kernels import needs_kernels
 
 pytestmark = [
-    pytest.mark.skipif(bool(operators.why_missing()), reason="needs the library of operators; make native"),
+    needs_kernels,
     needs_tool,
 ]
 

@@ -13,15 +13,15 @@ from export.pipeline import export_model
 from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.load import load_artifact
 from recsys.errors import ExportError, TargetError
-from recsys.kernels import operators
 from tests.export.lower.test_effects import REFUSED
 from tests.native.program_models import MODELS, loaded
 from tests.native.test_model import batches, python_answer
 from tests.native.test_programs import set_linear_dtype
 from tests.native.tool import NativeModel, assert_same_error, needs_tool
 from tests.recsys.artifact.damage import lie
+from tests.support.kernels import needs_kernels
 
-pytestmark = pytest.mark.skipif(bool(operators.why_missing()), reason="needs the native kernels; make native")
+pytestmark = needs_kernels
 
 
 @pytest.fixture

@@ -19,10 +19,9 @@ from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.train.cli import main as train_main
 from tests.support.export_models import dlrm
+from tests.support.kernels import needs_kernels
 
-needs_operators = pytest.mark.skipif(
-    bool(operators.why_missing()), reason="the library of operators is not built (make native)"
-)
+needs_operators = needs_kernels
 
 
 @pytest.fixture(scope="module")

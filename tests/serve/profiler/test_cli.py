@@ -22,6 +22,7 @@ from serve.profiler.result import BETWEEN, CALL
 from serve.profiler.work import INPUTS, LINEAR
 from tests.recsys.artifact.damage import lie
 from tests.support.export_models import dlrm
+from tests.support.kernels import needs_kernels
 from tests.support.serve.models import SmallModel
 from tests.support.serve.strict_page import parsed_page
 
@@ -105,7 +106,7 @@ def program_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.skipif(bool(operators.why_missing()), reason="needs the library of operators; make native")
+@needs_kernels
 def test_a_program_is_profiled_by_its_steps(program_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = profiled(program_path, *QUICK, capsys=capsys)
     about = data["about"]
@@ -125,7 +126,7 @@ def test_a_program_is_profiled_by_its_steps(program_path: Path, capsys: pytest.C
     assert "steps, in the mean batch of the mix" in out
 
 
-@pytest.mark.skipif(bool(operators.why_missing()), reason="needs the library of operators; make native")
+@needs_kernels
 def test_a_program_needs_no_torchscript(
     program_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

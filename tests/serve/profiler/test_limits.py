@@ -15,6 +15,7 @@ from serve.profiler import limits as module
 from serve.profiler.batches import RowReads
 from serve.profiler.limits import DTYPES, gather_rate, measure_limits, product_rate, random_reads
 from serve.profiler.rounds import RoundsConfig, Timing
+from tests.support.kernels import needs_kernels
 
 SHORT = RoundsConfig(num_rounds=1, turn_s=0.0005, clock="cpu")
 
@@ -80,7 +81,7 @@ def test_without_tables_nothing_is_gathered() -> None:
     assert found.cached_bytes == 1 << 16
 
 
-@pytest.mark.skipif(bool(operators.why_missing()), reason="needs the library of operators; make native")
+@needs_kernels
 class TestReadRows:
     DATA = np.random.default_rng(0).integers(0, 256, 10_000).astype(np.uint8)
 
