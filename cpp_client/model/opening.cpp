@@ -260,12 +260,21 @@ void LogProducts(const Target& target) {
                            " has no instruction for their products");
 }
 
+/// Says why kernels do not use the tiles that the processor has, if so.
+void LogTiles(const Target& target) {
+  const std::string why = ops::WhyNoTiles();
+  if (why.empty()) return;
+  Log(LogLevel::kInfo, "target " + Repr(target.name) + ": linear layers multiply by " +
+                           ops::NameOf(ops::ChosenIsa()) + ", not by amx: " + why);
+}
+
 /// Opens a model with its program if that answers as it was verified; else with TorchScript.
 std::unique_ptr<Model::Parts> OpenChecked(const std::string& path, const ModelOptions& options) {
   Opening opening(path, options);
   std::unique_ptr<Model::Parts> parts = opening.Run();
   if (!opening.runs_programs()) return parts;
   LogProducts(opening.target());
+  LogTiles(opening.target());
   std::string difference = opening.Difference(*parts);
   if (difference.empty()) return parts;
   const std::string target = "target " + Repr(opening.target().name) + ": ";

@@ -19,6 +19,10 @@ namespace {
 
 constexpr char kVariable[] = "RECSYS_ISA";
 constexpr int kUnknown = -1;
+constexpr char kDeniedText[] =
+    "the system does not let this process use tiles (Linux 5.16 or later may, where all signal "
+    "stacks have room for them)";
+constexpr char kWrongText[] = "this processor's tiles compute other numbers than they should";
 
 /// The chosen one, or kUnknown.
 std::atomic<int>& Chosen() {
@@ -37,6 +41,12 @@ std::string KnownNames() {
   return names;
 }
 
+/// Returns the name that the environment gives; empty if none.
+std::string_view GivenName() {
+  const char* const name = std::getenv(kVariable);
+  return name == nullptr ? std::string_view() : name;
+}
+
 Isa IsaOf(std::string_view name) {
   for (const Isa isa : KnownIsas()) {
     if (name != NameOf(isa)) continue;
@@ -45,12 +55,10 @@ Isa IsaOf(std::string_view name) {
       const bool is_denied = isa == Isa::kAmx && AmxOfThis() == Amx::kDenied;
       throw std::runtime_error(
           got + "at most " + NameOf(BestIsa()) +
-          (is_denied ? ": the system does not let this process use tiles (Linux 5.16 or later may)"
-                     : ": this processor has no more"));
+          (is_denied ? std::string(": ") + kDeniedText : ": this processor has no more"));
     }
     if (isa == Isa::kAmx && !AmxIsRight()) {
-      throw std::runtime_error(got + NameOf(BestIsa()) +
-                               ": this processor's tiles compute other numbers than they should");
+      throw std::runtime_error(got + NameOf(BestIsa()) + ": " + kWrongText);
     }
     return isa;
   }
@@ -89,7 +97,7 @@ const char* NameOf(Isa isa) {
   }
 }
 
-Isa BestIsa() {
+Isa BestVectorIsa() {
 #if defined(__x86_64__)
   // What has AVX2 has F16C, which clang 14 cannot ask for.
   const bool has_avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
@@ -109,10 +117,28 @@ Isa BestIsa() {
   return Isa::kPlain;
 }
 
+Isa BestIsa() {
+  const Isa best = BestVectorIsa();
+  const bool has_tiles = best == Isa::kAvx512 && AmxOfThis() == Amx::kUsable && AmxIsRight();
+  return has_tiles ? Isa::kAmx : best;
+}
+
+std::string WhyNoTiles() {
+  if (ChosenIsa() != Isa::kAvx512 || !GivenName().empty()) return {};
+  switch (AmxOfThis()) {
+    case Amx::kDenied:
+      return kDeniedText;
+    case Amx::kUsable:
+      return AmxIsRight() ? "" : kWrongText;
+    default:
+      return {};
+  }
+}
+
 bool HasIsa(Isa isa) {
-  if (isa == Isa::kAmx) return BestIsa() == Isa::kAvx512 && AmxOfThis() == Amx::kUsable;
+  if (isa == Isa::kAmx) return BestVectorIsa() == Isa::kAvx512 && AmxOfThis() == Amx::kUsable;
   const std::vector<Isa> known = KnownIsas();
-  return isa <= BestIsa() && std::find(known.begin(), known.end(), isa) != known.end();
+  return isa <= BestVectorIsa() && std::find(known.begin(), known.end(), isa) != known.end();
 }
 
 bool MultipliesBfloat16(Isa isa) { return isa == Isa::kAvx512 || isa == Isa::kAmx; }
@@ -120,8 +146,8 @@ bool MultipliesBfloat16(Isa isa) { return isa == Isa::kAvx512 || isa == Isa::kAm
 Isa ChosenIsa() {
   const int chosen = Chosen().load(std::memory_order_relaxed);
   if (chosen != kUnknown) return static_cast<Isa>(chosen);
-  const char* const name = std::getenv(kVariable);
-  const Isa isa = name == nullptr || *name == '\0' ? BestIsa() : IsaOf(name);
+  const std::string_view name = GivenName();
+  const Isa isa = name.empty() ? BestIsa() : IsaOf(name);
   Chosen().store(static_cast<int>(isa), std::memory_order_relaxed);
   return isa;
 }

@@ -1,6 +1,7 @@
 #ifndef RECSYS_OPS_ISA_H_
 #define RECSYS_OPS_ISA_H_
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,7 +15,7 @@ enum class Isa {
   kAvx2,
   /// AVX-512 F, BW, DQ and VL, with VNNI and BF16.
   kAvx512,
-  /// AMX with INT8 and BF16. By name only: it has not been measured yet.
+  /// The same with AMX for INT8 and BF16.
   kAmx,
   /// What every 64-bit ARM processor has.
   kNeon,
@@ -31,7 +32,15 @@ std::vector<Isa> KnownIsas();
 const char* NameOf(Isa isa);
 
 /// Returns the most that this processor can do, AMX aside.
+Isa BestVectorIsa();
+
+/// Returns the most that this processor can do: AMX where the system lets this process use tiles
+/// and these compute what they should.
 Isa BestIsa();
+
+/// Returns why kernels do not use the tiles that the processor has, though no name said so; empty
+/// if they do, or it has none. Throws as ChosenIsa does.
+std::string WhyNoTiles();
 
 /// Returns whether this processor, and for AMX the system, can do it.
 bool HasIsa(Isa isa);
@@ -41,7 +50,7 @@ bool MultipliesBfloat16(Isa isa);
 
 /// Returns what kernels use: the environment variable RECSYS_ISA, else BestIsa().
 /// Throws std::runtime_error if the variable names none, one that this processor lacks, or AMX that
-/// computes wrong numbers here.
+/// computes wrong numbers here. The first call may take 2 ms, to check that.
 Isa ChosenIsa();
 
 /// Sets what kernels use from now on; for tests. Throws as ChosenIsa does.

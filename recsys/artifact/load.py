@@ -27,7 +27,7 @@ from recsys.artifact.graphs import LoadedGraphs, place, share, tensor_at
 from recsys.artifact.inputs import check_same_lengths, computed_id_error, without_rows
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.artifact.manifest import Manifest
-from recsys.artifact.native_kernels import has_running_programs, log_gain, log_products
+from recsys.artifact.native_kernels import has_running_programs, log_gain, log_products, log_tiles
 from recsys.artifact.parts import (
     check_rows,
     checked_part,
@@ -312,6 +312,7 @@ def _checked(loaded: LoadedArtifact, load: Callable[[bool], LoadedArtifact]) -> 
     if not loaded.runs_program:
         return loaded
     log_products(target)
+    log_tiles(target)
     if answers is None:
         return loaded
     difference = answers.difference(loaded.graphs.calls, manifest.signature)

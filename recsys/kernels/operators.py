@@ -90,6 +90,19 @@ def instructions() -> str:
     return name
 
 
+def why_no_tiles() -> str:
+    """Return why the operators do not use the processor's AMX tiles, though ``RECSYS_ISA`` names no other set.
+
+    Empty if they use them, or the processor has none.
+
+    Raises:
+        NotBuiltError: They cannot be used.
+    """
+    # A library that was built before it had it uses none.
+    why: Callable[[], str] = getattr(_usable(), "why_no_tiles", str)
+    return why()
+
+
 def multiplies_in(linear_dtype: str) -> str:
     """Return the type in which linear layers of a type multiply on this processor.
 

@@ -311,6 +311,41 @@ def test_the_environment_names_the_instructions(isa: str) -> None:
     assert "RECSYS_ISA: got 'sse', expected plain, avx2, avx512 or amx" in run("sse").stderr
 
 
+#: Sets a signal stack in which what the system saves of tiles has no room, so that it denies them.
+_WITHOUT_TILES = """
+import ctypes, logging, sys
+
+class Stack(ctypes.Structure):
+    _fields_ = [("memory", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+memory = ctypes.create_string_buffer(8192)
+assert ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(ctypes.addressof(memory), 0, len(memory))), None) == 0
+from recsys.artifact.load import load_artifact
+from recsys.kernels import operators
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s", force=True)
+load_artifact(sys.argv[1])
+print(operators.instructions())
+"""
+
+
+def test_loaders_do_without_tiles_that_the_system_denies(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "RECSYS_ISA"}
+    if operators.why_no_tiles() or operators.instructions() != "amx":
+        pytest.skip("this process has no tiles")
+    export_model(dlrm(), tmp_path / "a", ExportConfig())
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_TILES, str(tmp_path / "a")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    said = "target 'cpu': linear layers multiply by avx512, not by amx: the system does not let this process use tiles"
+    assert said in done.stdout, done.stderr
+    assert done.stdout.endswith("avx512\n")
+
+
 def test_commands_say_in_one_line_that_instructions_are_unknown(tmp_path: Path) -> None:
     export_model(dlrm(), tmp_path / "a", ExportConfig())
     done = subprocess.run(

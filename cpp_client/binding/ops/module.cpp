@@ -179,6 +179,7 @@ PYBIND11_MODULE(_ops, module) {
         return py::make_tuple(counts.linear, counts.products, counts.lookups, counts.all);
       });
   module.def("isa", [] { return recsys::ops::NameOf(recsys::ops::ChosenIsa()); });
+  module.def("why_no_tiles", &recsys::ops::WhyNoTiles);
   module.def("multiplies_in", &recsys::ops::MultipliesIn);
   module.def("force_isa", &recsys::ops::ForceIsa);
   module.def("read_rows", &CheckedReadRows);

@@ -11,6 +11,7 @@
 #include <ucontext.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 
@@ -156,6 +157,31 @@ class AmxInstructions : public testing::Test {
 TEST_F(AmxInstructions, PassTheCheckOfAProcessor) {
   EXPECT_TRUE(LinearLayersAgree(AmxKernels(), EmulatedAmxKernels()));
   EXPECT_EQ(num_emulated > 0, !HasIsa(Isa::kAmx));
+}
+
+/// Exits with 0 where a process that may not use tiles does without them, and says so.
+void ExitWithoutTiles() {
+  unsetenv("RECSYS_ISA");
+  // Too small for what the system saves of tiles, so that it denies them.
+  static char memory[8192];
+  stack_t stack = {};
+  stack.ss_sp = memory;
+  stack.ss_size = sizeof(memory);
+  if (sigaltstack(&stack, nullptr) != 0) std::exit(2);
+  if (AmxOfThis() == Amx::kMissing) std::exit(WhyNoTiles().empty() ? 0 : 1);
+  const bool is_denied = AmxOfThis() == Amx::kDenied && !HasIsa(Isa::kAmx);
+  const bool is_without = ChosenIsa() == BestVectorIsa() && BestIsa() == BestVectorIsa();
+  const bool is_said = WhyNoTiles().find("the system does not let") == 0;
+  std::exit(is_denied && is_without && is_said ? 0 : 1);
+}
+
+TEST(AmxPermission, IsNotNeeded) {
+  // In a process of its own, which has not asked for tiles.
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(ExitWithoutTiles(), testing::ExitedWithCode(0), "");
+  if (HasIsa(Isa::kAmx)) {
+    EXPECT_EQ(WhyNoTiles(), "");
+  }
 }
 
 TEST_F(AmxInstructions, ComputeLayersAndGiveTheRegistersBack) {
