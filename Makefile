@@ -88,6 +88,7 @@ docs: $(VENV)/.base
 bench: $(VENV)/.peer
 	$(BIN)/python -m benchmarks.artifact
 	$(BIN)/python -m benchmarks.load
+	$(BIN)/python -m benchmarks.program_load
 	$(BIN)/python -m benchmarks.rows
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.planner

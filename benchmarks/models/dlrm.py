@@ -68,17 +68,17 @@ def add_options(parser: argparse.ArgumentParser, batch_sizes: Sequence[int], num
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where temporary artifacts go")
 
 
-def build(num_rows: int, seed: int = 0) -> ClickModel:
-    """The float model: 26 tables of ``num_rows`` rows, one feature each."""
+def build(num_rows: int, seed: int = 0, num_tables: int = NUM_TABLES) -> ClickModel:
+    """The float model: tables of ``num_rows`` rows, one feature each."""
     torch.manual_seed(seed)
     tables = [
         {
             "name": f"table_{i}",
             "num_embeddings": num_rows,
             "embedding_dim": EMBEDDING_DIM,
-            "feature_names": [feature],
+            "feature_names": [f"feature_{i}"],
         }
-        for i, feature in enumerate(FEATURE_NAMES)
+        for i in range(num_tables)
     ]
     model = build_dlrm(
         tables=tables,

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <optional>
 
 #include "base/text.h"
@@ -163,7 +162,13 @@ std::string FileBytes(const std::string& path) {
   if (!file) {
     throw Error(ErrorKind::kMissingPart, "part " + Repr(NameOfPath(path)) + ": cannot be read");
   }
-  return {std::istreambuf_iterator<char>(file), {}};
+  file.seekg(0, std::ios::end);
+  std::string bytes(static_cast<std::size_t>(std::max<std::streamoff>(file.tellg(), 0)), '\0');
+  file.seekg(0);
+  if (!file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))) {
+    throw Error(ErrorKind::kMissingPart, "part " + Repr(NameOfPath(path)) + ": cannot be read");
+  }
+  return bytes;
 }
 
 std::string ExtraFile(const std::string& path, const std::string& name) {

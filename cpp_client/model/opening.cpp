@@ -154,7 +154,11 @@ void Opening::LoadPrograms() {
   ProgramForms programs;
   for (const Graph* graph : Graphs()) {
     // Not needed, but what was damaged is told before it is.
-    if (!graph->skeleton.empty() && IsArtifactFolder(path_)) ReadPart(graph->skeleton);
+    if (!graph->skeleton.empty() && IsArtifactFolder(path_)) {
+      const Part& script = *manifest().FindSkeleton(graph->skeleton);
+      CheckPartSize(path_ + "/" + script.path, script.size_bytes);
+      if (options_.verify_checksums) ReadPart(graph->skeleton);
+    }
     programs.parts.emplace_back(graph->program, ReadPart(graph->program));
   }
   programs.rows = blob_;

@@ -22,8 +22,9 @@ auto InPart(const std::string& name, Make make) {
 
 }  // namespace
 
-ProgramPart::ProgramPart(std::string name, std::string bytes) : name_(std::move(name)) {
-  program_ = InPart(name_, [&] { return std::make_shared<ops::StoredProgram>(std::move(bytes)); });
+ProgramPart::ProgramPart(std::string name, std::string bytes)
+    : name_(std::move(name)), bytes_(std::make_shared<const std::string>(std::move(bytes))) {
+  program_ = InPart(name_, [&] { return std::make_shared<ops::StoredProgram>(*bytes_); });
 }
 
 const std::vector<DenseWeight>& ProgramPart::dense() const { return program_->file().dense; }

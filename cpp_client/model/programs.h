@@ -36,6 +36,8 @@ class ProgramPart {
 
  private:
   const std::string name_;
+  /// The program reads them as long as it lives.
+  std::shared_ptr<const std::string> bytes_;
   std::shared_ptr<const ops::StoredProgram> program_;
 };
 

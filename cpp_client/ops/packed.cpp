@@ -47,6 +47,92 @@ float LargestOf(const float* values, std::int64_t count) {
   return largest;
 }
 
+/// Writes the weights of one panel's columns, of which `weight` is the first's: `item_of` makes
+/// them from a column and its number.
+template <typename Item, typename ItemOf>
+void PackPanel(const float* weight, std::int64_t num_inputs, std::int64_t num_columns,
+               ItemOf item_of, char* panel) {
+  constexpr std::int64_t kGroup = 4 / sizeof(Item);
+  for (std::int64_t first = 0; first < num_inputs; first += kGroup, panel += kGroupBytes) {
+    Item items[kPanelColumns * kGroup] = {};
+    const std::int64_t num_items = std::min(kGroup, num_inputs - first);
+    for (std::int64_t column = 0; column < num_columns; ++column) {
+      const float* const from = weight + column * num_inputs + first;
+      for (std::int64_t i = 0; i < num_items; ++i) {
+        items[column * kGroup + i] = item_of(column, from[i]);
+      }
+    }
+    std::memcpy(panel, items, sizeof(items));
+  }
+}
+
+float RoundedToBfloat16(float value) {
+  const std::uint32_t bits = std::uint32_t{ToBfloat16(value)} << 16;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+/// Packs a layer as `type`. `is_rounded`: float32 is rounded to bfloat16.
+void PackAs(void* to, const FloatLayer& layer, WeightType type, bool is_rounded) {
+  const auto [weight, bias, num_outputs, num_inputs] = layer;
+  Header header;
+  header.type = static_cast<std::uint32_t>(type);
+  header.num_inputs = static_cast<std::uint32_t>(num_inputs);
+  header.num_outputs = static_cast<std::uint32_t>(num_outputs);
+  char* const data = static_cast<char*>(to);
+  std::memcpy(data, &header, sizeof(header));
+  const Packed packed = Placed(data, type, num_inputs, num_outputs);
+  char* const panels = data + sizeof(header);
+  char* const vectors = panels + packed.num_panels() * packed.panel_bytes();
+  const std::int64_t vector_bytes = packed.num_panels() * kPanelColumns * 4;
+  std::memset(vectors, 0, static_cast<std::size_t>(vector_bytes * (IsWhole(type) ? 3 : 1)));
+  for (std::int64_t n = 0; n < num_outputs; n += kPanelColumns) {
+    const float* const rows = weight + n * num_inputs;
+    char* const panel = panels + n / kPanelColumns * packed.panel_bytes();
+    const std::int64_t num_columns = std::min(kPanelColumns, num_outputs - n);
+    if (bias != nullptr) {
+      std::memcpy(vectors + n * 4, bias + n, static_cast<std::size_t>(num_columns) * 4);
+    }
+    if (type == WeightType::kBfloat16) {
+      PackPanel<std::uint16_t>(
+          rows, num_inputs, num_columns,
+          [](std::int64_t, float value) { return ToBfloat16(value); }, panel);
+    } else if (!IsWhole(type)) {
+      PackPanel<float>(
+          rows, num_inputs, num_columns,
+          [is_rounded](std::int64_t, float value) {
+            return is_rounded ? RoundedToBfloat16(value) : value;
+          },
+          panel);
+    } else {
+      float scales[kPanelColumns] = {};
+      std::int32_t sums[kPanelColumns] = {};
+      for (std::int64_t i = 0; i < num_columns; ++i) {
+        const float largest = LargestOf(rows + i * num_inputs, num_inputs);
+        scales[i] = std::max(largest / kMaxInt8, kLeastScale);
+      }
+      const auto whole = [&scales, &sums](std::int64_t column, float value) {
+        const auto number = static_cast<std::int16_t>(std::nearbyint(value / scales[column]));
+        sums[column] += number;
+        return number;
+      };
+      if (type == WeightType::kInt16) {
+        PackPanel<std::int16_t>(rows, num_inputs, num_columns, whole, panel);
+      } else {
+        PackPanel<std::int8_t>(
+            rows, num_inputs, num_columns,
+            [&whole](std::int64_t column, float value) {
+              return static_cast<std::int8_t>(whole(column, value));
+            },
+            panel);
+      }
+      const std::size_t num_bytes = static_cast<std::size_t>(num_columns) * 4;
+      std::memcpy(vectors + vector_bytes + n * 4, scales, num_bytes);
+      std::memcpy(vectors + 2 * vector_bytes + n * 4, sums, num_bytes);
+    }
+  }
+}
+
 }  // namespace
 
 std::uint16_t ToBfloat16(float value) {
@@ -69,45 +155,7 @@ std::int64_t PackedBytes(WeightType type, std::int64_t num_inputs, std::int64_t 
 std::vector<char> Pack(const float* weight, const float* bias, std::int64_t num_outputs,
                        std::int64_t num_inputs, WeightType type) {
   std::vector<char> data(static_cast<std::size_t>(PackedBytes(type, num_inputs, num_outputs)));
-  Header header;
-  header.type = static_cast<std::uint32_t>(type);
-  header.num_inputs = static_cast<std::uint32_t>(num_inputs);
-  header.num_outputs = static_cast<std::uint32_t>(num_outputs);
-  std::memcpy(data.data(), &header, sizeof(header));
-  const Packed packed = Placed(data.data(), type, num_inputs, num_outputs);
-  const std::int64_t group = GroupOf(type), item = 4 / group;
-  const auto put = [&data](const void* where, const auto& value) {
-    std::memcpy(data.data() + (static_cast<const char*>(where) - data.data()), &value,
-                sizeof(value));
-  };
-  for (std::int64_t n = 0; n < num_outputs; ++n) {
-    const float* const row = weight + n * num_inputs;
-    const float scale = std::max(LargestOf(row, num_inputs) / kMaxInt8, kLeastScale);
-    std::int32_t sum = 0;
-    const char* const panel = packed.panels + n / kPanelColumns * packed.panel_bytes();
-    for (std::int64_t k = 0; k < num_inputs; ++k) {
-      const char* const at =
-          panel + k / group * kGroupBytes + (n % kPanelColumns * group + k % group) * item;
-      if (type == WeightType::kFloat32) {
-        put(at, row[k]);
-      } else if (type == WeightType::kBfloat16) {
-        put(at, ToBfloat16(row[k]));
-      } else {
-        const auto whole = static_cast<std::int16_t>(std::nearbyint(row[k] / scale));
-        sum += whole;
-        if (type == WeightType::kInt16) {
-          put(at, whole);
-        } else {
-          put(at, static_cast<std::int8_t>(whole));
-        }
-      }
-    }
-    if (bias != nullptr) put(packed.bias + n, bias[n]);
-    if (IsWhole(type)) {
-      put(packed.scale + n, scale);
-      put(packed.sum + n, sum);
-    }
-  }
+  PackAs(data.data(), {weight, bias, num_outputs, num_inputs}, type, /*is_rounded=*/false);
   return data;
 }
 
@@ -116,18 +164,16 @@ WeightType PackedTypeFor(WeightType type, Isa isa) {
   return type == WeightType::kInt8 && isa == Isa::kAvx2 ? WeightType::kInt16 : type;
 }
 
+void PackTo(void* data, const FloatLayer& layer, WeightType type, Isa isa) {
+  PackAs(data, layer, PackedTypeFor(type, isa), type == WeightType::kBfloat16);
+}
+
 std::vector<char> PackFor(Isa isa, const float* weight, const float* bias, std::int64_t num_outputs,
                           std::int64_t num_inputs, WeightType type) {
-  const WeightType packed = PackedTypeFor(type, isa);
-  if (type != WeightType::kBfloat16 || packed == type) {
-    return Pack(weight, bias, num_outputs, num_inputs, packed);
-  }
-  std::vector<float> rounded(static_cast<std::size_t>(num_outputs * num_inputs));
-  for (std::size_t i = 0; i < rounded.size(); ++i) {
-    const std::uint32_t bits = std::uint32_t{ToBfloat16(weight[i])} << 16;
-    std::memcpy(&rounded[i], &bits, sizeof(bits));
-  }
-  return Pack(rounded.data(), bias, num_outputs, num_inputs, packed);
+  std::vector<char> data(
+      static_cast<std::size_t>(PackedBytes(PackedTypeFor(type, isa), num_inputs, num_outputs)));
+  PackTo(data.data(), {weight, bias, num_outputs, num_inputs}, type, isa);
+  return data;
 }
 
 std::string ReadPacked(const void* data, std::int64_t size, Packed* packed) {

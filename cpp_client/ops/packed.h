@@ -64,7 +64,15 @@ struct Packed {
 /// Returns the size of packed weights.
 std::int64_t PackedBytes(WeightType type, std::int64_t num_inputs, std::int64_t num_outputs);
 
-/// Packs weights, row-major [N, K], and a bias [N], which may be null.
+/// The weights of a linear layer, row-major [N, K], and its bias [N], which may be null.
+struct FloatLayer {
+  const float* weight = nullptr;
+  const float* bias = nullptr;
+  std::int64_t num_outputs = 0;
+  std::int64_t num_inputs = 0;
+};
+
+/// Packs a layer.
 std::vector<char> Pack(const float* weight, const float* bias, std::int64_t num_outputs,
                        std::int64_t num_inputs, WeightType type);
 
@@ -75,8 +83,11 @@ std::vector<char> Pack(const float* weight, const float* bias, std::int64_t num_
 /// those that multiply.
 WeightType PackedTypeFor(WeightType type, Isa isa);
 
-/// Packs weights of a type as PackedTypeFor says. As float32, those in bfloat16 are rounded to it
-/// all the same; inputs are not.
+/// Packs weights of a type as PackedTypeFor says, into `data` of so many PackedBytes. As float32,
+/// those in bfloat16 are rounded to it all the same; inputs are not.
+void PackTo(void* data, const FloatLayer& layer, WeightType type, Isa isa);
+
+/// The same, into bytes of its own.
 std::vector<char> PackFor(Isa isa, const float* weight, const float* bias, std::int64_t num_outputs,
                           std::int64_t num_inputs, WeightType type);
 

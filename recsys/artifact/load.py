@@ -30,6 +30,7 @@ from recsys.artifact.manifest import Manifest
 from recsys.artifact.native_kernels import has_running_programs, log_gain, log_products, log_tiles
 from recsys.artifact.parts import (
     check_rows,
+    check_scripts,
     checked_part,
     damaged_member,
     open_rows,
@@ -183,8 +184,8 @@ def load_artifact(
         path: A directory or a single file that ``recsys-export`` wrote.
         target: The artifact's target to load, such as ``cpu`` or ``cuda:0,cuda:1``; if None, the first whose
             devices this machine has.
-        verify_checksums: Compare the digests of the rows, which reads every byte. Sizes, and digests of all
-            other parts, are checked in any case.
+        verify_checksums: Compare the digests of the rows, which reads every byte, and of TorchScript that a program
+            runs in place of. Sizes, and digests of what runs, are checked in any case.
         memory: How rows are held: mapped or copied, locked, on which NUMA nodes. Those of a single file are always
             copied.
         scripted: Load the TorchScript graphs, by torch's operators in float32, also where the program could run.
@@ -244,6 +245,7 @@ def _load(
         file = None
         _hold(where, blob, memory)
     if runs_programs:
+        check_scripts(where, manifest, chosen, verify_checksums=verify_checksums)
         return _load_programs(where, manifest, chosen, blob, file)
     ranks = rank_rows(manifest, chosen, blob)
     in_place = any(rank.rows is blob for rank in ranks)
@@ -270,10 +272,6 @@ def _load_programs(
     """Load a target's programs over rows in host memory."""
     parts = []
     for graph in target.graphs:
-        if graph.skeleton is not None and where.is_dir():
-            # TorchScript is not needed, but what was damaged is told before it is.
-            with checked_part(where, manifest, graph.skeleton):
-                pass
         assert graph.program is not None
         parts.append(ProgramPart(graph.program, part_bytes(where, manifest, graph.program)))
     ranks = rank_rows(manifest, target, blob)

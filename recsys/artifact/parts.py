@@ -14,8 +14,9 @@ from typing import BinaryIO
 
 from torch import Tensor
 
-from recsys.artifact.manifest import Manifest
+from recsys.artifact.manifest import Manifest, Part
 from recsys.artifact.manifest_file import ZIP_ERRORS, extra_file, read_manifest_bytes
+from recsys.artifact.targets import Target
 from recsys.errors import (
     ChecksumError,
     ManifestError,
@@ -64,7 +65,7 @@ def checked_part(where: Path, manifest: Manifest, name: str) -> BinaryIO:
     Raises:
         ArtifactError: It is missing or damaged; the subclass says which.
     """
-    part = next(part for part in manifest.skeletons if part.path == name)
+    part = _part(manifest, name)
     path = where / part.path
     _check_size(path, part.size_bytes)
     with ExitStack() as opened:
@@ -78,17 +79,39 @@ def checked_part(where: Path, manifest: Manifest, name: str) -> BinaryIO:
     return file
 
 
+def check_scripts(where: Path, manifest: Manifest, target: Target, *, verify_checksums: bool) -> None:
+    """Check the TorchScript of a target whose program runs: what was damaged is told before it is needed.
+
+    Args:
+        where: The artifact; a single file has no parts to check.
+        manifest: Its manifest.
+        target: The target.
+        verify_checksums: Compare digests too, and not only sizes.
+
+    Raises:
+        ArtifactError: A part is missing or damaged; the subclass says which.
+    """
+    for graph in target.graphs if where.is_dir() else ():
+        if graph.skeleton is None:
+            continue
+        if verify_checksums:
+            checked_part(where, manifest, graph.skeleton).close()
+        else:
+            _check_size(where / graph.skeleton, _part(manifest, graph.skeleton).size_bytes)
+
+
 def part_bytes(where: Path, manifest: Manifest, name: str) -> bytes:
     """Return the bytes of a part of a directory or a single file.
 
     Raises:
         ArtifactError: It is missing or damaged; the subclass says which.
     """
+    part = _part(manifest, name)
     if where.is_dir():
-        with checked_part(where, manifest, name) as file:
-            return file.read()
-    part = next(part for part in manifest.skeletons if part.path == name)
-    data = extra_file(where, name)
+        _check_size(where / name, part.size_bytes)
+        data: bytes | None = (where / name).read_bytes()
+    else:
+        data = extra_file(where, name)
     if data is None:
         raise MissingPartError(f"part {name!r}: missing")
     if hashlib.sha256(data).hexdigest() != part.sha256:
@@ -170,6 +193,10 @@ def damaged_member(path: Path, unread_bytes: int | None) -> str | None:
             except ZIP_ERRORS:
                 return name
     return None
+
+
+def _part(manifest: Manifest, name: str) -> Part:
+    return next(part for part in manifest.skeletons if part.path == name)
 
 
 def _check_size(path: Path, size_bytes: int) -> None:

@@ -50,7 +50,7 @@ class RowBlock:
         """The format of the block's rows."""
         return RowFormat(data_type=self.data_type, dim=self.column_end - self.column_start)
 
-    @property
+    @cached_property
     def row_bytes(self) -> int:
         """Bytes of one row."""
         return self.row_format.row_bytes(self.row_alignment)
@@ -78,7 +78,7 @@ class BlobLayout:
         """The alignment of all rows in bytes: the lookup takes one for all its tables."""
         return self.blocks[0].row_alignment if self.blocks else HOST_ROW_ALIGNMENT
 
-    @property
+    @cached_property
     def num_bytes(self) -> int:
         """Bytes of the blob, including the readable tail."""
         end = max((block.offset_bytes + block.num_bytes for block in self.blocks), default=0)

@@ -163,8 +163,9 @@ PYBIND11_MODULE(_ops, module) {
   py::class_<recsys::ops::StoredProgram, std::shared_ptr<recsys::ops::StoredProgram>>(
       module, "StoredProgram")
       .def(py::init([](const py::bytes& bytes) {
-        return std::make_shared<recsys::ops::StoredProgram>(static_cast<std::string>(bytes));
-      }))
+             return std::make_shared<recsys::ops::StoredProgram>(std::string_view(bytes));
+           }),
+           py::keep_alive<1, 2>())
       .def("bind", &recsys::ops::StoredProgram::Bind, py::call_guard<py::gil_scoped_release>())
       .def("dense",
            [](const recsys::ops::StoredProgram& plan) {

@@ -21,8 +21,8 @@ namespace recsys {
 struct ModelOptions {
   /// The artifact's target; empty selects the first one that this machine has the devices for.
   std::string target;
-  /// Compare the digests of the rows, which reads every byte. Sizes, and the digests of all other
-  /// parts, are always checked.
+  /// Compare the digests of the rows, which reads every byte, and of TorchScript that a program
+  /// runs in place of. Sizes, and the digests of what runs, are always checked.
   bool verify_checksums = true;
   /// Read the rows into memory, on huge pages where the system has them, instead of mapping their
   /// file.

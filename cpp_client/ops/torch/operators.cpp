@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -63,13 +64,37 @@ at::Tensor PackWeights(const at::Tensor& weight, const c10::optional<at::Tensor>
   const at::Tensor weights = weight.detach().to(at::kFloat).contiguous();
   const bool has_bias = bias.has_value() && bias->defined();
   const at::Tensor biases = has_bias ? bias->detach().to(at::kFloat).contiguous() : at::Tensor();
-  const std::vector<char> packed =
-      PackFor(ChosenIsa(), weights.const_data_ptr<float>(),
-              has_bias ? biases.const_data_ptr<float>() : nullptr, weights.size(0), weights.size(1),
-              TypeOf({dtype.data(), dtype.size()}));
-  at::Tensor made = at::empty({static_cast<std::int64_t>(packed.size())}, at::kByte);
-  std::memcpy(made.mutable_data_ptr(), packed.data(), packed.size());
-  return made;
+  const FloatLayer layer{weights.const_data_ptr<float>(),
+                         has_bias ? biases.const_data_ptr<float>() : nullptr, weights.size(0),
+                         weights.size(1)};
+  const WeightType type = TypeOf({dtype.data(), dtype.size()});
+  at::Tensor packed = at::empty(
+      {PackedBytes(PackedTypeFor(type, ChosenIsa()), layer.num_inputs, layer.num_outputs)},
+      at::kByte);
+  PackTo(packed.mutable_data_ptr<std::uint8_t>(), layer, type, ChosenIsa());
+  return packed;
+}
+
+bool IsFinite(const at::Tensor& weight) {
+  const at::Tensor numbers = weight.contiguous();
+  const auto* const from = static_cast<const char*>(numbers.const_data_ptr());
+  // Blocks of a constant size: compilers compute these side by side.
+  constexpr std::int64_t kBlock = 16;
+  std::int32_t largest[kBlock] = {};
+  for (std::int64_t i = 0; i < numbers.numel(); i += kBlock) {
+    std::int32_t bits[kBlock] = {};
+    const std::int64_t count = std::min(kBlock, numbers.numel() - i);
+    if (count == kBlock) {
+      std::memcpy(bits, from + i * 4, sizeof(bits));
+    } else {
+      std::memcpy(bits, from + i * 4, static_cast<std::size_t>(count) * 4);
+    }
+    for (std::int64_t j = 0; j < kBlock; ++j) {
+      largest[j] = std::max(largest[j], bits[j] & 0x7fffffff);
+    }
+  }
+  // From here on numbers are infinite, or none.
+  return *std::max_element(std::begin(largest), std::end(largest)) < 0x7f800000;
 }
 
 Packed WeightsOf(at::Tensor* packed) {
@@ -94,7 +119,7 @@ at::Tensor PackLinear(const at::Tensor& weight, const c10::optional<at::Tensor>&
   TORCH_CHECK_VALUE(!bias.has_value() || !bias->defined() ||
                         (bias->dim() == 1 && bias->size(0) == weight.size(0)),
                     "bias: expected [", weight.size(0), "]");
-  TORCH_CHECK_VALUE(weight.isfinite().all().item<bool>(),
+  TORCH_CHECK_VALUE(IsFinite(weight.detach().to(at::kFloat)),
                     "weight: got NaN or infinity, expected finite numbers");
   return PackWeights(weight, bias, dtype);
 }

@@ -17,6 +17,9 @@ void RegisterOperators();
 at::Tensor PackWeights(const at::Tensor& weight, const c10::optional<at::Tensor>& bias,
                        c10::string_view dtype);
 
+/// Whether numbers in float32 are finite.
+bool IsFinite(const at::Tensor& weight);
+
 /// Returns the type in which linear layers of a type multiply on this processor: bfloat16 ones in
 /// float32 where no instruction multiplies bfloat16.
 std::string MultipliesIn(const std::string& linear_dtype);

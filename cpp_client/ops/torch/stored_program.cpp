@@ -74,12 +74,17 @@ void SetWeight(const torch::jit::Module& module, const std::string& path,
 
 }  // namespace
 
-StoredProgram::StoredProgram(std::string bytes)
-    : bytes_(std::move(bytes)), file_(ReadProgramFile(bytes_)) {}
+StoredProgram::StoredProgram(std::string_view bytes)
+    : bytes_(bytes), file_(ReadProgramFile(bytes_)) {}
 
-at::Tensor StoredProgram::TensorOf(const FileTensor& tensor) const {
-  at::Tensor made = at::empty(tensor.shape, ScalarTypeOf(tensor.dtype));
-  std::memcpy(made.mutable_data_ptr(), bytes_.data() + tensor.offset, tensor.num_bytes);
+at::Tensor StoredProgram::ViewOf(const FileTensor& tensor) const {
+  const at::ScalarType type = ScalarTypeOf(tensor.dtype);
+  const char* const data = bytes_.data() + tensor.offset;
+  if (reinterpret_cast<std::uintptr_t>(data) % c10::elementSize(type) == 0) {
+    return at::from_blob(const_cast<char*>(data), tensor.shape, type);
+  }
+  at::Tensor made = at::empty(tensor.shape, type);
+  std::memcpy(made.mutable_data_ptr(), data, tensor.num_bytes);
   return made;
 }
 
@@ -89,7 +94,7 @@ at::Tensor StoredProgram::ConstantOf(const ProgramConstant& constant, const at::
   const auto weight_at = [&](const std::string& path) {
     const FileTensor& stored = file_.weights.at(path);
     const auto found = weights.find(path);
-    if (found == weights.end()) return TensorOf(stored);
+    if (found == weights.end()) return ViewOf(stored);
     TORCH_CHECK(found->second.scalar_type() == ScalarTypeOf(stored.dtype) &&
                     found->second.sizes() == at::IntArrayRef(stored.shape),
                 "dense weight ", path, ": got ", found->second.scalar_type(), ' ',
@@ -101,22 +106,21 @@ at::Tensor StoredProgram::ConstantOf(const ProgramConstant& constant, const at::
     case ProgramConstant::Kind::kRows:
       return rows;
     case ProgramConstant::Kind::kTensor:
-      return TensorOf(file_.tensors.at(constant.name));
+      return ViewOf(file_.tensors.at(constant.name)).clone();
     case ProgramConstant::Kind::kWeight:
-      // Steps read whole numbers in float32 too.
-      return weight_at(constant.name).to(at::kFloat);
+      // Steps read whole numbers in float32 too. Neither the file's bytes nor a delta's are kept.
+      return weight_at(constant.name).to(at::kFloat, false, /*copy=*/true);
     case ProgramConstant::Kind::kLayer:
       break;
   }
   at::Tensor weight = weight_at(constant.name);
   if (!constant.columns.empty() && weight.scalar_type() == at::kFloat && weight.dim() == 2) {
-    weight = Added(weight, TensorOf(file_.tensors.at(constant.columns)));
+    weight = Added(weight, ViewOf(file_.tensors.at(constant.columns)));
   }
   c10::optional<at::Tensor> bias;
   if (!constant.bias.empty()) bias = weight_at(constant.bias).reshape({-1});
   TORCH_CHECK(weight.scalar_type() == at::kFloat && weight.dim() == 2 &&
-                  IsPackable(weight.size(0), weight.size(1)) &&
-                  weight.isfinite().all().item<bool>(),
+                  IsPackable(weight.size(0), weight.size(1)) && IsFinite(weight),
               "dense weight ", constant.name, ": got ", weight.scalar_type(), ' ', weight.sizes(),
               ", expected finite float32 of a linear layer");
   TORCH_CHECK(!bias || (bias->scalar_type() == at::kFloat && bias->size(0) == weight.size(0)),
@@ -126,7 +130,7 @@ at::Tensor StoredProgram::ConstantOf(const ProgramConstant& constant, const at::
 
 RegionStep StoredProgram::RegionOf(const FileStep& step, const Weights& weights) const {
   const FileTensor& script = file_.tensors.at(step.name);
-  std::istringstream stream(bytes_.substr(script.offset, script.num_bytes));
+  std::istringstream stream(std::string(bytes_.substr(script.offset, script.num_bytes)));
   torch::jit::Module module;
   try {
     module = torch::jit::load(stream, at::kCPU);
@@ -164,7 +168,7 @@ std::shared_ptr<Program> StoredProgram::Bind(const at::Tensor& rows, const Weigh
     }
     PlanStep& plan = made.plan.emplace();
     plan.plan =
-        WithDots(PlanOf(step, TensorOf(file_.tensors.at(step.name))), DotTypeOf(linear_dtype));
+        WithDots(PlanOf(step, ViewOf(file_.tensors.at(step.name))), DotTypeOf(linear_dtype));
     for (const ProgramConstant& constant : step.constants) {
       plan.constants.push_back(ConstantOf(constant, rows, weights, linear_dtype));
     }
@@ -186,7 +190,7 @@ StepCounts StoredProgram::Counts() const try {
   StepCounts counts;
   for (const FileStep& step : file_.steps) {
     if (step.kind != FileStep::Kind::kPlan) continue;
-    for (const Step& of : PlanOf(step, TensorOf(file_.tensors.at(step.name))).steps) {
+    for (const Step& of : PlanOf(step, ViewOf(file_.tensors.at(step.name))).steps) {
       ++counts.all;
       counts.linear += of.kind == StepKind::kLinear ? 1 : 0;
       counts.products += of.kind == StepKind::kDot ? 1 : 0;

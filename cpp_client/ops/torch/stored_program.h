@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "check/files/program_file.h"
@@ -25,8 +26,9 @@ class StoredProgram {
   /// Dense weights by path.
   using Weights = std::map<std::string, at::Tensor>;
 
-  /// Throws recsys::Error for a file that does not fit.
-  explicit StoredProgram(std::string bytes);
+  /// `bytes`: of the part; they must live as long as this object. Throws recsys::Error for a file
+  /// that does not fit.
+  explicit StoredProgram(std::string_view bytes);
 
   /// Returns the graph over an artifact's rows. `weights`: in the place of the file's; others are
   /// ignored. `linear_dtype`: in which linear layers multiply. Throws recsys::Error if the parts do
@@ -39,13 +41,14 @@ class StoredProgram {
   StepCounts Counts() const;
 
  private:
-  at::Tensor TensorOf(const FileTensor& tensor) const;
+  /// Returns a tensor of the file, which lies in `bytes_` where it is aligned there.
+  at::Tensor ViewOf(const FileTensor& tensor) const;
   at::Tensor ConstantOf(const ProgramConstant& constant, const at::Tensor& rows,
                         const Weights& weights, const std::string& linear_dtype) const;
 
   RegionStep RegionOf(const FileStep& step, const Weights& weights) const;
 
-  const std::string bytes_;
+  const std::string_view bytes_;
   const ProgramFile file_;
 };
 

@@ -263,11 +263,22 @@ def test_a_lie_about_the_rows_digest_is_found_when_they_are_read(
     assert same(answers(load_artifact(artifact, verify_checksums=False)), expected)
 
 
-def test_a_lie_about_a_skeletons_digest_is_always_found(artifact: Path) -> None:
-    lie(artifact, lambda m: m["skeletons"][0].update(sha256=HEX))
+def test_a_lie_about_the_digest_of_what_runs_is_always_found(artifact: Path) -> None:
+    lie(artifact, lambda m: [part.update(sha256=HEX) for part in m["skeletons"]])
     for verify in (True, False):
         with pytest.raises(ArtifactError, match="checksum"):
             load_artifact(artifact, verify_checksums=verify)
+
+
+def test_a_lie_about_the_digest_of_torchscript_is_found_before_it_runs(artifact: Path) -> None:
+    skeleton = manifest_of(artifact)["targets"][0]["skeleton"]
+    lie(
+        artifact,
+        lambda m: [part.update(sha256=HEX) for part in m["skeletons"] if part["path"] == skeleton],
+    )
+    for verify, scripted in ((True, False), (True, True), (False, True)):
+        with pytest.raises(ArtifactError, match=f"part '{skeleton}': its checksum"):
+            load_artifact(artifact, verify_checksums=verify, scripted=scripted)
 
 
 def test_every_field_is_missed_where_it_is_missing(pristine: Path) -> None:
