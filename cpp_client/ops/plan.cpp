@@ -406,18 +406,10 @@ std::string ReadPlan(const std::int64_t* numbers, std::int64_t count, std::int64
   }
   const std::int64_t* at = numbers + header;
   plan->buffers.clear();
-  plan->scratch_width = plan->ids_width = plan->num_outputs = 0;
+  plan->num_outputs = 0;
   for (std::int64_t i = 0; i < num_buffers; ++i, at += kOfBuffer) {
     plan->buffers.push_back({static_cast<BufferKind>(at[0]), at[1], at[2]});
-    const Buffer& buffer = plan->buffers.back();
-    if (buffer.kind == BufferKind::kOutput) ++plan->num_outputs;
-    // Not yet checked: neither number may make the sum overflow.
-    const bool is_of_ids = buffer.kind == BufferKind::kIds;
-    if ((buffer.kind == BufferKind::kScratch || is_of_ids) && IsBelow(buffer.index, kMostWidth) &&
-        IsBelow(buffer.width, kMostWidth + 1)) {
-      std::int64_t& width = is_of_ids ? plan->ids_width : plan->scratch_width;
-      width = std::max(width, buffer.index + ScratchWidth(buffer.width));
-    }
+    if (plan->buffers.back().kind == BufferKind::kOutput) ++plan->num_outputs;
   }
   plan->lookups.clear();
   for (std::int64_t i = 0; i < num_lookups; ++i, at += kOfLookup) {
@@ -443,9 +435,23 @@ std::string ReadPlan(const std::int64_t* numbers, std::int64_t count, std::int64
       at += kLoops;
     }
   }
+  MeasureScratch(plan);
+  return Checking(*plan, num_inputs, num_constants).Text();
+}
+
+void MeasureScratch(Plan* plan) {
+  plan->scratch_width = plan->ids_width = 0;
+  for (const Buffer& buffer : plan->buffers) {
+    // Perhaps not yet checked: neither number may make the sum overflow.
+    const bool is_of_ids = buffer.kind == BufferKind::kIds;
+    if ((buffer.kind == BufferKind::kScratch || is_of_ids) && IsBelow(buffer.index, kMostWidth) &&
+        IsBelow(buffer.width, kMostWidth + 1)) {
+      std::int64_t& width = is_of_ids ? plan->ids_width : plan->scratch_width;
+      width = std::max(width, buffer.index + ScratchWidth(buffer.width));
+    }
+  }
   plan->tile_rows = TileRowsOf(*plan, {});
   plan->tile_ids = TileOf(plan->ids_width);
-  return Checking(*plan, num_inputs, num_constants).Text();
 }
 
 std::int64_t TileRowsOf(const Plan& plan, const std::vector<Packed>& weights) {

@@ -96,6 +96,9 @@ struct Plan {
 /// Returns the numbers that a row of scratch memory takes for a buffer of this width.
 std::int64_t ScratchWidth(std::int64_t width);
 
+/// Sets the sizes of a plan's scratch memory and tiles by its buffers.
+void MeasureScratch(Plan* plan);
+
 /// Returns a plan as numbers.
 std::vector<std::int64_t> WritePlan(const Plan& plan);
 

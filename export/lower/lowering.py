@@ -41,6 +41,8 @@ from recsys.errors import ExportError
 from recsys.ops import fbgemm
 
 _ROOT = "model."
+# Methods that return numbers of Python.
+_READS_NUMBERS = ("item", "tolist")
 
 
 def lower(prepared: PreparedModel, *, is_ranking: bool) -> Lowered:
@@ -240,7 +242,7 @@ class _Evaluation:
             if isinstance(layer, nn.Embedding):
                 return apply("embedding", args[0], lifted(layer.weight, Space.ROWS))
             if is_of_weights:
-                raise NotLoweredError("it computes with its dense weights before a batch is there")
+                args, kwargs = fx.node.map_aggregate((args, kwargs), lambda one: lifted(one, Space.ROWS))
             return layer(*args, **kwargs)
         if node.op == "call_method" and isinstance(args[0], Tensor) and not is_of_weights:
             # Tensors refuse what are no tensors.
@@ -249,12 +251,15 @@ class _Evaluation:
             found = getattr(args[0], str(node.target))(*args[1:], **kwargs)
         else:
             found = self._called(node.target, args, kwargs)
-        if not is_of_weights or not isinstance(found, Tensor):
-            return found
         weights = [one for one in [*_flat(args), *_flat(kwargs)] if path_of(one) is not None]
-        if not weights or self._is_whole(found, weights):
+        if not is_of_weights or not weights:
             return found
-        # Each row computes it of the weights: deltas may change them.
+        if node.target in _READS_NUMBERS:
+            raise NotLoweredError("it reads the numbers of a dense weight")
+        made = [one for one in _flat(found) if isinstance(one, Tensor)]
+        if not made or (isinstance(found, Tensor) and self._is_whole(found, weights)):
+            return found
+        # It is computed of the weights when a program gets them: deltas may change them.
         args, kwargs = (
             fx.node.map_aggregate(given, lambda one: lifted(one, Space.ROWS) if path_of(one) else one)
             for given in (args, kwargs)

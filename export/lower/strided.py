@@ -5,8 +5,9 @@ Shape letters: B rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from math import prod
 from typing import Any
 
@@ -86,6 +87,28 @@ class Strided(Called):
     def of_row(self) -> list[Axis]:
         """The dimensions within a row."""
         return [axis for axis in self.axes if axis is not None]
+
+
+def with_rows(view: Strided) -> Strided:
+    """Return numbers that are the same for every row as those of each row."""
+    return Strided(value=view.value, offset=view.offset, axes=(None, *view.axes))
+
+
+def without_rows(found: Any) -> Strided:
+    """Return numbers of each row as what is the same for every row."""
+    view = strided(found)
+    return Strided(value=view.value, offset=view.offset, axes=view.axes[1:])
+
+
+def by_row(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function of a row's last dimensions also take numbers that are the same for every row."""
+
+    @wraps(function)
+    def called(value: Any, *args: Any, **kwargs: Any) -> Any:
+        found = function(value.settled() if isinstance(value, Called) else value, *args, **kwargs)
+        return without_rows(found) if isinstance(value, Strided) and not value.has_rows else found
+
+    return called
 
 
 def contiguous(sizes: Sequence[int]) -> list[Axis]:

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "ops/constant_steps.h"
 #include "ops/torch/operators.h"
 
 namespace recsys::ops {
@@ -38,6 +39,26 @@ PreparedPlan::PreparedPlan(const at::Tensor& plan, at::TensorList constants,
   BindBuffers();
   const std::string wrong = CheckBound(bound_);
   TORCH_CHECK_VALUE(wrong.empty(), "constants: ", wrong);
+  RunConstantSteps();
+}
+
+void PreparedPlan::RunConstantSteps() {
+  const ConstantSteps once =
+      TakeConstantSteps(static_cast<std::int64_t>(constants_.size()), &plan_);
+  if (once.buffers.empty()) return;
+  BoundPlan bound;
+  bound.plan = &once.plan;
+  bound.reads = bound_.reads;
+  bound.writes = bound_.writes;
+  bound.weights = bound_.weights;
+  for (const std::size_t at : once.buffers) {
+    const std::int64_t width = plan_.buffers[at].width;
+    at::Tensor& numbers = constants_.emplace_back(at::zeros({width}, at::kFloat));
+    bound.writes[at] = {numbers.mutable_data_ptr<float>(), width};
+    bound_.reads[at] = {numbers.const_data_ptr<float>(), 0};
+  }
+  RunPlan(bound, ChosenKernels(), 0, 1);
+  plan_.tile_rows = TileRowsOf(plan_, bound_.weights);
 }
 
 void PreparedPlan::BindWeights() {

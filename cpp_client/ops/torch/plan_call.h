@@ -46,6 +46,8 @@ class PreparedPlan {
   void BindWeights();
   void BindLookups();
   void BindBuffers();
+  /// Runs the steps that compute the same for every row.
+  void RunConstantSteps();
   struct IdInputs;
   /// Returns the position of the tensors that hold some IDs, which each are bound once.
   std::size_t PositionOf(const IdInputs& ids);
@@ -63,7 +65,8 @@ class PreparedPlan {
   };
 
   Plan plan_;
-  /// Weights among them may be aligned copies.
+  /// Weights among them may be aligned copies. Behind those that were given: what steps compute of
+  /// them alone.
   std::vector<at::Tensor> constants_;
   const std::int64_t num_inputs_, rows_of_, per_row_;
   const std::vector<std::int64_t> widths_;

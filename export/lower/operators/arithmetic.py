@@ -14,7 +14,7 @@ from torch import Tensor
 
 from export.lower.kinds import ElementwiseKind
 from export.lower.operators.forms import both, broadcast, result_dtype
-from export.lower.strided import MOST_WHOLE, Axis, Strided, strided, tidy
+from export.lower.strided import MOST_WHOLE, Axis, Strided, by_row, strided, tidy
 from export.lower.values import (
     Elementwise,
     NotLoweredError,
@@ -30,9 +30,13 @@ from export.lower.values import (
 _Number = int | float
 
 
-def computed(kind: ElementwiseKind, value: Any, factor: float | None = None, dtype: Any = None) -> Value:
+def computed(kind: ElementwiseKind, value: Any, factor: float | None = None, dtype: Any = None) -> Any:
     """Return what becomes of each number of a value."""
-    value = value.settled()
+    return _computed(value, kind, factor, dtype)
+
+
+@by_row
+def _computed(value: Value, kind: ElementwiseKind, factor: float | None, dtype: Any) -> Value:
     return Elementwise(
         dims=value.dims,
         space=value.space,
@@ -164,8 +168,8 @@ def power(value: Any, exponent: Any) -> Any:
     return mul(value, value)
 
 
-@operator("clamp", "clip")
-def clamp(value: Value, min: Any = None, max: Any = None) -> Value:  # noqa: A002
+@operator("clamp", "clip", views=True)
+def clamp(value: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002
     """Return numbers within bounds."""
     if any(not isinstance(bound, _Number | None) for bound in (min, max)):
         raise NotLoweredError("it bounds numbers by others")
@@ -174,32 +178,32 @@ def clamp(value: Value, min: Any = None, max: Any = None) -> Value:  # noqa: A00
     return value if max is None else computed(ElementwiseKind.AT_MOST, value, float(max))
 
 
-@operator("clamp_min")
-def clamp_min(value: Value, min: Any) -> Value:  # noqa: A002
+@operator("clamp_min", views=True)
+def clamp_min(value: Any, min: Any) -> Any:  # noqa: A002
     """Return numbers that are at least ``min``."""
     return computed(ElementwiseKind.AT_LEAST, value, float(min))
 
 
-@operator("clamp_max")
-def clamp_max(value: Value, max: Any) -> Value:  # noqa: A002
+@operator("clamp_max", views=True)
+def clamp_max(value: Any, max: Any) -> Any:  # noqa: A002
     """Return numbers that are at most ``max``."""
     return computed(ElementwiseKind.AT_MOST, value, float(max))
 
 
-@operator("exp")
-def exp(value: Value) -> Value:
+@operator("exp", views=True)
+def exp(value: Any) -> Any:
     """Return powers of e."""
     return computed(ElementwiseKind.EXP, value, dtype=torch.float32)
 
 
-@operator("log2")
-def log2(value: Value) -> Value:
+@operator("log2", views=True)
+def log2(value: Any) -> Any:
     """Return logarithms."""
     return computed(ElementwiseKind.LOG2, value, dtype=torch.float32)
 
 
-@operator("abs", "absolute")
-def absolute(value: Value) -> Value:
+@operator("abs", "absolute", views=True)
+def absolute(value: Any) -> Any:
     """Return magnitudes."""
     return computed(ElementwiseKind.ABSOLUTE, value)
 

@@ -107,7 +107,7 @@ def sign(value: Any) -> Any:
     return sub(as_float(greater(value, 0.0)), as_float(less(value, 0.0)))
 
 
-@operator("log1p")
+@operator("log1p", views=True)
 def log1p(value: Any) -> Any:
     """Return logarithms of numbers above -1, plus one.
 

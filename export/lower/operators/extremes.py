@@ -12,7 +12,7 @@ from typing import Any
 from export.lower.operators.arithmetic import clamp, maximum
 from export.lower.operators.comparisons import minimum
 from export.lower.operators.views import dim_of, narrow, squeeze
-from export.lower.strided import strided
+from export.lower.strided import strided, with_rows, without_rows
 from export.lower.values import Called, NotLoweredError, operator
 
 
@@ -32,8 +32,10 @@ def _of_dim(pick: Callable[[Any, Any], Any], value: Any, dim: Any, keepdim: bool
     """Return what is picked of the numbers of a dimension: the one half beside the other, again and again."""
     if not isinstance(dim, int):
         raise NotLoweredError("it reduces several dimensions")
-    at = dim_of(value, dim)
-    if at == 0 or not strided(value).has_rows:
+    view, at = strided(value), dim_of(value, dim)
+    if not view.has_rows:
+        return without_rows(_of_dim(pick, with_rows(view), at + 1, keepdim))
+    if at == 0:
         raise NotLoweredError("it reduces the rows of a batch to one")
     size = int(value.shape[at])
     while size > 1:
@@ -68,13 +70,13 @@ def smallest(value: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return minimum(value, dim) if isinstance(dim, Called) else Extremes(amin(value, dim, keepdim))
 
 
-@operator("relu6")
+@operator("relu6", views=True)
 def relu6(value: Any, inplace: bool = False) -> Any:
     """Return numbers between 0 and 6."""
     return hardtanh(value, 0.0, 6.0, inplace)
 
 
-@operator("hardtanh")
+@operator("hardtanh", views=True)
 def hardtanh(value: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
     """Return numbers within bounds."""
     del inplace

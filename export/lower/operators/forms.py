@@ -16,7 +16,7 @@ from export.lower.bags import IdsSpace
 from export.lower.formed import Broadcast, Contract
 from export.lower.kinds import ElementwiseKind
 from export.lower.operators.views import lifted_to, permute, with_axes
-from export.lower.strided import Axis, Strided, contiguous, lifted, loops_of, operand, strided
+from export.lower.strided import Axis, Strided, contiguous, lifted, loops_of, operand, strided, without_rows
 from export.lower.values import Called, NotLoweredError, Space, Value, operator
 
 # A matrix with fewer columns than the kernel takes at once is better the first one.
@@ -91,12 +91,7 @@ def broadcast(
         dims=tuple(dims), space=first.value.space, dtype=dtype, kind=kind, factor=factor,
         sizes=tuple(sizes), strides=tuple(out), operands=[operand(first, a), operand(second, b)],
     )  # fmt: skip
-    return made if has_rows else _without_rows(made)
-
-
-def _without_rows(made: Value) -> Strided:
-    """Return a value that is the same for every row as such."""
-    return Strided(value=made, axes=tuple(contiguous(made.dims)))
+    return made if has_rows else without_rows(made)
 
 
 def contract(first: Strided, second: Strided, names: tuple[str, str], out: str) -> Any:
@@ -130,7 +125,7 @@ def contract(first: Strided, second: Strided, names: tuple[str, str], out: str) 
     to = dict(zip(letters, (axis.stride for axis in contiguous(dims)), strict=True))
     made = _contracted((first, second), by, sizes, letters, to, dims)
     if not rows:
-        return _without_rows(made)
+        return without_rows(made)
     at = out.index(rows.pop())
     return made if at == 0 else permute(made, [*range(1, at + 1), 0, *range(at + 1, made.ndim)])
 

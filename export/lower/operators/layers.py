@@ -17,7 +17,7 @@ from export.lower.operators.arithmetic import computed
 from export.lower.operators.folding import folded, folded_vectors
 from export.lower.operators.forms import matmul
 from export.lower.operators.views import permute, reshaped
-from export.lower.strided import Strided, strided
+from export.lower.strided import Strided, by_row, strided
 from export.lower.values import (
     Called,
     Columns,
@@ -119,8 +119,9 @@ def _some_products(products: AllProducts, index: Any) -> Any:
     return apply("getitem", products.settled(), index)
 
 
-@operator("linear")
-def linear(value: Value, weight: Any, bias: Any = None) -> Value:
+@operator("linear", views=True)
+@by_row
+def linear(value: Any, weight: Any, bias: Any = None) -> Value:
     """Return a linear layer's output."""
     path, bias_path = path_of(weight), path_of(bias)
     if not isinstance(value, Value) or path is None or (bias is not None and bias_path is None):
@@ -146,8 +147,8 @@ def linear(value: Value, weight: Any, bias: Any = None) -> Value:
     )  # fmt: skip
 
 
-@operator("gelu")
-def gelu(value: Value, approximate: str = "none") -> Value:
+@operator("gelu", views=True)
+def gelu(value: Any, approximate: str = "none") -> Any:
     """Return numbers times the normal distribution up to them."""
     kind = ElementwiseKind.GELU if approximate == "none" else ElementwiseKind.GELU_TANH
     return computed(kind, value)
@@ -157,8 +158,8 @@ def _add_function(kind: ElementwiseKind, function: Function) -> None:
     """Let a function of torch be a step of a kind."""
     names = [] if function.argument is None else [function.argument]
 
-    @operator(*function.names)
-    def compute(value: Value, *args: Any, inplace: bool = False, **given: Any) -> Value:
+    @operator(*function.names, views=True)
+    def compute(value: Any, *args: Any, inplace: bool = False, **given: Any) -> Any:
         del inplace
         given |= dict(zip(names, args, strict=False))
         factor = given.pop(names[0], function.default) if names else None

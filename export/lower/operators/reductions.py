@@ -14,14 +14,14 @@ import torch
 from export.lower.kinds import ElementwiseKind
 from export.lower.operators.arithmetic import clamp_min, computed, div, mul, only_float32
 from export.lower.operators.views import dim_of, permute, reshaped, unsqueeze
-from export.lower.strided import strided, weight_of
+from export.lower.strided import by_row, strided, weight_of, with_rows, without_rows
 from export.lower.values import Elementwise, NotLoweredError, Value, Weight, operator
 
 
 def _dims_of(value: Any, dim: Any) -> list[int]:
     over = [dim] if isinstance(dim, int) else list(dim or [])
     found = sorted(dim_of(value, one) for one in over)
-    if not found or found[0] == 0 or not strided(value).has_rows:
+    if not found or (found[0] == 0 and strided(value).has_rows):
         raise NotLoweredError("it reduces the rows of a batch to one")
     return found
 
@@ -33,20 +33,26 @@ def _at_end(value: Any, dims: Sequence[int]) -> Value:
     return found
 
 
-def _reduced(kind: ElementwiseKind, value: Any, dim: Any, keepdim: bool) -> Any:
-    dims = _dims_of(value, dim)
+def _reduced(
+    kind: ElementwiseKind, value: Any, dim: Any, keepdim: bool, dtype: torch.dtype = torch.float32
+) -> Any:
+    dims, view = _dims_of(value, dim), strided(value)
+    if not view.has_rows:
+        return without_rows(_reduced(kind, with_rows(view), [at + 1 for at in dims], keepdim, dtype))
     whole = value.settled()
     first = kind is ElementwiseKind.TOTAL and dims == [1] and len(whole.dims) > 1
     if first:
         # One vector after the other: nothing need be moved.
         found: Any = Elementwise(
-            dims=whole.dims[1:], space=whole.space, kind=ElementwiseKind.SUM, operands=[whole], count=whole.dims[0]
+            dims=whole.dims[1:], space=whole.space, dtype=dtype, kind=ElementwiseKind.SUM, operands=[whole],
+            count=whole.dims[0],
         )  # fmt: skip
     else:
         moved = _at_end(whole, dims)
         kept = moved.dims[: len(moved.dims) - len(dims)]
         found = Elementwise(
-            dims=kept, space=moved.space, kind=kind, operands=[moved], count=moved.width // max(prod(kept), 1)
+            dims=kept, space=moved.space, dtype=dtype, kind=kind, operands=[moved],
+            count=moved.width // max(prod(kept), 1),
         )  # fmt: skip
     for at in dims if keepdim else []:
         found = unsqueeze(found, at)
@@ -57,9 +63,8 @@ def _reduced(kind: ElementwiseKind, value: Any, dim: Any, keepdim: bool) -> Any:
 def sum_of(value: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
     """Return sums over dimensions of a row."""
     only_float32(dtype)
-    found = _reduced(ElementwiseKind.TOTAL, value, dim, keepdim)
-    found.dtype = torch.float32 if value.dtype is torch.float32 else torch.int64
-    return found
+    dtype = torch.float32 if value.dtype is torch.float32 else torch.int64
+    return _reduced(ElementwiseKind.TOTAL, value, dim, keepdim, dtype)
 
 
 @operator("mean", views=True)
@@ -85,7 +90,7 @@ def norm(
 def normalize(value: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Any:
     """Return vectors of length 1."""
     del out
-    return div(value, clamp_min(norm(value, p, dim, True).settled(), eps))
+    return div(value, clamp_min(norm(value, p, dim, True), eps))
 
 
 @operator("cosine_similarity", views=True)
@@ -99,6 +104,9 @@ def softmax(value: Any, dim: Any = None, _stacklevel: int = 3, dtype: torch.dtyp
     """Return the shares of numbers of a dimension."""
     only_float32(dtype)
     (at,) = _dims_of(value, dim)
+    view = strided(value)
+    if not view.has_rows:
+        return without_rows(softmax(with_rows(view), at + 1))
     moved = _at_end(value, [at])
     found = Elementwise(
         dims=moved.dims, space=moved.space, kind=ElementwiseKind.SOFTMAX, operands=[moved],
@@ -108,7 +116,8 @@ def softmax(value: Any, dim: Any = None, _stacklevel: int = 3, dtype: torch.dtyp
     return permute(found, [order.index(i) if i != at else value.ndim - 1 for i in range(value.ndim)])
 
 
-@operator("layer_norm")
+@operator("layer_norm", views=True)
+@by_row
 def layer_norm(
     value: Value, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:

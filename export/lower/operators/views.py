@@ -27,6 +27,8 @@ from export.lower.strided import (
     reshaped_axes,
     strided,
     tidy,
+    with_rows,
+    without_rows,
 )
 from export.lower.values import (
     Expand,
@@ -331,6 +333,8 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
     ]
     views = [strided(lifted(one, spaces[0])) for one in tensors]
     at = dim_of(views[0], dim)
+    if not any(view.has_rows for view in views):
+        return without_rows(cat([with_rows(view) for view in views], at + 1))
     if at == 0 or any(not view.has_rows or view.ndim != views[0].ndim for view in views):
         raise NotLoweredError("it puts rows beside something else")
     if len(views) == 1:
@@ -367,9 +371,10 @@ def _interleaved(views: Sequence[Strided], at: int, whole: tuple[int, ...]) -> V
 def stack(tensors: Sequence[Any], dim: int = 0) -> Any:
     """Return values one behind the other."""
     at = dim + len(tensors[0].shape) + 1 if dim < 0 else dim
-    if any(isinstance(one, Tensor) for one in tensors):
+    views = [strided(lifted(one, Space.ROWS)) for one in tensors]
+    if any(isinstance(one, Tensor) for one in tensors) and any(view.has_rows for view in views):
         raise NotLoweredError("it stacks rows and something else")
-    return cat([unsqueeze(one, at) for one in tensors], at)
+    return cat([unsqueeze(view, at) for view in views], at)
 
 
 def columns_at(value: Value, index: Tensor) -> Value:
