@@ -15,6 +15,7 @@ std::size_t NumAllocations() { return num_allocations; }
 
 }  // namespace recsys
 
+#ifndef RECSYS_COUNTS_NO_ALLOCATIONS
 // The whole program allocates through these: every form, so that sanitizers see matching pairs.
 void* operator new(std::size_t num_bytes, const std::nothrow_t&) noexcept {
   ++num_allocations;
@@ -26,3 +27,4 @@ void* operator new(std::size_t num_bytes) {
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#endif
