@@ -37,7 +37,8 @@ struct Lanes : LanesBase {
         return _mm256_fmadd_ps(Second(in), Second(by), sums);
       }
     }
-    Floats AsFloats() const { return sums; }
+    // Not a copy of the structure, which compilers make in halves of registers.
+    Floats AsFloats() const { return {sums.low, sums.high}; }
   };
 
   static Floats Load(const float* from) {
