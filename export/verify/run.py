@@ -260,21 +260,21 @@ def verify(prepared: PreparedModel, work: Path, manifest: Manifest, floats: Floa
             target = _target(prepared, work, manifest, name, load)
             outputs, verified.checked[name] = _check_samples(target, reference, samples, tolerance)
             _check_batch_sizes(prepared, target.predict, reference, tolerance, sizes)
-            if load is load_exported_opened and prepared.signature.context:
-                check_ranking(prepared, target.predict, target.predict_ranking)
+            if prepared.signature.context:
+                verified.ranking[name] = check_ranking(prepared, target.predict, target.predict_ranking)
         if target.has_program and not operators.why_missing():
             target = _target(prepared, work, manifest, name, load_opened)
             verified.steps[name] = target.steps[0]
             linear = max(tolerance, LINEAR_TOLERANCES[prepared.config.linear_dtype])
             outputs, verified.checked[name] = _check_samples(target, reference, samples, linear)
+            if prepared.signature.context:
+                verified.ranking[name] = check_ranking(prepared, target.predict, target.predict_ranking)
         # The float model has no policies for IDs out of range, so it is compared on samples without such.
         if not torch.equal(clean.values, samples.values):
             outputs = target.predict(clean)
         found = comparable(outputs, floats.item_scores)
         verified.differences[name] = compare(found, expected_of_floats, None, "the float model")
         verified.ran_on[name] = target.ran_on
-        if prepared.signature.context:
-            verified.ranking[name] = check_ranking(prepared, target.predict, target.predict_ranking)
     return verified
 
 

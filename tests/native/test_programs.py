@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from export.config import ExportConfig
+from export.graph.ranking import jagged_places
 from export.pipeline import export_model
 from export.verify.compare import LINEAR_TOLERANCES
 from recsys import DataType, EmbeddingBagCollection, KeyedJaggedTensor
@@ -23,7 +24,7 @@ from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramGraphs
 from recsys.artifact.samples import Batch
-from recsys.errors import ChecksumError, ManifestError, TargetError
+from recsys.errors import ChecksumError, ManifestError, TargetError, VerificationError
 from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.sharding.plan.plan import ShardingPlan
@@ -34,7 +35,7 @@ from tests.native.program_models import MODELS, assert_near, loaded, ranking_inp
 from tests.native.test_model import batches, python_answer
 from tests.native.tool import NativeModel, assert_same_error, needs_tool
 from tests.recsys.artifact.damage import Json, flip, lie, manifest_of, resize_part, same, without_torchscript
-from tests.support.export_models import batch_of
+from tests.support.export_models import CASES, batch_of
 from tests.support.helpers import bag
 from tests.support.kernels import needs_kernels
 
@@ -456,3 +457,15 @@ def test_no_bytes_make_a_plan_that_reads_elsewhere(dlrm: Path) -> None:
         with pytest.raises(RuntimeError):
             operators.stored_program(part[:size])
     assert num_refused > length // 10
+
+
+def test_a_wrong_ranking_graph_stops_the_export_though_the_program_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(lengths: Tensor, picked: Tensor) -> Tensor:
+        return jagged_places(lengths, picked.flip(0))
+
+    monkeypatch.setattr("export.graph.ranking.jagged_places", wrong)
+    with pytest.raises((VerificationError, RuntimeError)):
+        export_model(CASES["sequences"].make(), tmp_path / "a", ExportConfig(context=("clicked",)))
+    assert not (tmp_path / "a").exists()
