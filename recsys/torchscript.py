@@ -89,22 +89,22 @@ def script(module: nn.Module, methods: Mapping[str, nn.Module] | None = None) ->
     return scripted
 
 
-def save(module: torch.jit.ScriptModule, path: Path) -> None:
-    """Write a scripted module, which is copied in memory.
+def save(module: torch.jit.ScriptModule, path: Path, extra_files: Mapping[str, bytes] | None = None) -> None:
+    """Write a scripted module, which is copied in memory, with extra files in the same archive.
 
     Raises:
         OSError: The file cannot be written.
     """
     with path.open("wb") as file:
-        file.write(data_of(module))
+        file.write(data_of(module, extra_files))
 
 
-def data_of(module: torch.jit.ScriptModule) -> bytes:
-    """Return the bytes of a scripted module."""
+def data_of(module: torch.jit.ScriptModule, extra_files: Mapping[str, bytes] | None = None) -> memoryview:
+    """Return the bytes of a scripted module, with extra files in the same archive."""
     buffer = io.BytesIO()
     with quiet():
-        torch.jit.save(module, buffer)
-    return buffer.getvalue()
+        torch.jit.save(module, buffer, _extra_files=dict(extra_files or {}))
+    return buffer.getbuffer()
 
 
 def save_uncopied(module: torch.jit.ScriptModule, path: Path, extra_files: dict[str, bytes]) -> None:

@@ -1,7 +1,7 @@
 """An artifact in a single file: the graph with its rows.
 
-It is written by a process of its own. torch writes such a file either out of a copy in memory, rows included, or by a
-writer that ends the process (SIGABRT) where the disk is full.
+torch writes such a file either out of a copy in memory, rows included, or by a writer that ends the process (SIGABRT)
+where the disk is full. So large ones are written by a process of their own.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from recsys.errors import VerificationError
 from recsys.files import reserve
 from recsys.rows.memory import RowsMemory
 
+#: Rows of which a single file holds no more are copied in memory: it takes seconds to start a process.
+MOST_COPIED_BYTES = 1 << 26
+
 
 def write_single_file(prepared: PreparedModel, work: Path, manifest: Manifest, file: Path) -> None:
     """Write the graph with its rows in one file, and check it against the artifact's directory.
@@ -52,7 +55,11 @@ def write_single_file(prepared: PreparedModel, work: Path, manifest: Manifest, f
     )
     own.write_text(single.dumps())
     assert target.skeleton is not None
-    write_apart(work, target.skeleton, own, file)
+    if manifest.layout.num_bytes <= MOST_COPIED_BYTES:
+        module, extra_files = _with_rows(work, target.skeleton, own)
+        torchscript.save(module, file, extra_files)
+    else:
+        write_apart(work, target.skeleton, own, file)
     # By torch's operators: a program would be refused where it does not give the answers that were verified.
     whole = load_opened(
         open_artifact(work, manifest, target.name),
@@ -93,11 +100,8 @@ def write_apart(work: Path, skeleton: str, manifest: Path, file: Path) -> None:
         raise RuntimeError(f"out: the single file could not be written:\n{done.stderr}")
 
 
-def main(argv: Sequence[str]) -> None:
-    """Write a single file; the arguments are those of ``write_apart``."""
-    work, skeleton, manifest, file = (Path(word) for word in argv)
-    _, limit = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, limit))
+def _with_rows(work: Path, skeleton: str, manifest: Path) -> tuple[torch.jit.ScriptModule, dict[str, bytes]]:
+    """Return the graph with its rows in place, and the further files of the single file."""
     held = Manifest.loads(manifest.read_bytes())
     target = held.targets[0]
     module = torchscript.load(work / skeleton)
@@ -106,7 +110,16 @@ def main(argv: Sequence[str]) -> None:
         set_attribute(module, path, rows)
     programs = [] if target.program is None else [target.program]
     extra_files = {name: (work / name).read_bytes() for name in programs}
-    torchscript.save_uncopied(module, file, {MANIFEST_NAME: manifest.read_bytes(), **extra_files})
+    return module, {MANIFEST_NAME: manifest.read_bytes(), **extra_files}
+
+
+def main(argv: Sequence[str]) -> None:
+    """Write a single file; the arguments are those of ``write_apart``."""
+    work, skeleton, manifest, file = (Path(word) for word in argv)
+    _, limit = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, limit))
+    module, extra_files = _with_rows(work, skeleton.name, manifest)
+    torchscript.save_uncopied(module, file, extra_files)
 
 
 if __name__ == "__main__":

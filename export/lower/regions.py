@@ -309,7 +309,7 @@ class Regions:
             *module.named_buffers(remove_duplicate=False),
         ]
         return Region(
-            script=torchscript.data_of(torchscript.script(module)),
+            script=bytes(torchscript.data_of(torchscript.script(module))),
             inputs=slicing.inputs,
             outputs=outputs,
             weights={name: self._paths[tensor] for name, tensor in named if tensor in self._paths},

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from export.artifact import single_file
 from export.cli import main
 from recsys.checkpoint import Checkpoint, save_checkpoint
 from recsys.models.click import build_dlrm
@@ -45,7 +47,7 @@ def _check(ended: Ended, expected: str) -> None:
 # What does not fit under the limit: the rows, or only rows and graph together.
 _PARTS = {
     "rows": (20_000, 16, [], "File too large: 400,128 bytes are needed; "),
-    "single file": (4_000, 500, ["--single-file"], "File too large: "),
+    "single file": (4_000, 500, ["--single-file"], "File too large; "),
 }
 
 
@@ -57,6 +59,22 @@ def test_a_part_that_cannot_be_written(
     ended = with_file_limit(_LIMIT, "export", checkpoint, *options, "--out", tmp_path / "a")
     _check(ended, f"out: 'a' cannot be written: {expected}")
     assert "have the limit on the size of files (ulimit -f) raised" in ended.err
+    assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
+
+
+def test_a_single_file_that_another_process_cannot_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = _checkpoint(tmp_path / "model.pt", 4_000, 500)
+    monkeypatch.setattr(single_file, "MOST_COPIED_BYTES", 0)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_LIMIT, before[1]))
+    try:
+        code = main([str(checkpoint), "--single-file", "--out", str(tmp_path / "a")])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 1
+    assert "out: 'a' cannot be written: File too large: " in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
 
 
