@@ -121,6 +121,6 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, object], text: s
 
 
 def test_without_the_operators_there_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "why_missing", lambda: "the library of operators is not built")
-    with pytest.raises(ExportError, match="linear_dtype: got 'auto', but the library of operators is not"):
+    monkeypatch.setattr(operators, "why_missing", lambda: "the native kernels are not built")
+    with pytest.raises(ExportError, match="linear_dtype: got 'auto', but the native kernels are not"):
         ExportConfig(linear_dtype="auto")

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from recsys.configs import DataType, PoolingType
-from recsys.kernels.operators import rows_updater, why_missing
+from recsys.kernels.operators import rows_updater
 from recsys.kernels.rowwise import RowWiseLookup, RowWiseStep
 from recsys.kernels.training import FusedLookup, KernelConfig, ShardConfig
 from recsys.optim.fused_config import EmbOptimType, FusedConfig
+from tests.support.kernels import needs_kernels
 
 _CPU = torch.device("cpu")
 _DIM = 8
@@ -55,13 +56,11 @@ def _trained(lookup: FusedLookup, lengths: Tensor, *, weighted: bool) -> list[Te
     return [*made, *(w.detach() for w in lookup.weights), *(s["momentum1"] for s in lookup.states())]
 
 
-@pytest.fixture(params=["native", "torch"])
+@pytest.fixture(params=[pytest.param("native", marks=needs_kernels), "torch"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Updates by the native module, and by torch's operators."""
     if request.param == "torch":
         monkeypatch.setattr("recsys.kernels.rowwise.rows_updater", lambda: None)
-    elif rows_updater() is None:
-        pytest.skip(why_missing() or "the library of operators is older")
 
 
 @pytest.mark.usefixtures("engine")
@@ -125,11 +124,11 @@ def _step(num_bags: int, values: Tensor, weights: Tensor | None = None) -> RowWi
     )
 
 
+@needs_kernels
 @pytest.mark.parametrize("num_ids", [1, 40, 5000])
 def test_the_native_update_is_that_of_torch(num_ids: int) -> None:
     updater = rows_updater()
-    if updater is None:
-        pytest.skip(why_missing() or "the library of operators is older")
+    assert updater is not None
     generator = torch.Generator().manual_seed(num_ids)
     values = torch.randint(0, 500, (num_ids,), generator=generator)
     weights = torch.rand(num_ids, generator=generator)
@@ -141,10 +140,10 @@ def test_the_native_update_is_that_of_torch(num_ids: int) -> None:
     torch.testing.assert_close(native.weight, plain.weight)
 
 
+@needs_kernels
 def test_the_native_update_refuses_what_does_not_fit() -> None:
     updater = rows_updater()
-    if updater is None:
-        pytest.skip(why_missing() or "the library of operators is older")
+    assert updater is not None
     gradient = torch.randn(2, 3 * _DIM)
     for row in (-1, 1000):
         with pytest.raises(IndexError, match=f"row {row}, expected 0 to 999"):
