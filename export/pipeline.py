@@ -296,7 +296,7 @@ def _products_note(linear_dtype: str) -> tuple[str, ...]:
         return ()
     return (
         f"linear layers in {linear_dtype} multiply in {products} on this processor, at its speed: {instructions()} has "
-        "no instruction for their products",
+        "no faster instruction for their products",
     )
 
 

@@ -261,7 +261,7 @@ void LogProducts(const Target& target) {
   if (type == target.linear_dtype) return;
   Log(LogLevel::kInfo, "target " + Repr(target.name) + ": linear layers in " + target.linear_dtype +
                            " multiply in " + type + " here: " + ops::NameOf(ops::ChosenIsa()) +
-                           " has no instruction for their products");
+                           " has no faster instruction for their products");
 }
 
 /// Says why kernels do not use the tiles that the processor has, if so.

@@ -141,7 +141,14 @@ bool HasIsa(Isa isa) {
   return isa <= BestVectorIsa() && std::find(known.begin(), known.end(), isa) != known.end();
 }
 
-bool MultipliesBfloat16(Isa isa) { return isa == Isa::kAvx512 || isa == Isa::kAmx; }
+bool HasBfloat16(Isa isa) { return isa == Isa::kAvx512 || isa == Isa::kAmx; }
+
+bool MultipliesBfloat16(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) return __builtin_cpu_is("amd") != 0;
+#endif
+  return isa == Isa::kAmx;
+}
 
 Isa ChosenIsa() {
   const int chosen = Chosen().load(std::memory_order_relaxed);

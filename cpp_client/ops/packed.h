@@ -77,10 +77,10 @@ std::vector<char> Pack(const float* weight, const float* bias, std::int64_t num_
                        std::int64_t num_inputs, WeightType type);
 
 /// Returns the type in which weights of a type are packed for an instruction set: those in bfloat16
-/// as float32 where no instruction multiplies bfloat16, which would cost more than twice the bytes
-/// do; for AVX2 those in int8 as int16. Its instruction for bytes adds two products in 16 bits,
-/// where 2 * 255 * 127 has no place: to be exact, it would need as many instructions, and more of
-/// those that multiply.
+/// as float32 where no instruction multiplies bfloat16 faster, which would cost more than twice the
+/// bytes do; for AVX2 those in int8 as int16. Its instruction for bytes adds two products in 16
+/// bits, where 2 * 255 * 127 has no place: to be exact, it would need as many instructions, and
+/// more of those that multiply.
 WeightType PackedTypeFor(WeightType type, Isa isa);
 
 /// Packs weights of a type as PackedTypeFor says, into `data` of so many PackedBytes. As float32,

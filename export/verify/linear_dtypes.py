@@ -42,7 +42,7 @@ class LinearTrial:
         max_difference: The largest difference of an output to float32's, for the samples of the verification.
         auc: By label, of the labelled examples; empty without any.
         multiplies_in: The type in which its layers multiply on this processor: for bfloat16, float32 where no
-            instruction multiplies bfloat16. Such a type is not chosen.
+            instruction multiplies bfloat16 faster. Such a type is not chosen.
         is_within: Whether it is within the bound.
         is_chosen: Whether it is the fastest of these.
     """

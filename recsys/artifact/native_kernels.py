@@ -92,7 +92,7 @@ def log_products(target: Target) -> None:
     products = operators.multiplies_in(target.linear_dtype)
     if products != target.linear_dtype:
         _LOGGER.info(
-            "target %r: linear layers in %s multiply in %s here: %s has no instruction for their products",
+            "target %r: linear layers in %s multiply in %s here: %s has no faster instruction for their products",
             target.name,
             target.linear_dtype,
             products,

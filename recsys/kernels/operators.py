@@ -107,7 +107,7 @@ def multiplies_in(linear_dtype: str) -> str:
     """Return the type in which linear layers of a type multiply on this processor.
 
     Those in bfloat16 multiply in float32, with weights that are rounded to bfloat16, where no instruction multiplies
-    bfloat16: they are never slower than float32.
+    bfloat16 faster: they are never slower than float32.
 
     Raises:
         NotBuiltError: They cannot be used.

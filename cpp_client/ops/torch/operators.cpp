@@ -55,8 +55,9 @@ std::string MultipliesIn(const std::string& linear_dtype) {
 }
 
 WeightType DotTypeOf(const std::string& linear_dtype) {
-  return linear_dtype == "float32" ? WeightType::kFloat32
-                                   : PackedTypeFor(WeightType::kBfloat16, ChosenIsa());
+  const WeightType type = TypeOf(linear_dtype);
+  if (type != WeightType::kInt8) return PackedTypeFor(type, ChosenIsa());
+  return HasBfloat16(ChosenIsa()) ? WeightType::kBfloat16 : WeightType::kFloat32;
 }
 
 at::Tensor PackWeights(const at::Tensor& weight, const c10::optional<at::Tensor>& bias,

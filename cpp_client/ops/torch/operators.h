@@ -21,7 +21,7 @@ at::Tensor PackWeights(const at::Tensor& weight, const c10::optional<at::Tensor>
 bool IsFinite(const at::Tensor& weight);
 
 /// Returns the type in which linear layers of a type multiply on this processor: bfloat16 ones in
-/// float32 where no instruction multiplies bfloat16.
+/// float32 where no instruction multiplies bfloat16 faster.
 std::string MultipliesIn(const std::string& linear_dtype);
 
 /// Returns the type in which interactions multiply beside linear layers of a type.
