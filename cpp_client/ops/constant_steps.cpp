@@ -1,6 +1,9 @@
 #include "ops/constant_steps.h"
 
+#include <set>
 #include <utility>
+
+#include "ops/plan_places.h"
 
 namespace recsys::ops {
 namespace {
@@ -24,6 +27,10 @@ bool Computes(const Step& step) {
 class Finding {
  public:
   explicit Finding(const Plan& plan) : plan_(plan), is_constant_(plan.buffers.size()) {
+    for (std::size_t i = 1; i < plan.steps.size(); ++i) {
+      // How much it computes is something else in each row.
+      if (LeadsPlaces(plan.steps[i - 1])) led_.insert(&plan.steps[i]);
+    }
     for (const Step& step : plan.steps) {
       if (step.out.width != 0 && KindOf(step.out) == BufferKind::kScratch) At(step.out) = true;
     }
@@ -34,7 +41,8 @@ class Finding {
   bool IsConstant(std::size_t buffer) const { return is_constant_[buffer]; }
 
   bool IsConstant(const Step& step) const {
-    if (!Computes(step) || !is_constant_[static_cast<std::size_t>(step.out.buffer)]) return false;
+    const bool is_of_rows = !Computes(step) || led_.count(&step) > 0;
+    if (is_of_rows || !is_constant_[static_cast<std::size_t>(step.out.buffer)]) return false;
     for (const Place& place : {step.a, step.b, step.c}) {
       if (place.width != 0 && KindOf(place) != BufferKind::kConstant &&
           !is_constant_[static_cast<std::size_t>(place.buffer)]) {
@@ -73,6 +81,7 @@ class Finding {
 
   const Plan& plan_;
   std::vector<bool> is_constant_;
+  std::set<const Step*> led_;
 };
 
 }  // namespace

@@ -50,8 +50,12 @@ enum class StepKind : std::int64_t {
   kReadIds = 13,
   /// Adds what was computed for each ID to its row.
   kSumIds = 14,
+  /// Bounds the next step to the first places of each row: as many as a says, of `extra`.
+  kFirst = 15,
+  /// The same for pairs of places.
+  kFirstPairs = 16,
 };
-constexpr std::int64_t kNumStepKind = 15;
+constexpr std::int64_t kNumStepKind = 17;
 
 /// What follows a linear layer in its step.
 enum class Activation : std::int32_t {
@@ -172,6 +176,10 @@ constexpr const char* NameOf(StepKind kind) {
       return "read_ids";
     case StepKind::kSumIds:
       return "sum_ids";
+    case StepKind::kFirst:
+      return "first";
+    case StepKind::kFirstPairs:
+      return "first_pairs";
   }
   return "";
 }

@@ -3,17 +3,16 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/plan_places.h"
+
 namespace recsys::ops {
 namespace {
 
-/// Of plans with forms and features; plans without any have the version before it.
-constexpr std::int64_t kPlanVersion = 4, kWithoutForms = 3;
+/// Of plans with steps for the first places, of others with forms or features, and of those
+/// without.
+constexpr std::int64_t kPlanVersion = 5, kWithoutPlaces = 4, kWithoutForms = 3;
 constexpr std::int64_t kHeader = 4, kOfBuffer = 3, kOfLookup = 7, kOfPlace = 3, kOfStep = 15;
 constexpr std::int64_t kMoreHeader = 2, kOfFeature = 4, kOfForm = 1 + 4 * kLoops;
-/// Numbers of scratch memory that a tile takes, which stay in the cache.
-constexpr std::int64_t kTileNumbers = 1 << 17;
-/// Wider rows pass in smaller tiles.
-constexpr std::int64_t kWideRow = 1 << 13;
 /// Bounds against sums that overflow.
 constexpr std::int64_t kMostItems = 1 << 12, kMostWidth = 1 << 24;
 /// Times that a form may compute.
@@ -24,11 +23,6 @@ void Put(const Place& place, std::vector<std::int64_t>* numbers) {
 }
 
 Place PlaceAt(const std::int64_t* at) { return {at[0], at[1], at[2]}; }
-
-/// Returns the rows of a width in scratch memory that pass all steps together.
-std::int64_t TileOf(std::int64_t width) {
-  return width <= kWideRow ? kPlanRows : std::max<std::int64_t>(kTileNumbers / width, 1);
-}
 
 bool IsBelow(std::int64_t index, std::int64_t count) { return index >= 0 && index < count; }
 
@@ -56,6 +50,10 @@ class Checking {
     for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
       const Step& step = plan_.steps[i];
       if (i >= end) each = nullptr;
+      if (LeadsPlaces(step)) {
+        if (each != nullptr || !IsOfPlaces(i)) return Wrong("step", i);
+        continue;
+      }
       if (step.kind != StepKind::kEachId) {
         if (!IsRight(step) || !IsIn(step, each)) return Wrong("step", i);
         continue;
@@ -141,6 +139,8 @@ class Checking {
                !Overlap(step.out, step.b) && step.extra >= 1 && step.extra <= kMostWidth &&
                step.b.width % step.extra == 0 && step.a.width * step.extra == step.out.width;
       case StepKind::kEachId:
+      case StepKind::kFirst:
+      case StepKind::kFirstPairs:
         return false;
       case StepKind::kToIds:
       case StepKind::kFromIds:
@@ -170,6 +170,14 @@ class Checking {
     if (step.a.width == 0) return IsBelow(step.extra, Count(plan_.features));
     return step.extra >= 1 && step.extra <= kMostWidth && CanRead(step.a) && step.a.width == 1 &&
            KindOf(step.a) != BufferKind::kIds;
+  }
+
+  /// Whether a step leads the one behind it, whose places it bounds.
+  bool IsOfPlaces(std::size_t at) const {
+    const Step& step = plan_.steps[at];
+    return at + 1 < plan_.steps.size() && step.out.width == 0 && CanRead(step.a) &&
+           step.a.width == 1 && KindOf(step.a) != BufferKind::kIds &&
+           IsRight(plan_.steps[at + 1]) && HasPlaces(step, plan_.steps[at + 1], plan_.forms);
   }
 
   /// Whether a step reads and writes what there is: rows of IDs behind a step for `each`, or none.
@@ -350,10 +358,14 @@ class Checking {
 std::int64_t ScratchWidth(std::int64_t width) { return (width + 15) / 16 * 16 + 16; }
 
 std::vector<std::int64_t> WritePlan(const Plan& plan) {
-  const bool has_more = !plan.forms.empty() || !plan.features.empty();
-  std::vector<std::int64_t> numbers = {
-      has_more ? kPlanVersion : kWithoutForms, static_cast<std::int64_t>(plan.buffers.size()),
-      static_cast<std::int64_t>(plan.lookups.size()), static_cast<std::int64_t>(plan.steps.size())};
+  const bool has_places = std::any_of(plan.steps.begin(), plan.steps.end(), &LeadsPlaces);
+  const bool has_more = has_places || !plan.forms.empty() || !plan.features.empty();
+  std::vector<std::int64_t> numbers = {has_places ? kPlanVersion
+                                       : has_more ? kWithoutPlaces
+                                                  : kWithoutForms,
+                                       static_cast<std::int64_t>(plan.buffers.size()),
+                                       static_cast<std::int64_t>(plan.lookups.size()),
+                                       static_cast<std::int64_t>(plan.steps.size())};
   if (has_more) {
     numbers.push_back(static_cast<std::int64_t>(plan.forms.size()));
     numbers.push_back(static_cast<std::int64_t>(plan.features.size()));
@@ -387,19 +399,19 @@ std::vector<std::int64_t> WritePlan(const Plan& plan) {
 
 std::string ReadPlan(const std::int64_t* numbers, std::int64_t count, std::int64_t num_inputs,
                      std::int64_t num_constants, Plan* plan) {
-  if (count < kHeader || (numbers[0] != kPlanVersion && numbers[0] != kWithoutForms) ||
-      (numbers[0] == kPlanVersion && count < kHeader + kMoreHeader)) {
+  if (count < kHeader || numbers[0] < kWithoutForms || numbers[0] > kPlanVersion ||
+      (numbers[0] != kWithoutForms && count < kHeader + kMoreHeader)) {
     return "got numbers that are no plan of version " + std::to_string(kPlanVersion);
   }
   const std::int64_t num_buffers = numbers[1], num_lookups = numbers[2], num_steps = numbers[3];
-  const bool has_more = numbers[0] == kPlanVersion;
+  const bool has_more = numbers[0] != kWithoutForms;
   const std::int64_t num_forms = has_more ? numbers[kHeader] : 0;
   const std::int64_t num_features = has_more ? numbers[kHeader + 1] : 0;
   const std::int64_t header = kHeader + (has_more ? kMoreHeader : 0);
   for (const std::int64_t some : {num_buffers, num_lookups, num_steps, num_forms, num_features}) {
     if (!IsBelow(some, kMostItems + 1)) return "got a count of " + std::to_string(some);
   }
-  if ((has_more && num_forms + num_features == 0) ||
+  if ((numbers[0] == kWithoutPlaces && num_forms + num_features == 0) ||
       count != header + num_buffers * kOfBuffer + num_lookups * kOfLookup + num_steps * kOfStep +
                    num_features * kOfFeature + num_forms * kOfForm) {
     return "got " + std::to_string(count) + " numbers, which are not those of a plan";
@@ -452,51 +464,6 @@ void MeasureScratch(Plan* plan) {
   }
   plan->tile_rows = TileRowsOf(*plan, {});
   plan->tile_ids = TileOf(plan->ids_width);
-}
-
-std::int64_t TileRowsOf(const Plan& plan, const std::vector<Packed>& weights) {
-  std::int64_t num_weights = 0;
-  for (const Packed& some : weights) num_weights += some.num_inputs * some.num_outputs;
-  return num_weights > kPlanRows * plan.scratch_width ? kPlanRows : TileOf(plan.scratch_width);
-}
-
-std::string CheckBound(const BoundPlan& bound) {
-  std::int64_t feature = 0;
-  for (const Step& step : bound.plan->steps) {
-    if (step.kind == StepKind::kEachId && step.a.width == 0) {
-      feature = bound.plan->features[static_cast<std::size_t>(step.extra)].feature;
-    }
-    if (step.kind == StepKind::kLinear) {
-      const Packed& weights = bound.weights[static_cast<std::size_t>(step.index)];
-      const std::int64_t num_vectors = step.a.width / weights.num_inputs;
-      if (num_vectors < 1 || weights.num_inputs * num_vectors != step.a.width ||
-          weights.num_outputs * num_vectors != step.out.width) {
-        return "got weights of " + std::to_string(weights.num_outputs) + " by " +
-               std::to_string(weights.num_inputs) + ", expected " + std::to_string(step.out.width) +
-               " by " + std::to_string(step.a.width);
-      }
-    }
-    if (!IsLookup(step)) continue;
-    const Lookup& lookup = bound.lookups[static_cast<std::size_t>(step.index)];
-    if (step.kind == StepKind::kSequence &&
-        (lookup.num_slots != 1 || lookup.slots[0].column != 0 || lookup.weights != nullptr ||
-         step.out.width % lookup.slots[0].dim != 0)) {
-      return "got a sequence of " + std::to_string(lookup.num_slots) +
-             " features, expected vectors of one";
-    }
-    if (step.kind == StepKind::kReadIds &&
-        (lookup.num_slots != 1 || lookup.slots[0].column != 0 || lookup.weights != nullptr ||
-         step.out.width != lookup.slots[0].dim || lookup.slots[0].feature != feature)) {
-      return "got a lookup for each ID of another feature, or of several";
-    }
-    for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
-      const Slot& slot = lookup.slots[i];
-      if (slot.column > step.out.width - slot.dim) {
-        return "got a lookup with columns behind " + std::to_string(step.out.width);
-      }
-    }
-  }
-  return {};
 }
 
 }  // namespace recsys::ops

@@ -48,7 +48,7 @@ struct Step {
   /// Of a linear layer its Activation; of an interaction its dim; of a sequence 1 where it is read
   /// from the last ID on; of a broadcast the ElementwiseKind; of taken vectors their width; of
   /// each ID the most of them in a row, or without a the position among the plan's features; of
-  /// others `count`, or the bits of `factor`.
+  /// first places the most of them; of others `count`, or the bits of `factor`.
   std::int64_t extra = 0;
 };
 
@@ -123,6 +123,9 @@ struct BoundPlan {
   std::vector<Lookup> lookups;
   std::vector<FeatureIds> features;
 };
+
+/// Returns the rows of a width in scratch memory that pass all steps together.
+std::int64_t TileOf(std::int64_t width);
 
 /// Returns the rows that pass all steps of a plan together: few where they are wide, but not where
 /// the weights, which are read for each tile, are more than what that saves.

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "ops/plan.h"
+#include "ops/plan_places.h"
 #include "ops/plan_steps.h"
 #include "ops/scratch.h"
 
@@ -71,6 +72,10 @@ class Tiles {
         RunEachId(i);
         // Behind the last of its steps.
         i += static_cast<std::size_t>(steps[i].index);
+      } else if (LeadsPlaces(steps[i])) {
+        RunPlaces(steps[i], steps[i + 1]);
+        // Its own time is none.
+        Lap(++i, num_rows_);
       } else {
         Run(steps[i]);
         Lap(i, num_rows_);
@@ -214,7 +219,44 @@ class Tiles {
                        found_->rows.data() + found_->starts[at] + num_ids_run_, count_, out);
       }
       case StepKind::kEachId:
+      case StepKind::kFirst:
+      case StepKind::kFirstPairs:
         return;
+    }
+  }
+
+  /// Runs a step row by row, for as many places as each has.
+  void RunPlaces(const Step& leading, const Step& step) {
+    const Rows lengths = Read(leading.a);
+    const OutRows out = Write(step.out);
+    const auto row_of = [](Rows rows, std::int64_t row) {
+      return Rows{rows.data + row * rows.stride, rows.stride};
+    };
+    for (std::int64_t row = 0; row < count_; ++row) {
+      const std::int64_t count = NumIdsOf(lengths.data[row * lengths.stride], leading.extra);
+      const OutRows to = {out.data + row * out.stride, out.stride};
+      if (step.kind == StepKind::kLinear) {
+        const Packed& weights = bound_.weights[static_cast<std::size_t>(step.index)];
+        const std::int64_t num_vectors = count * (leading.index / weights.num_outputs);
+        if (num_vectors == 0) continue;
+        kernels_.linear(weights, {row_of(Read(step.a), row).data, weights.num_inputs}, num_vectors,
+                        static_cast<Activation>(step.extra), {to.data, weights.num_outputs},
+                        &ahead_);
+      } else if (step.kind == StepKind::kElementwise) {
+        Elementwise of_row = ElementwiseOf(step);
+        of_row.a = row_of(of_row.a, row);
+        of_row.b = row_of(of_row.b, row);
+        of_row.c = row_of(of_row.c, row);
+        ElementwiseOfPlaces(kernels_, {leading, count}, of_row, to);
+      } else {
+        const bool is_sum = step.kind == StepKind::kContract;
+        Formed of_row = FormedOf(
+            step, is_sum ? ElementwiseKind::kCopy : static_cast<ElementwiseKind>(step.extra));
+        of_row.a = row_of(of_row.a, row);
+        of_row.b = row_of(of_row.b, row);
+        of_row.num_rows = 1;
+        FormOfPlaces({leading, count}, is_sum ? kernels_.contract : kernels_.broadcast, of_row, to);
+      }
     }
   }
 

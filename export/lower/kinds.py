@@ -75,6 +75,8 @@ class StepKind(Code):
     FROM_IDS = 12, "What was computed for each ID, side by side in its row."
     READ_IDS = 13, "The row of each ID."
     SUM_IDS = 14, "Adds what was computed for each ID to its row."
+    FIRST = 15, "Bounds the next step to the first places of each row: as many as a says, of `extra`."
+    FIRST_PAIRS = 16, "The same for pairs of places."
 
 
 class Activation(Code):

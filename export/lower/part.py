@@ -141,6 +141,8 @@ class _Writing:
 
 def _version_of(step: Plan | Gather | PlacedRegion) -> int:
     """Return the first version of files that have such steps."""
+    if isinstance(step, Plan) and step.has_places:
+        return 4
     if isinstance(step, PlacedRegion):
         return 3
     has_more = isinstance(step, Plan) and (

@@ -19,12 +19,13 @@ from export.lower.buffers import NOWHERE, Buffers, Place
 from export.lower.formed import Broadcast, Contract, Formed, Interleave, Operand, Written
 from export.lower.kinds import WITH_FACTOR, Activation, BufferKind, ElementwiseKind, StepKind
 from export.lower.lookups import ComputedIds, Lookup, LookupInputs, Slot
+from export.lower.places import first_places
 from export.lower.strided import NUM_LOOPS, restrided
 from export.lower.values import Columns, Elementwise, Join, Linear, Part, Products, Take, Value, View, Weight
 
 T = TypeVar("T")
-# Of plans with forms or features, and of those without, which earlier releases read too.
-_VERSION, _WITHOUT_FORMS = 4, 3
+# Of plans with steps for the first places, of others with forms or features, and of those without.
+_VERSION, _WITHOUT_PLACES, _WITHOUT_FORMS = 5, 4, 3
 _ACTIVATIONS = {activation.name.lower(): activation for activation in Activation}
 # FBGEMM's code for no pooling.
 _ROW_OF_EACH_ID = 2
@@ -68,6 +69,11 @@ class Plan:
     def has_forms(self) -> bool:
         """Whether it has what earlier releases do not read."""
         return int(self.numbers[0]) != _WITHOUT_FORMS
+
+    @property
+    def has_places(self) -> bool:
+        """Whether it has steps for the first places alone."""
+        return int(self.numbers[0]) == _VERSION
 
 
 def plan_of(
@@ -116,6 +122,7 @@ class _Planning:
         self._within: dict[Value, tuple[Elementwise, Value]] = {}
         self._interleaved: dict[Written, tuple[Broadcast, tuple[int, ...]]] = {}
         self._skipped: set[Value] = set()
+        self._first = first_places(values, outputs)
         self._inputs: list[int] = []
         self._constants: list[Constant] = []
         self._lookups: list[list[int]] = []
@@ -128,10 +135,12 @@ class _Planning:
         self._place_outputs()
         for value in reversed(self._values):
             self._place_parts(value)
-        for value in self._values:
-            # What is computed for each ID belongs to a step.
-            if not isinstance(value.space, IdsSpace):
-                self._emit(value)
+        # What is computed for each ID belongs to a step. Lengths are first: any step may be bounded by them.
+        values = [value for value in self._values if not isinstance(value.space, IdsSpace)]
+        lengths = [value for value in values if isinstance(value, Length)]
+        bounds = [first.length for first in self._first.values()]
+        for value in dict.fromkeys([*lengths, *bounds, *values]):
+            self._emit(value)
         for value, place in self._copied_outputs:
             self._copy(place, self._place_of(value))
         self._buffers.place_scratch([places for _, places, _, _ in self._steps])
@@ -174,7 +183,9 @@ class _Planning:
             of = part.operand.value
             if isinstance(of, Broadcast) and of in self._members and is_only_user(of, value):
                 strides = restrided(of, part)
-                if strides is not None:
+                # What is between its numbers is not its own to fill.
+                is_filled = of in self._first and self._first[of].fills
+                if strides is not None and not is_filled:
                     self._interleaved[part] = of, strides
                     self._skipped.add(of)
 
@@ -291,10 +302,7 @@ class _Planning:
 
     def _each_id(self, value: OfIds, out: Place) -> None:
         """Write the padding, then what is computed for each ID."""
-        one = [0] * (NUM_LOOPS - 1)
-        fill = [_bits(0.0), *[1] * (NUM_LOOPS - 1), value.width, *one, 1, *one, 0, *one, 0]
-        places = [out, self._place_of(value.padding)]
-        self._step(StepKind.BROADCAST, places, _place_in(self._forms, fill), int(ElementwiseKind.COPY))
+        self._fill(out, value.padding)
         if isinstance(value, FromIds):
             kind, lengths, of = StepKind.FROM_IDS, self._place_of(value.lengths), value.dims[0]
         else:
@@ -307,6 +315,22 @@ class _Planning:
         self._step(kind, [out, self._place_of(value.source)], 0, 0)
         self._steps[begin] = (*self._steps[begin][:2], len(self._steps) - begin - 1, of)
 
+    def _fill(self, out: Place, number: Value) -> None:
+        one = [0] * (NUM_LOOPS - 1)
+        fill = [_bits(0.0), *[1] * (NUM_LOOPS - 1), out.width, *one, 1, *one, 0, *one, 0]
+        places = [out, self._place_of(number)]
+        self._step(StepKind.BROADCAST, places, _place_in(self._forms, fill), int(ElementwiseKind.COPY))
+
+    def _only_first(self, value: Value, out: Place) -> None:
+        """Let the next step, which computes a value, take the first places alone if that is enough."""
+        first = self._first.get(value)
+        if first is None:
+            return
+        if first.fills:
+            self._fill(out, Weight(dims=(1,), space=value.space, numbers=torch.zeros(1)))
+        kind = StepKind.FIRST_PAIRS if first.are_pairs else StepKind.FIRST
+        self._step(kind, [NOWHERE, self._place_of(first.length)], first.index, first.size)
+
     def _elementwise(self, value: Elementwise, out: Place) -> None:
         if value in self._layers:
             return self._layer(self._layers[value], value.kind.name.lower(), out)
@@ -317,6 +341,7 @@ class _Planning:
         if kind in WITH_FACTOR:
             assert value.factor is not None
             extra = _bits(value.factor)
+        self._only_first(value, out)
         return self._step(StepKind.ELEMENTWISE, [out, *map(self._place_of, operands)], int(kind), extra)
 
     def _written(self, part: Written, out: Place) -> None:
@@ -336,6 +361,7 @@ class _Planning:
             kind, extra, factor = StepKind.BROADCAST, int(value.kind), value.factor
         else:
             assert isinstance(value, Contract)
+        self._only_first(value, out)
         self._form(kind, extra, (factor, value.sizes, strides), value.operands, out)
 
     def _form(
@@ -356,6 +382,7 @@ class _Planning:
 
     def _layer(self, layer: Linear, activation: str, out: Place) -> None:
         constant = self._constant(Layer(layer.weight, layer.bias, layer.columns))
+        self._only_first(layer, out)
         self._step(
             StepKind.LINEAR, [out, self._place_of(layer.source)], constant, int(_ACTIVATIONS[activation])
         )
@@ -424,8 +451,9 @@ class _Planning:
     def _numbers(self) -> list[int]:
         buffers = self._buffers
         numbers = [_WITHOUT_FORMS, len(buffers.kinds), len(self._lookups), len(self._steps)]
-        if self._forms or self._features:
-            numbers = [_VERSION, *numbers[1:], len(self._forms), len(self._features)]
+        if self._first or self._forms or self._features:
+            version = _VERSION if self._first else _WITHOUT_PLACES
+            numbers = [version, *numbers[1:], len(self._forms), len(self._features)]
         for kind, index, width in zip(buffers.kinds, buffers.indices, buffers.widths, strict=True):
             numbers += [int(kind), index, width]
         for lookup in self._lookups:

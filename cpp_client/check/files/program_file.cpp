@@ -11,7 +11,7 @@
 namespace recsys {
 namespace {
 
-constexpr std::int64_t kProgramFileVersion = 3;
+constexpr std::int64_t kProgramFileVersion = 4;
 /// No larger header is parsed.
 constexpr std::uint64_t kMostHeaderBytes = 1U << 26;
 constexpr std::size_t kLengthBytes = 8, kMostDims = 16;

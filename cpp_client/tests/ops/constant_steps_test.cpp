@@ -74,6 +74,13 @@ TEST(ConstantStepsTest, OutputsAndWhatReadsRowsStay) {
   }
 }
 
+TEST(ConstantStepsTest, StepsForTheFirstPlacesStay) {
+  const Step leading = {StepKind::kFirst, {}, {0, 0, 1}, {}, {}, 1, 2};
+  Plan plan = WithSteps({leading, Copy(kFirst, kGiven), Sum(kOut, kFirst, kIn)});
+  EXPECT_TRUE(TakeConstantSteps(1, &plan).buffers.empty());
+  EXPECT_EQ(plan.steps.size(), 3U);
+}
+
 TEST(ConstantStepsTest, ABufferThatAlsoHoldsRowsStays) {
   Plan plan = WithSteps({Sum(kFirst, kGiven, kGiven), Copy(kHalf, kFirst), Copy(kOther, kIn),
                          Sum(kOut, kHalf, kOther)});

@@ -200,7 +200,7 @@ TEST(PlanTest, WrongNumbersAreRefused) {
     return ReadPlan(numbers.data(), static_cast<std::int64_t>(numbers.size()), 3, 2, &plan);
   };
   EXPECT_EQ(read(right), "");
-  EXPECT_EQ(read({}), "got numbers that are no plan of version 4");
+  EXPECT_EQ(read({}), "got numbers that are no plan of version 5");
   std::vector<std::int64_t> shorter = right;
   shorter.pop_back();
   EXPECT_EQ(read(shorter),

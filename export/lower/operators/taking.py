@@ -31,6 +31,8 @@ def bounds_of(value: Value) -> tuple[float, float]:
     """Return bounds of the numbers of a value, as far as they are known."""
     if isinstance(value, Length):
         return 0.0, math.inf
+    if value.dtype is torch.bool:
+        return 0.0, 1.0
     if isinstance(value, Weight):
         numbers = value.tensor
         return _ANY if numbers is None else (float(numbers.min()), float(numbers.max()))
@@ -45,6 +47,8 @@ def bounds_of(value: Value) -> tuple[float, float]:
         found = (low, high)
     elif value.kind is ElementwiseKind.TRUNCATE:
         found = (_truncated(low), _truncated(high))
+    elif value.kind is ElementwiseKind.TOTAL:
+        found = (low * value.count, high * value.count)
     elif value.kind is ElementwiseKind.ABSOLUTE:
         found = (0.0, max(-low, high))
     elif value.kind is ElementwiseKind.LOG2 and low > 0:

@@ -43,7 +43,7 @@ def steps_of(program: Lowered) -> dict[str, int]:
     for plan in program.steps:
         if isinstance(plan, Plan):
             version, num_buffers, num_lookups, num_steps, *_ = plan.numbers.tolist()
-            header = 6 if version == 4 else 4
+            header = 6 if version >= 4 else 4
             begin = header + 3 * num_buffers + 7 * num_lookups
             steps = plan.numbers[begin : begin + 15 * num_steps].view(num_steps, 15)
             found.update(StepKind(kind).name.lower() for kind in steps[:, 0].tolist())
@@ -96,8 +96,10 @@ FORMED: dict[str, dict[str, int]] = {
         "linear": 8,
         "contract": 4,
         "broadcast": 8,
-        "elementwise": 23,
+        "elementwise": 24,
         "take": 1,
+        "first": 31,
+        "first_pairs": 4,
     },
     "bert4rec": {"sequence": 1, "length": 1, "linear": 5, "contract": 2, "broadcast": 4, "elementwise": 9},
     "hstu": {
@@ -106,9 +108,11 @@ FORMED: dict[str, dict[str, int]] = {
         "differences": 1,
         "linear": 5,
         "contract": 4,
-        "broadcast": 12,
+        "broadcast": 13,
         "elementwise": 22,
         "take": 4,
+        "first": 29,
+        "first_pairs": 4,
     },
 }
 #: Those that torch computes a part of.
