@@ -54,48 +54,138 @@ float Total(std::int64_t count, const Term& term) {
   return lanes[0];
 }
 
-/// Returns the largest of `count` numbers, whole vectors; NaN where one is.
-inline float Largest(const float* from, std::int64_t count) {
-  // Without a branch: numbers in no order would make processors guess.
-  const auto larger = [](float a, float b) {
-    const int is_first = static_cast<int>(a >= b) | static_cast<int>(a != a);
-    return is_first != 0 ? a : b;
-  };
-  float lanes[kLane];
-  std::copy_n(from, kLane, lanes);
-  for (std::int64_t i = kLane; i < count; i += kLane) {
-    for (std::int64_t lane = 0; lane < kLane; ++lane) {
-      lanes[lane] = larger(lanes[lane], from[i + lane]);
-    }
+/// Combines the lanes of each of `count` vectors, at most 16: writes number r of vector r's.
+template <typename Combine>
+void AcrossLanes(const float* vectors, std::int64_t count, const Combine& combine, float* to) {
+  float turned[kLane * kLane];
+  Lanes::Transpose(vectors, kLane, count, turned, kLane);
+  Lanes::Floats lanes[kLane];
+#pragma GCC unroll 16
+  for (std::int64_t lane = 0; lane < kLane; ++lane) {
+    lanes[lane] = Lanes::Load(turned + lane * kLane);
   }
+  // In the order of Total.
+#pragma GCC unroll 4
   for (std::int64_t half = kLane / 2; half > 0; half /= 2) {
+#pragma GCC unroll 8
     for (std::int64_t lane = 0; lane < half; ++lane) {
-      lanes[lane] = larger(lanes[lane], lanes[lane + half]);
+      lanes[lane] = combine(lanes[lane], lanes[lane + half]);
     }
   }
-  return lanes[0];
+  Lanes::Store(to, lanes[0]);
 }
+
+/// Several runs of numbers side by side, of which each is padded to whole vectors.
+class Runs {
+ public:
+  explicit Runs(std::int64_t length)
+      : length_(length),
+        padded_((length + kLane - 1) / kLane * kLane),
+        most_(std::clamp<std::int64_t>(kMostNumbers / padded_, 1, kLane)),
+        // Padding is written a vector at a time.
+        data_(reinterpret_cast<float*>(
+            ScratchOf(Scratch::kRun, (most_ * padded_ + kLane) * std::int64_t{sizeof(float)}))) {}
+
+  /// How many at a time.
+  std::int64_t most() const { return most_; }
+
+  /// Copies `count` runs up to `end`, or more.
+  void Read(const float* from, std::int64_t count, const float* end, float padding) {
+    for (std::int64_t run = 0; run < count; ++run, from += length_) {
+      float* const to = data_ + run * padded_;
+      if (end - from >= padded_) {
+        for (std::int64_t i = 0; i < padded_; i += kLane) {
+          Lanes::Store(to + i, Lanes::Load(from + i));
+        }
+      } else {
+        std::copy_n(from, length_, to);
+      }
+      Lanes::Store(to + length_, Lanes::All(padding));
+    }
+  }
+
+  /// Writes `count` runs, each times a factor, perhaps to where they were read.
+  void WriteTimes(std::int64_t count, const float* factors, float* to) const {
+    float* const end = to + count * length_;
+    for (std::int64_t run = 0; run < count; ++run, to += length_) {
+      const float* const from = data_ + run * padded_;
+      // What is behind the run belongs to those that follow.
+      if (end - to >= padded_) {
+        const Lanes::Floats factor = Lanes::All(factors[run]);
+        for (std::int64_t i = 0; i < padded_; i += kLane) {
+          Lanes::Store(to + i, Lanes::Times(Lanes::Load(from + i), factor));
+        }
+      } else {
+        for (std::int64_t i = 0; i < length_; ++i) to[i] = from[i] * factors[run];
+      }
+    }
+  }
+
+  /// Writes the padding of `count` runs again.
+  void Pad(std::int64_t count, float padding) {
+    for (std::int64_t run = 0; run < count && padded_ != length_; ++run) {
+      std::fill(data_ + run * padded_ + length_, data_ + (run + 1) * padded_, padding);
+    }
+  }
+
+  /// Lets `of_number(number, a number of the run)` take the place of the numbers of `count` runs.
+  template <typename OfNumber>
+  void Change(std::int64_t count, const float* of_runs, const OfNumber& of_number) {
+    for (std::int64_t run = 0; run < count; ++run) {
+      float* const at = data_ + run * padded_;
+      const float of_run = of_runs[run];
+      for (std::int64_t i = 0; i < padded_; ++i) at[i] = of_number(at[i], of_run);
+    }
+  }
+
+  /// Combines what `of_number` returns of the numbers of each of `count` runs, 16 at a time.
+  template <typename OfNumbers, typename Combine>
+  void Reduce(std::int64_t count, const OfNumbers& of_numbers, const Combine& combine,
+              float* to) const {
+    float lanes[kLane * kLane];
+    for (std::int64_t run = 0; run < count; ++run) {
+      const float* const from = data_ + run * padded_;
+      Lanes::Floats found = of_numbers(Lanes::Load(from));
+      for (std::int64_t i = kLane; i < padded_; i += kLane) {
+        found = combine(found, of_numbers(Lanes::Load(from + i)));
+      }
+      Lanes::Store(lanes + run * kLane, found);
+    }
+    AcrossLanes(lanes, count, combine, to);
+  }
+
+ private:
+  /// That stay in the nearest cache.
+  static constexpr std::int64_t kMostNumbers = 1 << 12;
+
+  const std::int64_t length_, padded_, most_;
+  float* const data_;
+};
+
+inline Lanes::Floats Sum(Lanes::Floats a, Lanes::Floats b) { return Lanes::Add(a, b); }
+inline Lanes::Floats Same(Lanes::Floats a) { return a; }
 
 /// The shares of each of `count` runs of numbers.
 inline void SoftmaxOf(const float* from, std::int64_t width, std::int64_t count, bool or_zeros,
                       float* to) {
-  constexpr float kNone = -std::numeric_limits<float>::infinity();
   const std::int64_t length = width / std::max<std::int64_t>(count, 1);
-  // Whole vectors: what is behind a run has no share.
-  const std::int64_t padded = (length + kLane - 1) / kLane * kLane;
-  auto* const run =
-      reinterpret_cast<float*>(ScratchOf(Scratch::kRun, padded * std::int64_t{sizeof(float)}));
-  for (const float* const end = from + width; from < end; from += length, to += length) {
-    std::copy_n(from, length, run);
-    std::fill(run + length, run + padded, kNone);
-    const float largest = Largest(run, padded);
-    if (or_zeros && largest == kNone) {
-      std::fill_n(to, length, 0.0F);
-      continue;
-    }
-    for (std::int64_t i = 0; i < padded; ++i) run[i] = Exp(run[i] - largest);
-    const float sum = Total(padded, [run](std::int64_t i) { return run[i]; });
-    for (std::int64_t i = 0; i < length; ++i) to[i] = run[i] / sum;
+  Runs runs(length);
+  const float* const end = from + width;
+  while (from < end) {
+    const std::int64_t num_runs = std::min((end - from) / length, runs.most());
+    float largest[kLane], factors[kLane];
+    // What is behind a run has no share.
+    runs.Read(from, num_runs, end, -std::numeric_limits<float>::infinity());
+    runs.Reduce(
+        num_runs, Same, [](auto a, auto b) { return Lanes::Max(a, b); }, largest);
+    // Of a run of negative infinities all powers are 0, and of one with NaN one is NaN.
+    for (float& one : largest) one = std::max(one, std::numeric_limits<float>::lowest());
+    runs.Change(num_runs, largest, [](float a, float most) { return Exp(a - most); });
+    runs.Reduce(num_runs, Same, Sum, factors);
+    for (float& one : factors) one = or_zeros && one == 0 ? 0.0F : 1 / one;
+    runs.WriteTimes(num_runs, factors, to);
+    from += num_runs * length;
+    to += num_runs * length;
   }
 }
 
@@ -126,10 +216,25 @@ inline void Standardize(const float* from, std::int64_t width, float least, floa
 
 /// Standardizes each vector, and lets weights and biases follow.
 inline void LayerNorm(const Elementwise& step, std::int64_t dim, OutRows out) {
+  Runs runs(dim);
+  const auto count = static_cast<float>(dim);
   EachRow(step, out, [&](float* to, const float* a, const float* b, const float* c) {
-    for (std::int64_t at = 0; at < step.width; at += dim) {
-      Standardize(a + at, dim, step.factor, to + at);
-      for (std::int64_t i = 0; i < dim; ++i) to[at + i] = to[at + i] * b[i] + c[i];
+    const float* const end = a + step.width;
+    while (a < end) {
+      const std::int64_t num_runs = std::min((end - a) / dim, runs.most());
+      float means[kLane], scales[kLane];
+      runs.Read(a, num_runs, end, 0);
+      runs.Reduce(num_runs, Same, Sum, means);
+      for (float& one : means) one /= count;
+      runs.Change(num_runs, means, [](float number, float mean) { return number - mean; });
+      runs.Pad(num_runs, 0);
+      runs.Reduce(
+          num_runs, [](auto off) { return Lanes::Times(off, off); }, Sum, scales);
+      for (float& one : scales) one = 1 / std::sqrt(one / count + step.factor);
+      runs.WriteTimes(num_runs, scales, to);
+      for (std::int64_t run = 0; run < num_runs; ++run, a += dim, to += dim) {
+        for (std::int64_t i = 0; i < dim; ++i) to[i] = to[i] * b[i] + c[i];
+      }
     }
   });
 }

@@ -80,8 +80,43 @@ struct Lanes : LanesBase {
     return {_mm256_cvtepi32_ps(_mm256_sub_epi32(sums.low, low)),
             _mm256_cvtepi32_ps(_mm256_sub_epi32(sums.high, high))};
   }
+  static void Transpose(const float* from, std::int64_t stride, std::int64_t count, float* to,
+                        std::int64_t to_stride) {
+    for (std::int64_t column = 0; column < 16; column += 8) {
+      for (std::int64_t row = 0; row < 16; row += 8) {
+        Turn(from + row * stride + column, stride, count - row, to + column * to_stride + row,
+             to_stride);
+      }
+    }
+  }
 
  private:
+  /// Writes 8 columns of `count` rows, of which it takes 8, as 8 rows; the rest of them is zero.
+  static void Turn(const float* from, std::int64_t stride, std::int64_t count, float* to,
+                   std::int64_t to_stride) {
+    __m256 rows[8], pairs[8];
+    for (int i = 0; i < 8; ++i) {
+      rows[i] = i < count ? _mm256_loadu_ps(from + i * stride) : _mm256_setzero_ps();
+    }
+    for (int i = 0; i < 4; ++i) {
+      pairs[2 * i] = _mm256_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
+      pairs[2 * i + 1] = _mm256_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
+    }
+    // After this, rows[4 i + c] has column 4 q + c of rows 4 i to 4 i + 3 in its half q.
+    for (int i = 0; i < 2; ++i) {
+      for (int half = 0; half < 2; ++half) {
+        const __m256d a = _mm256_castps_pd(pairs[4 * i + half]);
+        const __m256d b = _mm256_castps_pd(pairs[4 * i + 2 + half]);
+        rows[4 * i + 2 * half] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
+        rows[4 * i + 2 * half + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+      }
+    }
+    for (int c = 0; c < 4; ++c) {
+      _mm256_storeu_ps(to + c * to_stride, _mm256_permute2f128_ps(rows[c], rows[4 + c], 0x20));
+      _mm256_storeu_ps(to + (4 + c) * to_stride,
+                       _mm256_permute2f128_ps(rows[c], rows[4 + c], 0x31));
+    }
+  }
   static __m256i Bytes(const void* from) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(from));
   }

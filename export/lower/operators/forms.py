@@ -16,7 +16,17 @@ from export.lower.bags import IdsSpace
 from export.lower.formed import Broadcast, Contract
 from export.lower.kinds import ElementwiseKind
 from export.lower.operators.views import lifted_to, permute, with_axes
-from export.lower.strided import Axis, Strided, contiguous, lifted, loops_of, operand, strided, without_rows
+from export.lower.strided import (
+    Axis,
+    Strided,
+    contiguous,
+    lifted,
+    loops_of,
+    operand,
+    strided,
+    with_rows,
+    without_rows,
+)
 from export.lower.values import Called, NotLoweredError, Space, Value, operator
 
 # A matrix with fewer columns than the kernel takes at once is better the first one.
@@ -68,6 +78,7 @@ def broadcast(
     kind: ElementwiseKind, first: Strided, second: Strided, dtype: torch.dtype, factor: float = 0.0
 ) -> Any:
     """Return what two operands make number by number, each repeated where the other one has more numbers."""
+    first, second = _in_order(first), _in_order(second)
     ndim = max(first.ndim, second.ndim)
     rows = [ndim - view.ndim + view.axes.index(None) for view in (first, second) if view.has_rows]
     has_rows = bool(rows)
@@ -92,6 +103,12 @@ def broadcast(
         sizes=tuple(sizes), strides=tuple(out), operands=[operand(first, a), operand(second, b)],
     )  # fmt: skip
     return made if has_rows else without_rows(made)
+
+
+def _in_order(view: Strided) -> Strided:
+    """Return numbers that are the same for every row in order: a copy of them is made once."""
+    is_repeated = any(axis.stride == 0 and axis.size > 1 for axis in view.of_row)
+    return view if view.has_rows or is_repeated else without_rows(with_rows(view).settled())
 
 
 def contract(first: Strided, second: Strided, names: tuple[str, str], out: str) -> Any:
