@@ -42,8 +42,8 @@ Samples per second of an exported DLRM (13-512-256-64, 26 tables of dim 64, 512-
 inference DLRM with the same weights, quantized to INT8 and scripted as TorchRec's packager does it (without
 sharding, which cannot run on CPU there). From plain tensors to probabilities, one ID per feature, one process, one
 intra-op thread, the allocator settings of recsys-serve for all. Beside it MLPerf's DCNv2, with 214 IDs per sample,
-a network like DIN, whose histories have 20 items, and networks like SASRec, BST and HSTU with histories of 50. Then the
-AUC of trained models before and after the export.
+a network like DIN, with histories of 1 to 20 items or all of 20, and networks like SASRec, BST and HSTU, with 1 to 50
+or all 50. Then the AUC of trained models before and after the export.
 """
 _EPILOG = f"""\
 examples:

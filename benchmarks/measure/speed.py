@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -36,7 +37,7 @@ _AVX512_TARGETS: dict[str, dict[int, float]] = {
 _AVX512_TARGETS |= {
     f"{name}: {OWN} {dtype}": {128: 2.0} for name in ("DCNv2", "DIN-like") for dtype in ("bfloat16", "int8")
 }
-#: Models over histories, on every processor.
+#: Models over histories of 1 to so many items, on every processor.
 _HISTORY_TARGETS = {
     f"{name}: {OWN} float32": {1: 3.0, 32: 2.0, 128: 2.0} for name in zoo.MODELS if name != "DCNv2"
 }
@@ -159,16 +160,19 @@ def measure_zoo(
         raise DisagreementError(
             f"outputs: {name} and the peer differ by {differences}, expected at most {AGREEMENT}"
         )
+    of_model = zoo.MODELS[name]
+    histories = (False, True) if of_model.fewest_ids != of_model.ids_per_feature else (True,)
     results: list[SpeedResult] = []
-    for batch_size in ZOO_BATCH_SIZES:
-        batches = zoo.requests(name, batch_size, num_rows)
+    for is_full, batch_size in product(histories, ZOO_BATCH_SIZES):
+        batches = zoo.requests(name, batch_size, num_rows, is_full=is_full)
         contestants = {PEER: Contestant(peer, zoo.peer_inputs(batches))}
         for kind, artifact in artifacts.items():
             contestants[kind] = Contestant(
                 artifact.forward, [(r.dense, r.lengths, r.values) for r in batches]
             )
+        label = f"{name}, full" if is_full and len(histories) > 1 else name
         found = compared(contestants, batch_size, config)
-        results += [replace(result, contestant=f"{name}: {result.contestant}") for result in found]
+        results += [replace(result, contestant=f"{label}: {result.contestant}") for result in found]
     return results
 
 

@@ -30,6 +30,7 @@ class History(nn.Module):
 
     features = ("history", "item")
     ids_per_feature = (_SIZE, 1)
+    fewest_ids = (1, 1)
 
     def __init__(self, library: ModuleType, num_rows: int) -> None:
         super().__init__()

@@ -52,6 +52,7 @@ class DlrmDcn(nn.Module):
 
     features = tuple(f"f{i}" for i in range(26))
     ids_per_feature = _MULTI_HOT
+    fewest_ids = _MULTI_HOT
 
     def __init__(self, library: ModuleType, num_rows: int) -> None:
         super().__init__()
@@ -90,6 +91,7 @@ class InterestNetwork(nn.Module):
 
     features = ("history", "item", *(f"user_{i}" for i in range(6)))
     ids_per_feature = (_HISTORY, 1, 1, 1, 1, 1, 1, 1)
+    fewest_ids = (1,) * 8
 
     def __init__(self, library: ModuleType, num_rows: int) -> None:
         super().__init__()
@@ -204,19 +206,36 @@ def export_and_load(name: str, model: nn.Module, folder: Path) -> dict[str, Load
     return loaded
 
 
-def requests(name: str, batch_size: int, num_rows: int, num_batches: int = 64) -> list[ZooRequest]:
-    """Return distinct batches of a model, with uniform IDs."""
+def requests(
+    name: str, batch_size: int, num_rows: int, num_batches: int = 64, *, is_full: bool = False
+) -> list[ZooRequest]:
+    """Return distinct batches of a model, with uniform IDs.
+
+    Args:
+        name: That of the model.
+        batch_size: Rows of a batch.
+        num_rows: Rows of each table.
+        num_batches: How many.
+        is_full: Whether all histories have the most items, not 1 to so many.
+    """
     generator = torch.Generator().manual_seed(1)
-    per_feature = MODELS[name].ids_per_feature
-    lengths = torch.tensor(per_feature).repeat_interleave(batch_size)
-    return [
-        ZooRequest(
-            dense=torch.randn(batch_size, NUM_DENSE, generator=generator),
-            lengths=lengths,
-            values=torch.randint(0, num_rows, (sum(per_feature) * batch_size,), generator=generator),
+    of_model = MODELS[name]
+    found = []
+    for _ in range(num_batches):
+        lengths = torch.cat(
+            [
+                torch.randint(most if is_full else least, most + 1, (batch_size,), generator=generator)
+                for least, most in zip(of_model.fewest_ids, of_model.ids_per_feature, strict=True)
+            ]
         )
-        for _ in range(num_batches)
-    ]
+        found.append(
+            ZooRequest(
+                dense=torch.randn(batch_size, NUM_DENSE, generator=generator),
+                lengths=lengths,
+                values=torch.randint(0, num_rows, (int(lengths.sum()),), generator=generator),
+            )
+        )
+    return found
 
 
 def peer_inputs(batches: Sequence[ZooRequest]) -> list[tuple[TensorDict]]:

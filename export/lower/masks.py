@@ -5,13 +5,14 @@ Shape letters: L numbers of IDs, 0 to S - 1; W numbers of a row of a value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Several
 from math import inf, nan
 
 import torch
 from torch import Tensor
 
-from export.lower.bags import Length
+from export.lower.bags import Length, Sequence
 from export.lower.formed import Broadcast, Interleave
 from export.lower.kinds import ElementwiseKind
 from export.lower.values import Elementwise, Join, Value, View, Weight
@@ -20,7 +21,7 @@ from export.lower.values import Elementwise, Join, Value, View, Weight
 _LEFT_OUT = -1e9
 
 
-def indices(sizes: Sequence[int], strides: Sequence[int]) -> Tensor:
+def indices(sizes: Several[int], strides: Several[int]) -> Tensor:
     """Return where loops read, by the number of turns of each."""
     found = torch.zeros((), dtype=torch.int64)
     for size, stride in zip(sizes, strides, strict=True):
@@ -80,6 +81,12 @@ class Masks:
         if isinstance(value, Length):
             is_same = value.feature == self.length.feature and value.space is self.length.space
             return torch.arange(self.size, dtype=torch.float32).unsqueeze(1) if is_same else None
+        if isinstance(value, Sequence):
+            is_same = value.slot.feature == self.length.feature and value.space is self.length.space
+            if not is_same or value.computed is not None:
+                return None
+            is_behind = torch.arange(value.width) // value.dims[-1] >= torch.arange(self.size).unsqueeze(1)
+            return torch.where(is_behind, 0.0, nan)
         if isinstance(value, Weight):
             # Deltas change those that have a path.
             return None if value.numbers is None else value.numbers.expand(self.size, -1)

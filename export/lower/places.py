@@ -75,13 +75,20 @@ def first_places(values: Several[Value], outputs: Several[Value]) -> dict[Value,
         values: What is computed, each behind what it is computed of.
         outputs: Those that are read as a whole.
     """
-    lengths = {(one.feature, one.space): one for one in values if isinstance(one, Length)}.values()
+    lengths = {
+        (one.slot.feature, one.space): Length(
+            dims=(), space=one.space, dtype=torch.int64, feature=one.slot.feature
+        )
+        for one in values
+        if isinstance(one, Sequence) and one.computed is None
+    }
+    lengths |= {(one.feature, one.space): one for one in values if isinstance(one, Length)}
     sizes = {
         value.dims[0] for value in values if isinstance(value, (Sequence, FromIds)) and value.dims[0] > 1
     }
     widest = max(one.width * (one.sizes[3] if isinstance(one, Contract) else 1) for one in values)
     found: dict[Value, FirstPlaces] = {}
-    for length, size in product(lengths, sorted(sizes)):
+    for length, size in product(lengths.values(), sorted(sizes)):
         if size * widest <= _MOST_NUMBERS:
             masks = Masks(length, size)
             # Some models read the first place of a bag without IDs.

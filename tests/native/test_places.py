@@ -20,6 +20,7 @@ from export.lower.values import Linear, Value
 from recsys import EmbeddingCollection, EmbeddingConfig, KeyedJaggedTensor
 from recsys.artifact.load import LoadedArtifact
 from tests.native.program_models import assert_near, loaded, row_alone
+from tests.native.test_program_histories import Interest
 from tests.support.kernels import needs_kernels
 
 pytestmark = needs_kernels
@@ -226,6 +227,18 @@ def test_what_is_behind_the_items_is_computed_where_it_is_read(
 @pytest.mark.parametrize("score", BOUNDED, ids=lambda score: cast(str, score.__name__))
 def test_padding_is_left_out(tmp_path: Path, score: Score, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
+    layers = [value for value in bounded(tmp_path, History(score), monkeypatch) if isinstance(value, Linear)]
+    assert layers
+    assert all(value.dims[0] == SIZE for value in layers)
+
+
+def test_rows_of_tables_are_zeros_behind_the_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = bounded(tmp_path, Interest(), monkeypatch)
+    assert len([value for value in found if isinstance(value, Linear)]) == 2
+
+
+def bounded(folder: Path, model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> list[Value]:
+    """Return what steps of a model compute for the first places alone."""
     found: list[Value] = []
 
     def recorded(values: Sequence[Value], outputs: Sequence[Value]) -> dict[Value, FirstPlaces]:
@@ -234,7 +247,5 @@ def test_padding_is_left_out(tmp_path: Path, score: Score, monkeypatch: pytest.M
         return places
 
     monkeypatch.setattr(planning, "first_places", recorded)
-    loaded(tmp_path / "a", History(score))
-    layers = [value for value in found if isinstance(value, Linear)]
-    assert layers
-    assert all(value.dims[0] == SIZE for value in layers)
+    loaded(folder / "a", model)
+    return found

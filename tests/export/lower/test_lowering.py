@@ -80,6 +80,7 @@ FORMED: dict[str, dict[str, int]] = {
         "contract": 1,
         "broadcast": 1,
         "elementwise": 3,
+        "first": 1,
     },
     "bst": {
         "lookup": 1,
