@@ -462,8 +462,7 @@ void MeasureScratch(Plan* plan) {
       width = std::max(width, buffer.index + ScratchWidth(buffer.width));
     }
   }
-  plan->tile_rows = TileRowsOf(*plan, {});
-  plan->tile_ids = TileOf(plan->ids_width);
+  ChooseTiles({}, plan);
 }
 
 }  // namespace recsys::ops

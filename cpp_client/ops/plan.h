@@ -13,6 +13,7 @@
 
 #include "ops/kernels/kernels.h"
 #include "ops/kinds.h"
+#include "ops/plan_tiles.h"
 
 namespace recsys::ops {
 
@@ -90,6 +91,7 @@ struct Plan {
   /// The same of IDs.
   std::int64_t tile_ids = kPlanRows;
   std::int64_t ids_width = 0;
+  LateSteps late;
   std::int64_t num_outputs = 0;
 };
 
@@ -123,13 +125,6 @@ struct BoundPlan {
   std::vector<Lookup> lookups;
   std::vector<FeatureIds> features;
 };
-
-/// Returns the rows of a width in scratch memory that pass all steps together.
-std::int64_t TileOf(std::int64_t width);
-
-/// Returns the rows that pass all steps of a plan together: few where they are wide, but not where
-/// the weights, which are read for each tile, are more than what that saves.
-std::int64_t TileRowsOf(const Plan& plan, const std::vector<Packed>& weights);
 
 /// Checks what `plan` does not know: the shapes of weights and lookups. Returns an error text,
 /// empty if they are right.

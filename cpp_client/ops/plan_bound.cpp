@@ -1,27 +1,7 @@
-#include <algorithm>
-
 #include "ops/plan.h"
 #include "ops/plan_places.h"
 
 namespace recsys::ops {
-namespace {
-
-/// Numbers of scratch memory that a tile takes, which stay in the cache.
-constexpr std::int64_t kTileNumbers = 1 << 17;
-/// Wider rows pass in smaller tiles.
-constexpr std::int64_t kWideRow = 1 << 13;
-}  // namespace
-
-std::int64_t TileOf(std::int64_t width) {
-  return width <= kWideRow ? kPlanRows : std::max<std::int64_t>(kTileNumbers / width, 1);
-}
-
-std::int64_t TileRowsOf(const Plan& plan, const std::vector<Packed>& weights) {
-  std::int64_t num_weights = 0;
-  for (const Packed& some : weights) num_weights += some.num_inputs * some.num_outputs;
-  return num_weights > kPlanRows * plan.scratch_width ? kPlanRows : TileOf(plan.scratch_width);
-}
-
 std::string CheckBound(const BoundPlan& bound) {
   std::int64_t feature = 0;
   const std::vector<Step>& steps = bound.plan->steps;

@@ -37,7 +37,9 @@ class Tiles {
         found_(found),
         next_(next),
         clock_(clock),
-        tile_rows_(bound.plan->tile_rows) {
+        tile_rows_(bound.plan->tile_rows),
+        late_(bound.plan->late),
+        most_late_(kPlanRows / tile_rows_ * tile_rows_) {
     const std::vector<Step>& steps = bound.plan->steps;
     for (std::size_t i = 0; i < steps.size(); ++i) {
       if (IsLookup(steps[i])) last_lookup_ = static_cast<std::int64_t>(i);
@@ -65,8 +67,15 @@ class Tiles {
     std::swap(found_, next_);
     scratch_ = reinterpret_cast<float*>(ScratchOf(
         Scratch::kBuffers, bound_.plan->scratch_width * num_rows_ * std::int64_t{sizeof(float)}));
+    if (late_.any() && num_late_ == 0) {
+      first_late_ = first;
+      late_scratch_ = reinterpret_cast<float*>(
+          ScratchOf(Scratch::kLateBuffers, late_.width * most_late_ * std::int64_t{sizeof(float)}));
+    }
     const std::vector<Step>& steps = bound_.plan->steps;
-    for (std::size_t i = 0; i < steps.size(); ++i) {
+    const std::size_t num_steps =
+        late_.any() ? static_cast<std::size_t>(late_.first) : steps.size();
+    for (std::size_t i = 0; i < num_steps; ++i) {
       const auto begin = static_cast<std::int64_t>(i);
       if (steps[i].kind == StepKind::kEachId) {
         RunEachId(i);
@@ -88,7 +97,21 @@ class Tiles {
       FetchNext(num_rows_, true);
       Lap(static_cast<std::size_t>(last_lookup_), 0);
     }
+    num_late_ += num_rows_;
+    if (late_.any() && (num_late_ == most_late_ || first + num_rows_ == end)) RunLate();
     return {};
+  }
+
+  /// Runs the late steps for the rows of the tiles since the last time.
+  void RunLate() {
+    first_ = first_late_;
+    count_ = num_rows_ = num_late_;
+    const std::vector<Step>& steps = bound_.plan->steps;
+    for (auto i = static_cast<std::size_t>(late_.first); i < steps.size(); ++i) {
+      Run(steps[i]);
+      Lap(i, num_rows_);
+    }
+    num_late_ = 0;
   }
 
   void Lap([[maybe_unused]] std::size_t step, [[maybe_unused]] std::int64_t num_rows) {
@@ -306,7 +329,14 @@ class Tiles {
   OutRows Write(const Place& place) const {
     const Buffer& buffer = bound_.plan->buffers[static_cast<std::size_t>(place.buffer)];
     if (buffer.kind == BufferKind::kScratch) {
-      return {scratch_ + buffer.index * num_rows_ + place.column, ScratchWidth(buffer.width)};
+      const std::int64_t stride = ScratchWidth(buffer.width);
+      const std::int64_t late =
+          late_.any() ? late_.index[static_cast<std::size_t>(place.buffer)] : -1;
+      if (late >= 0) {
+        const std::int64_t row = first_ - first_late_;
+        return {late_scratch_ + late * most_late_ + row * stride + place.column, stride};
+      }
+      return {scratch_ + buffer.index * num_rows_ + place.column, stride};
     }
     if (buffer.kind == BufferKind::kIds) {
       return {ids_scratch_ + buffer.index * count_ + place.column, ScratchWidth(buffer.width)};
@@ -330,6 +360,10 @@ class Tiles {
   FoundRows *found_, *next_;
   StepClock* const clock_;
   const std::int64_t tile_rows_;
+  const LateSteps& late_;
+  /// Rows that pass the late steps together, and those that wait for them.
+  const std::int64_t most_late_;
+  std::int64_t first_late_ = 0, num_late_ = 0;
   std::int64_t last_lookup_ = -1;
   Ahead ahead_;
   std::int64_t first_ = 0, num_rows_ = 0;
@@ -338,7 +372,7 @@ class Tiles {
   /// IDs of the tile for which steps have run before.
   std::int64_t num_ids_run_ = 0;
   std::array<IdAt, kPlanRows> id_at_;
-  float *scratch_ = nullptr, *ids_scratch_ = nullptr;
+  float *scratch_ = nullptr, *ids_scratch_ = nullptr, *late_scratch_ = nullptr;
 };
 
 }  // namespace

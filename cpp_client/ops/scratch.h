@@ -16,8 +16,9 @@ enum class Scratch {
   kIds,
   kIdBuffers,
   kRun,
+  kLateBuffers,
 };
-constexpr int kNumScratches = 9;
+constexpr int kNumScratches = 10;
 
 /// Returns at least `num_bytes` of the calling thread's memory for a use, until it asks for more.
 ///

@@ -58,7 +58,7 @@ void PreparedPlan::RunConstantSteps() {
     bound_.reads[at] = {numbers.const_data_ptr<float>(), 0};
   }
   RunPlan(bound, ChosenKernels(), 0, 1);
-  plan_.tile_rows = TileRowsOf(plan_, bound_.weights);
+  ChooseTiles(bound_.weights, &plan_);
 }
 
 void PreparedPlan::BindWeights() {
@@ -68,7 +68,7 @@ void PreparedPlan::BindWeights() {
     const auto at = static_cast<std::size_t>(step.index);
     bound_.weights[at] = WeightsOf(&constants_[at]);
   }
-  plan_.tile_rows = TileRowsOf(plan_, bound_.weights);
+  ChooseTiles(bound_.weights, &plan_);
 }
 
 void PreparedPlan::BindLookups() {

@@ -1,0 +1,107 @@
+#include "ops/plan_tiles.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "ops/plan.h"
+#include "ops/plan_places.h"
+
+namespace recsys::ops {
+namespace {
+
+/// Numbers of scratch memory that a tile takes, which stay in the cache.
+constexpr std::int64_t kTileNumbers = 1 << 17;
+/// Wider rows pass in smaller tiles.
+constexpr std::int64_t kWideRow = 1 << 13;
+/// Layers with more weights take longer to read them for a few rows than to multiply.
+constexpr std::int64_t kManyWeights = 1 << 18;
+
+std::int64_t NumWeightsOf(const Packed& weights) {
+  return weights.num_inputs * weights.num_outputs;
+}
+
+class LateScratch {
+ public:
+  explicit LateScratch(const Plan& plan) : plan_(plan), is_written_(plan.buffers.size()) {}
+
+  /// Returns the steps from `first` on, or none if they cannot be late.
+  LateSteps From(std::int64_t first) {
+    late_.index.assign(plan_.buffers.size(), -1);
+    for (std::int64_t i = 0; i < Count(); ++i) {
+      const Step& step = plan_.steps[static_cast<std::size_t>(i)];
+      if (i >= first && !Take(step)) return {};
+      if (step.out.width > 0) is_written_[static_cast<std::size_t>(step.out.buffer)] = true;
+    }
+    late_.first = first;
+    return late_.width <= kWideRow ? late_ : LateSteps{};
+  }
+
+ private:
+  std::int64_t Count() const { return static_cast<std::int64_t>(plan_.steps.size()); }
+
+  /// Gives the buffers of a step places. Returns false if it is none that can be late.
+  bool Take(const Step& step) {
+    switch (step.kind) {
+      case StepKind::kLinear:
+      case StepKind::kDot:
+      case StepKind::kElementwise:
+      case StepKind::kContract:
+      case StepKind::kBroadcast:
+        break;
+      default:
+        return false;
+    }
+    for (const Place& place : {step.a, step.b, step.c}) {
+      // Of what nothing has written by its own name, another buffer has the place.
+      if (place.width > 0 && IsScratch(place) &&
+          !is_written_[static_cast<std::size_t>(place.buffer)]) {
+        return false;
+      }
+    }
+    for (const Place& place : {step.out, step.a, step.b, step.c}) {
+      if (place.width == 0 || !IsScratch(place)) continue;
+      std::int64_t& index = late_.index[static_cast<std::size_t>(place.buffer)];
+      if (index >= 0) continue;
+      index = late_.width;
+      late_.width += ScratchWidth(plan_.buffers[static_cast<std::size_t>(place.buffer)].width);
+    }
+    return true;
+  }
+
+  bool IsScratch(const Place& place) const {
+    return plan_.buffers[static_cast<std::size_t>(place.buffer)].kind == BufferKind::kScratch;
+  }
+
+  const Plan& plan_;
+  std::vector<bool> is_written_;
+  LateSteps late_;
+};
+
+}  // namespace
+
+std::int64_t TileOf(std::int64_t width) {
+  return width <= kWideRow ? kPlanRows : std::max<std::int64_t>(kTileNumbers / width, 1);
+}
+
+void ChooseTiles(const std::vector<Packed>& weights, Plan* plan) {
+  std::int64_t num_weights = 0;
+  for (const Packed& some : weights) num_weights += NumWeightsOf(some);
+  plan->tile_rows =
+      num_weights > kPlanRows * plan->scratch_width ? kPlanRows : TileOf(plan->scratch_width);
+  plan->tile_ids = TileOf(plan->ids_width);
+  plan->late = {};
+  if (plan->tile_rows == kPlanRows || weights.empty()) return;
+  const auto num_steps = static_cast<std::int64_t>(plan->steps.size());
+  for (std::int64_t i = 0; i < num_steps && !plan->late.any(); ++i) {
+    const Step& step = plan->steps[static_cast<std::size_t>(i)];
+    if (step.kind == StepKind::kEachId) i += step.index;
+    const bool is_led = i > 0 && LeadsPlaces(plan->steps[static_cast<std::size_t>(i - 1)]);
+    if (step.kind != StepKind::kLinear || is_led) continue;
+    const Packed& of_step = weights[static_cast<std::size_t>(step.index)];
+    const bool is_late =
+        of_step.num_inputs == step.a.width && NumWeightsOf(of_step) >= kManyWeights;
+    if (is_late) plan->late = LateScratch(*plan).From(i);
+  }
+}
+
+}  // namespace recsys::ops
