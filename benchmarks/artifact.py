@@ -68,6 +68,7 @@ class Report:
     Attributes:
         machine: the machine and the versions.
         instructions: the instruction set of the native kernels, which chooses the bars; "none" where there are none.
+        bfloat16_in: the type in which linear layers in bfloat16 multiply, which does so too.
         num_table_rows: rows of each table.
         rounds: the duration of the measurement.
         agreement: largest relative difference of each artifact's probabilities to the peer's.
@@ -78,6 +79,7 @@ class Report:
 
     machine: Machine
     instructions: str
+    bfloat16_in: str
     num_table_rows: int
     rounds: RoundsConfig
     agreement: dict[str, float]
@@ -88,7 +90,7 @@ class Report:
     @property
     def bars(self) -> list[Bar]:
         """The bars of the speed."""
-        return speed_bars(self.speed, self.instructions)
+        return speed_bars(self.speed, self.instructions, self.bfloat16_in)
 
     def to_json(self) -> dict[str, object]:
         """Plain data."""
@@ -158,6 +160,7 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
     return Report(
         machine=machine,
         instructions="none" if operators.why_missing() else operators.instructions(),
+        bfloat16_in="float32" if operators.why_missing() else operators.multiplies_in("bfloat16"),
         num_table_rows=num_rows,
         rounds=rounds,
         agreement=agreement,
@@ -172,7 +175,7 @@ def _print(report: Report, console: Console) -> None:
     console.print(
         f"26 tables of {report.num_table_rows:,} rows, dim 64, INT8; one ID per feature; medians of "
         f"{report.rounds.num_rounds} rounds in turns; {report.rounds.clock} time; instructions of the native kernels: "
-        f"{report.instructions}",
+        f"{report.instructions}, which multiply bfloat16 layers in {report.bfloat16_in}",
         soft_wrap=True,
     )
     console.print(_speed_table(report.speed))

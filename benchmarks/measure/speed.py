@@ -42,7 +42,7 @@ _HISTORY_TARGETS = {
     f"{name}: {OWN} float32": {1: 3.0, 32: 2.0, 128: 2.0} for name in zoo.MODELS if name != "DCNv2"
 }
 _AVX512_TARGETS |= _HISTORY_TARGETS
-#: The same with AVX2 alone. Nothing there multiplies bfloat16: own bfloat16 is compared to own float32.
+#: The same with AVX2 alone. Nothing there multiplies bfloat16.
 _AVX2_TARGETS: dict[str, dict[int, float]] = {
     "float32": _AVX512_TARGETS["float32"],
     "own float32": {1: 8.0, 8: 4.0, 32: 2.2, 128: 1.4, 512: 1.3},
@@ -83,27 +83,34 @@ class SpeedResult:
     ratio_high: float
 
 
-def speed_bars(results: Sequence[SpeedResult], instructions: str) -> list[Bar]:
+def speed_bars(results: Sequence[SpeedResult], instructions: str, bfloat16_in: str) -> list[Bar]:
     """Return the bars of those results that have one.
 
     Args:
         results: What was measured.
-        instructions: The instruction set of the native kernels; those above AVX2 have its bars and more.
+        instructions: The instruction set of the native kernels.
+        bfloat16_in: The type in which linear layers in bfloat16 multiply.
     """
     targets = _AVX2_TARGETS if instructions == "avx2" else _AVX512_TARGETS
+    if bfloat16_in == "float32":
+        targets = {
+            name: of_sizes for name, of_sizes in targets.items() if not name.endswith(f"{OWN} bfloat16")
+        }
     bars = [
         Bar(f"batch {result.batch_size}, {result.contestant}: ÷ {PEER}", target, result.ratio)
         for result in results
         if (target := targets.get(result.contestant, {}).get(result.batch_size)) is not None
     ]
-    if instructions != "avx2":
-        return bars
     speeds = {(result.contestant, result.batch_size): result.samples_per_s for result in results}
     return bars + [
-        Bar(f"batch {size}, {name}: ÷ {OWN} float32", 1 - NOISE, speed / speeds[f"{OWN} float32", size])
+        Bar(f"batch {size}, {name}: ÷ {OWN} float32", 1 - NOISE, speed / speeds[_in_float32(name), size])
         for (name, size), speed in speeds.items()
-        if name == f"{OWN} bfloat16" and (f"{OWN} float32", size) in speeds
+        if name.endswith(f"{OWN} bfloat16") and (_in_float32(name), size) in speeds
     ]
+
+
+def _in_float32(contestant: str) -> str:
+    return contestant.replace("bfloat16", "float32")
 
 
 def check_agreement(

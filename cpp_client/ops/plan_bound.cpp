@@ -2,6 +2,7 @@
 #include "ops/plan_places.h"
 
 namespace recsys::ops {
+
 std::string CheckBound(const BoundPlan& bound) {
   std::int64_t feature = 0;
   const std::vector<Step>& steps = bound.plan->steps;

@@ -77,7 +77,7 @@ def speed_result(batch_size: int, contestant: str, samples_per_s: float = 1.0) -
 @pytest.mark.parametrize("instructions", ["avx512", "amx", "none"])
 def test_the_bars_of_the_artifact(instructions: str) -> None:
     names = ((1, "TorchRec"), (1, "float32"), (32, "float32"), (1, "bfloat16"), (3, "float32"))
-    assert speed_bars([speed_result(*name) for name in names], instructions) == [
+    assert speed_bars([speed_result(*name) for name in names], instructions, "bfloat16") == [
         Bar("batch 1, float32: ÷ TorchRec", 1.5, 1.2),
         Bar("batch 32, float32: ÷ TorchRec", 1.1, 1.2),
     ]
@@ -90,13 +90,24 @@ def test_the_bars_of_the_artifact_with_avx2() -> None:
         speed_result(128, "own int8", 200.0),
         speed_result(8, "own bfloat16"),
     ]
-    bars = speed_bars(results, "avx2")
+    bars = speed_bars(results, "avx2", "float32")
     assert bars == [
         Bar("batch 128, own float32: ÷ TorchRec", 1.4, 1.2),
         Bar("batch 128, own int8: ÷ TorchRec", 2.3, 1.2),
         Bar("batch 128, own bfloat16: ÷ own float32", 0.98, 0.97),
     ]
     assert not any(bar.is_met for bar in bars)
+
+
+def test_bfloat16_is_never_slower_than_float32() -> None:
+    results = [
+        speed_result(128, "DCNv2: own float32", 100.0),
+        speed_result(128, "DCNv2: own bfloat16", 97.0),
+    ]
+    never_slower = Bar("batch 128, DCNv2: own bfloat16: ÷ own float32", 0.98, 0.97)
+    to_peer = Bar("batch 128, DCNv2: own bfloat16: ÷ TorchRec", 2.0, 1.2)
+    assert speed_bars(results, "amx", "bfloat16") == [to_peer, never_slower]
+    assert speed_bars(results, "avx512", "float32") == [never_slower]
 
 
 def test_the_bars_of_training() -> None:
