@@ -34,7 +34,7 @@ help:
 	@echo "make native-thread  their tests of threads under ThreadSanitizer"
 	@echo "make soak         200 000 requests to each engine"
 	@echo "make bench        the benchmarks, peers included"
-	@echo "make protos       generate the wire's Python code anew from protos/"
+	@echo "make protos       generate the wire's Python code from protos/"
 	@echo "make wheel        a wheel with the native modules, in dist; WHEEL=pure without them"
 	@echo "make wheel-check  build the wheel and check its top-level names"
 

@@ -255,7 +255,7 @@ def _with_needed_tables(model: nn.Module, wanted: Wanted, declared: Declared) ->
     """Return the model with only the tables whose rows the chosen outputs descend from."""
     whole = adapted(model, wanted)
     collections = find_collections(whole, error=ExportError)
-    # Of one device, whatever the plans say of the tables that are left.
+    # For one device: the plans of the whole model do not fit the tables that are left.
     stored = plan_tables(collections, ExportConfig())
     skeletons = skeletons_of(collections, stored, next(iter(stored.envs)), torch.float32)
     found = discover(whole, arguments(whole), collections, skeletons, declared)

@@ -23,6 +23,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Keep the collector from visiting modules and tests, again and again, for as long as these run."""
+    """Keep the collector from visiting modules and tests, again and again, for as long as these run.
+
+    It need not come as often either: what tests make holds little memory, and a traced graph has many objects.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 10, 10)

@@ -31,7 +31,7 @@ class _Jagged:
     Attributes:
         rows: The rows; several have the same bags.
         offsets: Where bags begin and end, or a list of those of each jagged dimension.
-        lengths: The sizes of bags, in the place of offsets.
+        lengths: The sizes of bags, instead of offsets.
         places: Numbers of bags or features.
     """
 
@@ -73,7 +73,7 @@ _BY_OFFSETS = {
         _Jagged(rows=("a_values",), offsets="a_offsets"),
     ),
     "segment_sum_csr": _Jagged(rows=("values",), offsets="csr_seg"),
-    # Of which it takes the number alone.
+    # It takes the number of the offsets alone.
     "offsets_range": _Jagged(rows=(), offsets="offsets"),
 }
 _BY_LENGTHS = {

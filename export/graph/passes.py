@@ -79,7 +79,7 @@ def is_pure(module: fx.GraphModule, node: fx.Node) -> bool:
         return all(schema.returns and not schema.is_mutable for schema in schemas)
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if name.startswith("__") or getattr(node.target, "__module__", "") == "_operator":
-        # Of Python's operators those that begin with an i write: iadd, __iand__.
+        # Python's operators that begin with an i write: iadd, __iand__.
         plain = name.strip("_")
         writes = plain == "setitem" or (plain.startswith("i") and plain not in ("is", "index", "invert"))
     else:

@@ -16,7 +16,7 @@ from torch import nn
 _EARLIER = "_copied_from"
 _NOT_ATTRIBUTES = {"_parameters", "_buffers", "_modules", _EARLIER}
 _MOST_DEPTH = 8
-# Of a list whose items may be modules; longer ones hold data.
+# The most items of a list that are searched for modules; longer lists hold data.
 _MOST_ITEMS = 10_000
 
 

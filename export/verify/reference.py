@@ -60,7 +60,7 @@ class StoredRows:
 
 @dataclass(frozen=True, kw_only=True)
 class FloatRows:
-    """Read access to the rows of a model's float tables, in the place of ``StoredRows``.
+    """Read access to the rows of a model's float tables, where others have ``StoredRows``.
 
     Attributes:
         weights: The float weight ``[R, D]`` of each table, by table path.

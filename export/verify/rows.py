@@ -19,7 +19,7 @@ from recsys.signature import Signature
 
 # Rows that are predicted alone.
 _NUM_ALONE = 4
-# Of the largest number: what sums in another order change between two runs.
+# Relative to the largest number: how far sums in another order differ between two runs.
 _AGAIN = 2.0**-20
 # Rows among which the place is searched.
 _NUM_FEW = 16

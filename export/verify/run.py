@@ -58,13 +58,13 @@ from recsys.signature import Output
 
 Load = Callable[..., LoadedArtifact]
 
-# Of the batches that graphs are verified with, beside that of all samples.
+# Sizes of the batches that graphs are verified with, beside that of all samples.
 _SCRIPTED_SIZES = (1,)
 _EXPORTED_SIZES = (1, 2, 3, 17, 1025)
 _EXPECTED = "what the model makes of the stored rows"
 # What torch says of an ID beyond its table.
 _BEYOND = re.compile("valid range|index_size|out of range|out of bounds")
-# Of rows in the place of too few samples.
+# How many random rows are taken where there are too few samples.
 _NUM_ROWS = 16
 _SEED = 20260101
 

@@ -39,7 +39,7 @@ class FormPart(Protocol):
 
         Args:
             rows: The rows of all lookups, ``[R]`` uint8 in host memory.
-            weights: Dense weights in the place of the part's, by path; others are ignored.
+            weights: Dense weights that replace the part's, by path; others are ignored.
             linear_dtype: In which linear layers multiply.
 
         Raises:
@@ -172,7 +172,7 @@ class ProgramGraphs:
         )
 
     def set(self, weights: Mapping[str, Tensor], calls: tuple[Call, ...]) -> None:
-        """Set other forms, which have these weights in the place of the parts'."""
+        """Set other forms, whose weights replace the parts'."""
         self._weights = weights
         self.calls = calls
         self._scripted = None
@@ -180,7 +180,7 @@ class ProgramGraphs:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramChange:
-    """Other weights of a model's programs, in the place of ``GraphChange``.
+    """Other weights of a model's programs, as ``GraphChange`` is for TorchScript.
 
     Attributes:
         graphs: The programs.

@@ -29,7 +29,7 @@ from recsys.hashing import hash_text
 from recsys.schema import DenseColumn, Schema
 from recsys.signature import DenseInput, Signature, SparseInput
 
-# Of the random numbers of an input that takes missing ones.
+# The share of missing numbers in random rows, for inputs that take them.
 _MISSING_SHARE = 0.1
 # Random numbers of an input that no table bounds: exact as float32.
 _UNBOUNDED_IDS = 2**20

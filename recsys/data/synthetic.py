@@ -3,7 +3,7 @@
 Users, items and hours have hidden vectors and biases; a click is drawn with the probability that a hidden
 logistic model gives the example. The AUC of that probability itself is the ceiling: no model can expect more.
 
-Shape letters: N number of examples, D dim of the hidden vectors.
+Shape letters: N number of examples, D dimension of the hidden vectors.
 """
 
 from __future__ import annotations

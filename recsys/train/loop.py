@@ -160,7 +160,7 @@ class _Meter:
         self._trainer = trainer
         self._start = start
         self._clock = clock
-        # Of the epoch, up to the open window.
+        # Sums over the epoch, up to the open window.
         self._loss, self._weight, self._num_rows = start.loss, start.weight, start.num_rows
         self._pass_started = self._window_started = clock()
         self._sums = Sums(trainer.device, trainer.num_labels)

@@ -202,7 +202,7 @@ class _Probe(nn.Module):
 
 @dataclass(frozen=True)
 class _Tensors:
-    """A batch, in the place of the traced module's inputs."""
+    """A batch, which replaces the traced module's inputs."""
 
     root: _Root
     sizes: BatchSizes

@@ -111,7 +111,7 @@ def unlabeled(
     """
     _check(file, schema, labels=False)
     columns = list(dict.fromkeys([*schema.input_columns(), *keep]))
-    # Listed first: going back and forth in a compressed file would start it anew each time.
+    # Listed first: going back in a compressed file would read it from the start each time.
     for piece in list(listed([file])):
         held = piece.reading(columns)
         read = _kept(held, schema.input_columns(), np.arange(held.num_rows))

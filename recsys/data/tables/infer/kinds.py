@@ -45,7 +45,7 @@ HEAD = 256
 # Shares are those of so many texts.
 _SOME = 10_000
 _PROSE_BLANKS, _PROSE_LETTERS = 3, 20
-# Of texts most of which are numbers, the others are named.
+# A column is of the kind that more than this share of its texts have; the others are named.
 _MOSTLY = 0.5
 
 

@@ -18,7 +18,7 @@ from recsys.data.tables.infer.labels import Label
 from recsys.metrics.exact import auc
 
 _MOST_ROWS = 20_000
-# Of each class, in each half; fewer say little.
+# Rows of each class that each half needs; fewer say little.
 _LEAST_OF_CLASS = 10
 _NUM_BINS = 64
 #: A column with at least this AUC alone is a shadow.

@@ -20,7 +20,7 @@ _IDS = re.compile(r"(^|_)(id|ids|code|category|cat|type|zip|hash)$|^c\d+$")
 # RecBole's types.
 _KINDS = {"token": "sparse", "float": "dense"}
 _DAYS_PER_YEAR = 366
-# Of texts in sentences, so many are different where they were written for their rows.
+# Sentences that were written for their rows: at least this share of them are different.
 _MOST_PROSE = 0.5
 # Words for parts of the day recur.
 _ROWS_PER_WORD = 20
