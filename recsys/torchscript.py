@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 import recsys.ops  # noqa: F401  (loads the operators that graphs name)
 from recsys.errors import ArtifactError, ManifestError
@@ -84,6 +84,9 @@ def script(module: nn.Module, methods: Mapping[str, nn.Module] | None = None) ->
     # FX gives each traced module a class of its own.
     for name, method in (methods or {}).items():
         setattr(type(module), name, torch.jit.export(type(method).forward))
+    if isinstance(module, fx.GraphModule):
+        # torch would try to compile the class of the graph, which takes a quarter of the time, and fail.
+        type(module).__jit_ignored_attributes__ = ["_graph"]  # type: ignore[attr-defined]
     with quiet():
         scripted: torch.jit.ScriptModule = torch.jit.script(module)
     return scripted
