@@ -87,8 +87,9 @@ def picked(signature: Signature, batch: Batch, rows: Tensor) -> Batch:
     bags = (features * batch.num_rows + rows).view(-1)
     lengths = batch.lengths.index_select(0, bags)
     starts = (batch.lengths.cumsum(0) - batch.lengths).index_select(0, bags)
-    spans = [torch.arange(at, at + n) for at, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
-    places = torch.cat([torch.empty(0, dtype=torch.int64), *spans])
+    # Where an ID lies in the batch, less where it lies in what is picked: the same for all IDs of a bag.
+    moved = starts - (lengths.cumsum(0) - lengths)
+    places = torch.arange(int(lengths.sum())) + moved.repeat_interleave(lengths)
     return Batch(
         dense=tuple(tensor.index_select(0, rows) for tensor in batch.dense),
         lengths=lengths,
