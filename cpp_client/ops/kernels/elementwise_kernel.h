@@ -75,75 +75,61 @@ void AcrossLanes(const float* vectors, std::int64_t count, const Combine& combin
   Lanes::Store(to, lanes[0]);
 }
 
-/// Several runs of numbers side by side, of which each is padded to whole vectors.
+/// Some runs of numbers, of one length and of any rows, side by side. Each is padded to whole
+/// vectors.
 class Runs {
  public:
-  explicit Runs(std::int64_t length)
-      : length_(length),
+  /// A row is one run or several.
+  Runs(const Elementwise& step, OutRows out, std::int64_t length)
+      : step_(step),
+        out_(out),
+        length_(length),
         padded_((length + kLane - 1) / kLane * kLane),
         most_(std::clamp<std::int64_t>(kMostNumbers / padded_, 1, kLane)),
         // Padding is written a vector at a time.
         data_(reinterpret_cast<float*>(
             ScratchOf(Scratch::kRun, (most_ * padded_ + kLane) * std::int64_t{sizeof(float)}))) {}
 
-  /// How many at a time.
-  std::int64_t most() const { return most_; }
-
-  /// Copies `count` runs up to `end`, or more.
-  void Read(const float* from, std::int64_t count, const float* end, float padding) {
-    for (std::int64_t run = 0; run < count; ++run, from += length_) {
-      float* const to = data_ + run * padded_;
-      if (end - from >= padded_) {
-        for (std::int64_t i = 0; i < padded_; i += kLane) {
-          Lanes::Store(to + i, Lanes::Load(from + i));
-        }
-      } else {
-        std::copy_n(from, length_, to);
-      }
+  /// Reads the next ones. Returns how many; 0 behind the last.
+  std::int64_t Read(float padding) {
+    for (count_ = 0; count_ < most_ && row_ < step_.num_rows; ++count_) {
+      to_[count_] = out_.data + row_ * out_.stride + column_;
+      rows_[count_] = row_;
+      float* const to = data_ + count_ * padded_;
+      const float* const from = step_.a.data + row_ * step_.a.stride + column_;
+      EachVector([&](std::int64_t at) { Lanes::Store(to + at, Lanes::Load(from + at)); },
+                 [&](std::int64_t at) { to[at] = from[at]; });
       Lanes::Store(to + length_, Lanes::All(padding));
+      column_ += length_;
+      if (column_ < step_.width) continue;
+      column_ = 0;
+      ++row_;
     }
+    return count_;
   }
 
-  /// Writes `count` runs, each times a factor, perhaps to where they were read.
-  void WriteTimes(std::int64_t count, const float* factors, float* to) const {
-    float* const end = to + count * length_;
-    for (std::int64_t run = 0; run < count; ++run, to += length_) {
-      const float* const from = data_ + run * padded_;
-      // What is behind the run belongs to those that follow.
-      if (end - to >= padded_) {
-        const Lanes::Floats factor = Lanes::All(factors[run]);
-        for (std::int64_t i = 0; i < padded_; i += kLane) {
-          Lanes::Store(to + i, Lanes::Times(Lanes::Load(from + i), factor));
-        }
-      } else {
-        for (std::int64_t i = 0; i < length_; ++i) to[i] = from[i] * factors[run];
-      }
-    }
-  }
-
-  /// Writes the padding of `count` runs again.
-  void Pad(std::int64_t count, float padding) {
-    for (std::int64_t run = 0; run < count && padded_ != length_; ++run) {
+  /// Writes the padding again.
+  void Pad(float padding) {
+    for (std::int64_t run = 0; run < count_ && padded_ != length_; ++run) {
       std::fill(data_ + run * padded_ + length_, data_ + (run + 1) * padded_, padding);
     }
   }
 
-  /// Lets `of_number(number, a number of the run)` take the place of the numbers of `count` runs.
+  /// Lets `of_number(number, a number of the run)` take the place of each number.
   template <typename OfNumber>
-  void Change(std::int64_t count, const float* of_runs, const OfNumber& of_number) {
-    for (std::int64_t run = 0; run < count; ++run) {
+  void Change(const float* of_runs, const OfNumber& of_number) {
+    for (std::int64_t run = 0; run < count_; ++run) {
       float* const at = data_ + run * padded_;
       const float of_run = of_runs[run];
       for (std::int64_t i = 0; i < padded_; ++i) at[i] = of_number(at[i], of_run);
     }
   }
 
-  /// Combines what `of_number` returns of the numbers of each of `count` runs, 16 at a time.
+  /// Combines what `of_numbers` returns of the numbers of each run, 16 at a time.
   template <typename OfNumbers, typename Combine>
-  void Reduce(std::int64_t count, const OfNumbers& of_numbers, const Combine& combine,
-              float* to) const {
+  void Reduce(const OfNumbers& of_numbers, const Combine& combine, float* to) const {
     float lanes[kLane * kLane];
-    for (std::int64_t run = 0; run < count; ++run) {
+    for (std::int64_t run = 0; run < count_; ++run) {
       const float* const from = data_ + run * padded_;
       Lanes::Floats found = of_numbers(Lanes::Load(from));
       for (std::int64_t i = kLane; i < padded_; i += kLane) {
@@ -151,41 +137,69 @@ class Runs {
       }
       Lanes::Store(lanes + run * kLane, found);
     }
-    AcrossLanes(lanes, count, combine, to);
+    AcrossLanes(lanes, count_, combine, to);
   }
+
+  /// Writes each run times a factor.
+  void WriteTimes(const float* factors) const {
+    for (std::int64_t run = 0; run < count_; ++run) {
+      const float* const from = data_ + run * padded_;
+      float* const to = to_[run];
+      const Lanes::Floats factor = Lanes::All(factors[run]);
+      EachVector(
+          [&](std::int64_t at) {
+            Lanes::Store(to + at, Lanes::Times(Lanes::Load(from + at), factor));
+          },
+          [&](std::int64_t at) { to[at] = from[at] * factors[run]; });
+    }
+  }
+
+  /// Where a run is written, and its row.
+  float* to(std::int64_t run) const { return to_[run]; }
+  std::int64_t row(std::int64_t run) const { return rows_[run]; }
 
  private:
   /// That stay in the nearest cache.
   static constexpr std::int64_t kMostNumbers = 1 << 12;
 
+  /// Calls a function for vectors that hold all numbers of a run, the last two of which may
+  /// overlap; or another one for each number.
+  template <typename OfVector, typename OfNumber>
+  void EachVector(const OfVector& of_vector, const OfNumber& of_number) const {
+    if (length_ < kLane) {
+      for (std::int64_t i = 0; i < length_; ++i) of_number(i);
+      return;
+    }
+    for (std::int64_t i = 0; i + kLane <= length_; i += kLane) of_vector(i);
+    if (padded_ != length_) of_vector(length_ - kLane);
+  }
+
+  const Elementwise& step_;
+  const OutRows out_;
   const std::int64_t length_, padded_, most_;
   float* const data_;
+  std::int64_t row_ = 0, column_ = 0, count_ = 0;
+  float* to_[kLane] = {};
+  std::int64_t rows_[kLane] = {};
 };
 
 inline Lanes::Floats Sum(Lanes::Floats a, Lanes::Floats b) { return Lanes::Add(a, b); }
 inline Lanes::Floats Same(Lanes::Floats a) { return a; }
 
-/// The shares of each of `count` runs of numbers.
-inline void SoftmaxOf(const float* from, std::int64_t width, std::int64_t count, bool or_zeros,
-                      float* to) {
-  const std::int64_t length = width / std::max<std::int64_t>(count, 1);
-  Runs runs(length);
-  const float* const end = from + width;
-  while (from < end) {
-    const std::int64_t num_runs = std::min((end - from) / length, runs.most());
+/// The shares of each of `count` runs of a row.
+inline void Softmax(const Elementwise& step, bool or_zeros, OutRows out) {
+  Runs runs(step, out, step.width / std::max<std::int64_t>(step.count, 1));
+  // What is behind a run has no share.
+  while (runs.Read(-std::numeric_limits<float>::infinity()) > 0) {
     float largest[kLane], factors[kLane];
-    // What is behind a run has no share.
-    runs.Read(from, num_runs, end, -std::numeric_limits<float>::infinity());
     runs.Reduce(
-        num_runs, Same, [](auto a, auto b) { return Lanes::Max(a, b); }, largest);
+        Same, [](auto a, auto b) { return Lanes::Max(a, b); }, largest);
     // Of a run of negative infinities all powers are 0, and of one with NaN one is NaN.
     for (float& one : largest) one = std::max(one, std::numeric_limits<float>::lowest());
-    runs.Change(num_runs, largest, [](float a, float most) { return Exp(a - most); });
-    runs.Reduce(num_runs, Same, Sum, factors);
+    runs.Change(largest, [](float a, float most) { return Exp(a - most); });
+    runs.Reduce(Same, Sum, factors);
     for (float& one : factors) one = or_zeros && one == 0 ? 0.0F : 1 / one;
-    runs.WriteTimes(num_runs, factors, to);
-    from += num_runs * length;
-    to += num_runs * length;
+    runs.WriteTimes(factors);
   }
 }
 
@@ -216,27 +230,24 @@ inline void Standardize(const float* from, std::int64_t width, float least, floa
 
 /// Standardizes each vector, and lets weights and biases follow.
 inline void LayerNorm(const Elementwise& step, std::int64_t dim, OutRows out) {
-  Runs runs(dim);
+  Runs runs(step, out, dim);
   const auto count = static_cast<float>(dim);
-  EachRow(step, out, [&](float* to, const float* a, const float* b, const float* c) {
-    const float* const end = a + step.width;
-    while (a < end) {
-      const std::int64_t num_runs = std::min((end - a) / dim, runs.most());
-      float means[kLane], scales[kLane];
-      runs.Read(a, num_runs, end, 0);
-      runs.Reduce(num_runs, Same, Sum, means);
-      for (float& one : means) one /= count;
-      runs.Change(num_runs, means, [](float number, float mean) { return number - mean; });
-      runs.Pad(num_runs, 0);
-      runs.Reduce(
-          num_runs, [](auto off) { return Lanes::Times(off, off); }, Sum, scales);
-      for (float& one : scales) one = 1 / std::sqrt(one / count + step.factor);
-      runs.WriteTimes(num_runs, scales, to);
-      for (std::int64_t run = 0; run < num_runs; ++run, a += dim, to += dim) {
-        for (std::int64_t i = 0; i < dim; ++i) to[i] = to[i] * b[i] + c[i];
-      }
+  while (const std::int64_t num_runs = runs.Read(0)) {
+    float means[kLane], scales[kLane];
+    runs.Reduce(Same, Sum, means);
+    for (float& one : means) one /= count;
+    runs.Change(means, [](float number, float mean) { return number - mean; });
+    runs.Pad(0);
+    runs.Reduce([](auto off) { return Lanes::Times(off, off); }, Sum, scales);
+    for (float& one : scales) one = 1 / std::sqrt(one / count + step.factor);
+    runs.WriteTimes(scales);
+    for (std::int64_t run = 0; run < num_runs; ++run) {
+      float* const to = runs.to(run);
+      const float* const b = step.b.data + runs.row(run) * step.b.stride;
+      const float* const c = step.c.data + runs.row(run) * step.c.stride;
+      for (std::int64_t i = 0; i < dim; ++i) to[i] = to[i] * b[i] + c[i];
     }
-  });
+  }
 }
 
 /// Takes `count` means away, each from as many numbers, and divides by the root of their variances.
@@ -299,9 +310,7 @@ void Compute(const Elementwise& step, OutRows out) {
       });
     case ElementwiseKind::kSoftmax:
     case ElementwiseKind::kSoftmaxOrZeros:
-      return EachRow(step, out, [&](float* to, const float* a, const float*, const float*) {
-        SoftmaxOf(a, width, step.count, step.kind == ElementwiseKind::kSoftmaxOrZeros, to);
-      });
+      return Softmax(step, step.kind == ElementwiseKind::kSoftmaxOrZeros, out);
     case ElementwiseKind::kSum:
       return EachRow(step, out, [&](float* to, const float* a, const float*, const float*) {
         SumOf(a, step.count, width, to);

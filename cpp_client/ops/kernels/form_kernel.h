@@ -138,6 +138,8 @@ void Innermost(const Form& form, const float* a, const float* b, float* out,
     for (std::int64_t i = 0; i < count; ++i) out[i] = combine(*a, b[i]);
   } else if (by_out == 1 && by_a == 1 && by_b == 0) {
     for (std::int64_t i = 0; i < count; ++i) out[i] = combine(a[i], *b);
+  } else if (by_out == 1 && by_a == 0 && by_b == 0) {
+    std::fill_n(out, count, combine(*a, *b));
   } else {
     for (std::int64_t i = 0; i < count; ++i) out[i * by_out] = combine(a[i * by_a], b[i * by_b]);
   }

@@ -95,6 +95,39 @@ TEST_P(EachIsaRuns, ARunHasTheSameBitsBesideAnyOthers) {
   }
 }
 
+TEST_P(EachIsaRuns, RunsOfSeveralRowsHaveTheBitsOfThoseInOne) {
+  for (const std::int64_t length : kLengths) {
+    const std::int64_t count = 2, num_rows = 19, stride = count * length + 5;
+    const Floats in = Random(static_cast<std::size_t>(num_rows * count * length), &random_, -1);
+    const Norm norm{Random(static_cast<std::size_t>(length), &random_, -1),
+                    Random(static_cast<std::size_t>(length), &random_, -1)};
+    for (const auto kind : {ElementwiseKind::kSoftmax, ElementwiseKind::kLayerNorm}) {
+      const Floats expected = Computed(ChosenKernels(), kind, in, num_rows * count, norm);
+      Floats rows(static_cast<std::size_t>(num_rows * stride), 7);
+      for (std::int64_t row = 0; row < num_rows; ++row) {
+        std::copy_n(in.begin() + row * count * length, count * length, rows.begin() + row * stride);
+      }
+      Elementwise step;
+      step.kind = kind;
+      step.num_rows = num_rows;
+      step.width = count * length;
+      step.count = kind == ElementwiseKind::kLayerNorm ? length : count;
+      step.factor = 1e-5F;
+      step.a = {rows.data(), stride};
+      step.b = {norm.weight.data(), 0};
+      step.c = {norm.bias.data(), 0};
+      ChosenKernels().elementwise(step, {rows.data(), stride});
+      for (std::int64_t row = 0; row < num_rows; ++row) {
+        const auto found = rows.begin() + row * stride;
+        ASSERT_EQ(Floats(found, found + count * length),
+                  Floats(expected.begin() + row * count * length,
+                         expected.begin() + (row + 1) * count * length));
+        ASSERT_EQ(Floats(found + count * length, found + stride), Floats(5, 7));
+      }
+    }
+  }
+}
+
 TEST_P(EachIsaRuns, OddNumbersStayInTheirRun) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::int64_t length = 21;
