@@ -281,6 +281,8 @@ void EachRun(const Elementwise& step, OutRows out, const Reduce& reduce) {
 
 void Compute(const Elementwise& step, OutRows out) {
   const std::int64_t width = step.width;
+  // Not read again where numbers are written.
+  const float factor = step.factor;
   const auto each = [&](const auto& of_number) {
     EachRow(step, out, [&](float* to, const float* a, const float*, const float*) {
       for (std::int64_t i = 0; i < width; ++i) to[i] = of_number(a[i]);
@@ -295,7 +297,7 @@ void Compute(const Elementwise& step, OutRows out) {
     case ElementwiseKind::kSigmoid:
       return each([](float a) { return Sigmoid(a); });
     case ElementwiseKind::kScale:
-      return each([&](float a) { return a * step.factor; });
+      return each([factor](float a) { return a * factor; });
     case ElementwiseKind::kAdd:
       return Combined(step, out, [](float a, float b) { return a + b; });
     case ElementwiseKind::kSubtract:
@@ -325,10 +327,10 @@ void Compute(const Elementwise& step, OutRows out) {
       });
     case ElementwiseKind::kAtLeast:
       // As torch: NaN stays.
-      return each([&](float a) { return a < step.factor ? step.factor : a; });
+      return each([factor](float a) { return a < factor ? factor : a; });
     case ElementwiseKind::kStandardize:
       return EachRow(step, out, [&](float* to, const float* a, const float*, const float*) {
-        Standardize(a, width, step.factor, to);
+        Standardize(a, width, factor, to);
       });
     case ElementwiseKind::kLayerNorm:
       return LayerNorm(step, step.count, out);
@@ -343,14 +345,14 @@ void Compute(const Elementwise& step, OutRows out) {
     case ElementwiseKind::kSilu:
       return each([](float a) { return a * Logistic(a); });
     case ElementwiseKind::kLeakyRelu:
-      return each([&](float a) { return a < 0 ? a * step.factor : a; });
+      return each([factor](float a) { return a < 0 ? a * factor : a; });
     case ElementwiseKind::kElu:
       // e^a - 1, exact for small numbers too. As torch: NaN stays.
-      return each([&](float a) { return a > 0 ? a : Tanh(0.5F * a) * (Exp(a) + 1) * step.factor; });
+      return each([factor](float a) { return a > 0 ? a : Tanh(0.5F * a) * (Exp(a) + 1) * factor; });
     case ElementwiseKind::kShift:
-      return each([&](float a) { return a + step.factor; });
+      return each([factor](float a) { return a + factor; });
     case ElementwiseKind::kAtMost:
-      return each([&](float a) { return a > step.factor ? step.factor : a; });
+      return each([factor](float a) { return a > factor ? factor : a; });
     case ElementwiseKind::kExp:
       return each([](float a) { return Exp(a); });
     case ElementwiseKind::kLog2:
