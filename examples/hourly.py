@@ -91,7 +91,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     run(console, "recsys-export", str(model), "--out", str(artifact))
     results: list[dict[str, Any]] = []
     applied: list[Path] = []
-    with server(console, artifact, folder / "deltas") as address, Load(address, tables[0]) as load:
+    with (
+        server(console, artifact, folder / "deltas") as address,
+        Load(address, tables[0], args.pause_s) as load,
+    ):
         for hour, table in enumerate(tables[1:], start=1):
             held_out = held_out_rows(table)
             with Client(address) as client:
@@ -121,6 +124,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--hours", type=int, default=5, help="hours after the first (default 5)")
     parser.add_argument("--rows", type=int, default=20_000, help="clicks an hour (default 20000)")
+    parser.add_argument(
+        "--pause-s", type=float, default=0.0, metavar="S", help="between two requests of the load (default 0)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     return parser
 
@@ -186,12 +192,14 @@ class Load:
     Attributes:
         address: The server's.
         table: The file whose rows are sent.
+        pause_s: Between two requests.
         num_answered: Requests that were answered.
         errors: What failed.
     """
 
     address: str
     table: Path
+    pause_s: float = 0.0
     num_answered: int = 0
     errors: list[str] = field(default_factory=list)
 
@@ -211,7 +219,7 @@ class Load:
         rows = held_out_rows(self.table)
         requests = [request(rows[first : first + 5]) for first in range(0, 500, 5)]
         with Client(self.address) as client:
-            while not self._stop.is_set():
+            while not self._stop.wait(self.pause_s):
                 try:
                     client.predict(**requests[self.num_answered % len(requests)])
                     self.num_answered += 1

@@ -16,7 +16,11 @@ ROOT = Path(__file__).parents[2]
 def test_two_hours(tmp_path: Path) -> None:
     command = [sys.executable, "examples/hourly.py", "--dir", str(tmp_path / "hourly"), "--json"]
     done = subprocess.run(
-        [*command, "--hours", "2", "--rows", "6000"], cwd=ROOT, capture_output=True, text=True, check=False
+        [*command, "--hours", "2", "--rows", "6000", "--pause-s", "0.02"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads(done.stdout.splitlines()[-1])
