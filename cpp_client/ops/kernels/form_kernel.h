@@ -134,6 +134,8 @@ void Innermost(const Form& form, const float* a, const float* b, float* out,
   const std::int64_t by_out = form.strides.out[3];
   if (by_out == 1 && by_a == 1 && by_b == 1) {
     for (std::int64_t i = 0; i < count; ++i) out[i] = combine(a[i], b[i]);
+  } else if (by_out == 1 && by_a == 0 && by_b == 0) {
+    std::fill_n(out, count, combine(*a, *b));
   } else if (by_out == 1 && by_a == 0 && by_b == 1) {
     for (std::int64_t i = 0; i < count; ++i) out[i] = combine(*a, b[i]);
   } else if (by_out == 1 && by_a == 1 && by_b == 0) {

@@ -18,6 +18,8 @@ constexpr std::int64_t kChunkGroups = 2 * kGroupsBetween;
 constexpr std::int64_t kFetchGroups = 8;
 /// Where rows pass as one block, weights are fetched so many bytes before they are read.
 constexpr std::int64_t kFetchBytes = 4096;
+/// Runs of kGroupsBetween groups of inputs of which zeros are looked for.
+constexpr std::int64_t kMostRuns = 1 << 10;
 /// Bytes of a row's sums of a panel.
 constexpr std::int64_t kRowSumBytes = kPanelColumns * 4;
 
@@ -30,7 +32,22 @@ struct Chunk {
   /// Weights to fetch meanwhile, and their cache lines for every kFetchGroups.
   const char* next = nullptr;
   std::int64_t num_lines = 0;
+  /// Of one row, which runs of inputs are zeros: their weights are not read. Null for none.
+  const bool* are_zeros = nullptr;
 };
+
+/// Finds the runs of a row's inputs that are zeros, as those behind the items of a history. Returns
+/// null if there are too many runs.
+inline const bool* FindZeros(const Tile& tile, std::int64_t num_groups, bool* are_zeros) {
+  if (num_groups > kMostRuns * kGroupsBetween) return nullptr;
+  for (std::int64_t first = 0; first < num_groups; first += kGroupsBetween) {
+    const std::int64_t end = std::min(first + kGroupsBetween, num_groups);
+    std::int32_t bits = 0;
+    for (std::int64_t group = first; group < end; ++group) bits |= tile.Group(0, group);
+    are_zeros[first / kGroupsBetween] = bits == 0;
+  }
+  return are_zeros;
+}
 
 /// Copies sums of some rows to or from memory. Inlined, so that they stay in registers.
 template <bool kIsRead, typename Sums, int kRows, int kLanes>
@@ -73,6 +90,12 @@ template <WeightType kType, bool kIsFar, int kRows, int kLanes>
       }
     }
     const std::int64_t end = std::min(group + (kIsFar ? kFetchGroups : kGroupsBetween), last);
+    if constexpr (kRows == 1 && !kIsFar) {
+      if (chunk.are_zeros != nullptr && chunk.are_zeros[group / kGroupsBetween]) {
+        group = end;
+        continue;
+      }
+    }
     for (; group < end; ++group) {
 #pragma GCC unroll 12
       for (int r = 0; r < kRows; ++r) {
@@ -128,9 +151,12 @@ void LinearOf(const Packed& weights, Rows in, std::int64_t num_rows, Activation 
     const Outputs outputs = {{out.data + first * out.stride, out.stride}, activation};
     std::int64_t lane = 0;
     if (rows == 1) {
+      Chunk all = {0, num_groups};
+      bool are_zeros[kMostRuns];
+      // Whole numbers are rounded to some of which 0 is not zero.
+      if (kIsFar && !IsWhole(kType)) all.are_zeros = FindZeros(tile, num_groups, are_zeros);
       for (; lane + kTogether <= num_lanes; lane += kTogether) {
-        Block<kType, false, 1, kTogether>(weights, tile, 0, lane * kLane, {0, num_groups}, outputs,
-                                          ahead);
+        Block<kType, false, 1, kTogether>(weights, tile, 0, lane * kLane, all, outputs, ahead);
       }
     }
     // Blocks of about the same number of rows.
