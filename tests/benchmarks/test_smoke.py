@@ -39,7 +39,14 @@ def test_the_speed_benchmark_compares_equals(tmp_path: Path) -> None:
     names = ["TorchRec", "float32", "bfloat16", *own]
     zoo = [
         (batch_size, f"{model}: {name}")
-        for model in ("DCNv2", "DIN-like", "SASRec-like", "BST-like", "HSTU-like")
+        for model in (
+            "DCNv2",
+            *(
+                f"{one}{full}"
+                for one in ("DIN-like", "SASRec-like", "BST-like", "HSTU-like")
+                for full in ("", ", full")
+            ),
+        )
         for batch_size in (1, 32, 128)
         for name in ("TorchRec", *own)
     ]

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from recsys.artifact.delta import prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.errors import ArtifactError
+from recsys.kernels import operators
 from tests.native.tool import NativeError, NativeModel, assert_same_error, needs_tool
 from tests.recsys.artifact.conftest import artifact, delta, loaded, pristine, pristine_file, single
 from tests.recsys.artifact.damage import flip, lie, manifest_of, write_manifest
@@ -34,6 +35,11 @@ __all__ = ["artifact", "delta", "loaded", "pristine", "pristine_file", "single"]
 @pytest.mark.parametrize("verify", [True, False], ids=["checksums", "no checksums"])
 def test_each_damage_is_the_same_error(native: NativeModel, artifact: Path, name: str, verify: bool) -> None:
     DAMAGES[name][0](artifact)
+    if name == "skeleton flipped" and not verify and not operators.why_missing():
+        # A program runs in its place.
+        native.open(artifact, verify_checksums=False)
+        load_artifact(artifact, verify_checksums=False)
+        return
     assert_same_error(
         lambda: native.open(artifact, verify_checksums=verify),
         lambda: load_artifact(artifact, verify_checksums=verify),

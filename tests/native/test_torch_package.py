@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import textwrap
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 pytestmark = pytest.mark.skipif(
     shutil.which("cmake") is None or shutil.which("c++") is None, reason="needs cmake and a C++ compiler"
 )
+#: Of the installed torch, whose headers stand beside the libraries here.
+_VERSION = version("torch").partition("+")[0]
 CMAKE_FOLDER = Path(__file__).parents[2] / "cpp_client" / "cmake"
 
 #: As Caffe2Config.cmake of a CUDA wheel does where there is no CUDA toolkit.
@@ -50,7 +53,7 @@ def make_cuda_package(folder: Path) -> Path:
     package = folder / "torch"
     libraries = package / "lib"
     libraries.mkdir(parents=True)
-    (package / "version.py").write_text("__version__ = '2.13.0+cu130'\ncuda: Optional[str] = '13.0'\n")
+    (package / "version.py").write_text(f"__version__ = '{_VERSION}+cu130'\ncuda: Optional[str] = '13.0'\n")
     config = package / "share" / "cmake" / "Torch"
     config.mkdir(parents=True)
     (config / "TorchConfig.cmake").write_text(CUDA_CONFIG)
@@ -96,7 +99,7 @@ def test_programs_link_with_a_cuda_wheel_without_its_cuda_libraries(tmp_path: Pa
     source = "#include <ATen/ATen.h>\nint main() { return at::num_devices(); }\n"
     done = configure(tmp_path, source, f"-DRECSYS_TORCH_PATH={package}")
     assert done.returncode == 0, done.stderr
-    assert "torch 2.13.0" in done.stdout
+    assert f"torch {_VERSION}" in done.stdout
     done = run("cmake", "--build", tmp_path / "build")
     assert done.returncode == 0, done.stdout
 
