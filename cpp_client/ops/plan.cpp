@@ -177,7 +177,9 @@ class Checking {
     const Step& step = plan_.steps[at];
     return at + 1 < plan_.steps.size() && step.out.width == 0 && CanRead(step.a) &&
            step.a.width == 1 && KindOf(step.a) != BufferKind::kIds &&
-           IsRight(plan_.steps[at + 1]) && HasPlaces(step, plan_.steps[at + 1], plan_.forms);
+           // It is read again for each row.
+           IsRight(plan_.steps[at + 1]) && !Overlap(step.a, plan_.steps[at + 1].out) &&
+           HasPlaces(step, plan_.steps[at + 1], plan_.forms);
   }
 
   /// Whether a step reads and writes what there is: rows of IDs behind a step for `each`, or none.

@@ -143,7 +143,7 @@ class _Planning:
             self._emit(value)
         for value, place in self._copied_outputs:
             self._copy(place, self._place_of(value))
-        self._buffers.place_scratch([places for _, places, _, _ in self._steps])
+        self._buffers.place_scratch(self._used_by_steps())
         rows_of, per_row = self._find_rows()
         return Plan(
             numbers=torch.tensor(self._numbers(), dtype=torch.int64),
@@ -153,6 +153,15 @@ class _Planning:
             rows_of=rows_of,
             per_row=per_row,
         )
+
+    def _used_by_steps(self) -> list[list[Place]]:
+        """Return the places that each step uses: one that is bounded also those of the step that bounds it."""
+        used: list[list[Place]] = []
+        leading: list[Place] = []
+        for kind, places, _, _ in self._steps:
+            used.append([*leading, *places])
+            leading = places if kind in (StepKind.FIRST, StepKind.FIRST_PAIRS) else []
+        return used
 
     def _fuse(self) -> None:
         """Let layers compute the activation behind them, and sums a product in them."""

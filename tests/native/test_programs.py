@@ -359,7 +359,7 @@ WRONG = {
     "no metadata": (lambda header, _: header.pop("__metadata__"), "operators.__metadata__: missing"),
     "no plan": (lambda header, _: header.pop("plans.0"), r"steps\[0\].plan: got 'plans.0', expected a tensor of the"),
     "format": (_set("format", "x"), "operators.format: got 'x', expected recsys-plan"),
-    "version": (_set("format_version", 4), "got format version 4, expected at most 3; install a newer release"),
+    "version": (_set("format_version", 5), "got format version 5, expected at most 4; install a newer release"),
     "no inputs": (_set_plan("inputs", []), "rows_of: got"),
     "inputs": (_set_plan("inputs", [0, 1, 3]), "inputs: got '3', expected"),
     "a negative input": (_set_plan("inputs", [0, -1, 2]), "inputs: got '-1', expected"),

@@ -241,6 +241,11 @@ TEST(PlacesTest, WrongStepsAreRefused) {
   EXPECT_TRUE(refused(gelu, [](Plan* plan) { plan->steps[1] = plan->steps[0]; }));
   EXPECT_TRUE(refused(gelu, [](Plan* plan) { plan->steps[1].kind = StepKind::kDot; }));
   EXPECT_TRUE(refused(gelu, [](Plan* plan) { plan->steps[1].a.width = 1; }));
+  // Numbers of places that the step itself overwrites.
+  EXPECT_TRUE(refused(gelu, [](Plan* plan) {
+    plan->buffers[0] = {BufferKind::kScratch, 0, 1};
+    plan->buffers[3] = {BufferKind::kScratch, 16, plan->buffers[3].width};
+  }));
   // Numbers that are computed together.
   for (const auto kind : {ElementwiseKind::kStandardize, ElementwiseKind::kSum}) {
     EXPECT_TRUE(refused(gelu, [&](Plan* plan) {
