@@ -76,8 +76,9 @@ def loaded(folder: Path, model: nn.Module, **options: Any) -> tuple[LoadedArtifa
     torch.manual_seed(0)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.1)
-    widths = {"dense_features": NUM_DENSE} if isinstance(model, click.ClickModel) else {}
-    export_model(model.eval(), folder, ExportConfig(dense_widths=widths, **options))
+    if isinstance(model, click.ClickModel):
+        options = {"dense_widths": {"dense_features": NUM_DENSE}, **options}
+    export_model(model.eval(), folder, ExportConfig(**options))
     return load_artifact(folder, scripted=True), load_artifact(folder)
 
 

@@ -5,9 +5,10 @@ Shape letters: B batch, H heads, S places of a history, D embedding dim.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -55,12 +56,12 @@ class History(nn.Module):
         self.register_buffer("ahead", torch.ones(SIZE, SIZE, dtype=torch.bool).tril())
         self.score = score
 
-    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
-        """Return scores ``[B]``."""
+    def forward(self, dense: Tensor, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        """Return scores ``[B]``; ``dense``, ``[B, D]``, is added to all places."""
         found = self.goods(features)
         lengths = found["history"].lengths()
         there = torch.arange(SIZE).unsqueeze(0) < lengths.unsqueeze(1)
-        x = found["history"].to_padded_dense(SIZE) + self.positions
+        x = found["history"].to_padded_dense(SIZE) + self.positions + dense.unsqueeze(1)
         numbers = self.score(self, x, there, found["item"].to_padded_dense(1).squeeze(1))
         return {"score": numbers.flatten(1).mean(dim=1)}
 
@@ -191,12 +192,13 @@ BOUNDED = (summed, filled, padded_keys, causal, pointwise, last_item, weighed)
 OPEN = (pooled, faint, all_places, last_place, open_queries, open_keys, one_more, soft, neighbours, outside)
 
 
-def histories(seed: int) -> tuple[int, Tensor, Tensor]:
-    """Return rows with histories of all lengths up to some more than S: their number, lengths and IDs."""
+def histories(seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rows with histories of all lengths up to some more than S: dense numbers, lengths and IDs."""
     generator = torch.Generator().manual_seed(seed)
     of_history = torch.arange(SIZE + 3).repeat(3)[torch.randperm(3 * (SIZE + 3), generator=generator)]
     lengths = torch.cat((of_history, torch.ones_like(of_history)))
-    return len(of_history), lengths, torch.randint(0, 50, (int(lengths.sum()),), generator=generator)
+    dense = torch.randn(len(of_history), DIM, generator=generator)
+    return dense, lengths, torch.randint(0, 50, (int(lengths.sum()),), generator=generator)
 
 
 def without_places(folder: Path, score: Score, monkeypatch: pytest.MonkeyPatch) -> LoadedArtifact:
@@ -204,7 +206,7 @@ def without_places(folder: Path, score: Score, monkeypatch: pytest.MonkeyPatch) 
     torch.manual_seed(0)
     with monkeypatch.context() as patched:
         patched.setattr(planning, "first_places", lambda *_: {})
-        return loaded(folder, History(score))[1]
+        return loaded(folder, History(score), dense_widths={"dense": DIM})[1]
 
 
 @pytest.mark.parametrize("score", [*BOUNDED, *OPEN], ids=lambda score: cast(str, score.__name__))
@@ -212,22 +214,28 @@ def test_what_is_behind_the_items_is_computed_where_it_is_read(
     tmp_path: Path, score: Score, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
-    plain, own = loaded(tmp_path / "a", History(score))
+    plain, own = loaded(tmp_path / "a", History(score), dense_widths={"dense": DIM})
     whole = without_places(tmp_path / "b", score, monkeypatch)
     assert own.runs_program
-    num_rows, lengths, values = histories(seed=1)
-    found = own.forward(lengths, values)["score"]
-    assert_near(found, plain.forward(lengths, values)["score"], "float32")
-    assert torch.equal(found, whole.forward(lengths, values)["score"])
-    for row in range(0, num_rows, 5):
-        alone = own.forward(*row_alone(lengths, values, num_rows, row))["score"]
+    dense, lengths, values = batch = histories(seed=1)
+    # Whatever scratch memory holds from rows before.
+    own.forward(torch.full_like(dense, math.nan), lengths, values)
+    found = own.forward(*batch)["score"]
+    assert_near(found, plain.forward(*batch)["score"], "float32")
+    assert torch.equal(found, whole.forward(*batch)["score"])
+    for row in range(0, len(dense), 5):
+        alone = own.forward(dense[row : row + 1], *row_alone(lengths, values, len(dense), row))["score"]
         assert torch.equal(alone[0], found[row])
 
 
 @pytest.mark.parametrize("score", BOUNDED, ids=lambda score: cast(str, score.__name__))
 def test_padding_is_left_out(tmp_path: Path, score: Score, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    layers = [value for value in bounded(tmp_path, History(score), monkeypatch) if isinstance(value, Linear)]
+    layers = [
+        value
+        for value in bounded(tmp_path, History(score), monkeypatch, dense_widths={"dense": DIM})
+        if isinstance(value, Linear)
+    ]
     assert layers
     assert all(value.dims[0] == SIZE for value in layers)
 
@@ -237,7 +245,7 @@ def test_rows_of_tables_are_zeros_behind_the_ids(tmp_path: Path, monkeypatch: py
     assert len([value for value in found if isinstance(value, Linear)]) == 2
 
 
-def bounded(folder: Path, model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> list[Value]:
+def bounded(folder: Path, model: nn.Module, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[Value]:
     """Return what steps of a model compute for the first places alone."""
     found: list[Value] = []
 
@@ -247,5 +255,5 @@ def bounded(folder: Path, model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> 
         return places
 
     monkeypatch.setattr(planning, "first_places", recorded)
-    loaded(folder / "a", model)
+    loaded(folder / "a", model, **options)
     return found
