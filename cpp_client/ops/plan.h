@@ -144,11 +144,13 @@ class StepClock {
   explicit StepClock(const Plan& plan) : laps_(plan.steps.size()) {}
 
   void Start() { last_ = Clock::now(); }
-  /// Adds the time since the lap before to a step, which took so many rows or IDs meanwhile.
-  void Lap(std::size_t step, std::int64_t num_rows) {
+  /// Adds the time since the lap before to a step, which took so many rows or IDs meanwhile, and
+  /// computed of them what makes so many whole ones.
+  void Lap(std::size_t step, std::int64_t num_rows, double work) {
     const Clock::time_point now = Clock::now();
     laps_[step].time += now - last_;
     laps_[step].num_rows += num_rows;
+    laps_[step].work += work;
     ++laps_[step].count;
     last_ = now;
   }
@@ -156,6 +158,7 @@ class StepClock {
   struct Laps {
     Clock::duration time{};
     std::int64_t num_rows = 0;
+    double work = 0;
     std::int64_t count = 0;
   };
   /// By step.

@@ -71,6 +71,15 @@ bool HasPlaces(const Step& leading, const Step& step, const std::vector<Form>& f
   }
 }
 
+double ShareOf(const Step& leading, const Step& step, std::int64_t count) {
+  const double share = static_cast<double>(count) / static_cast<double>(leading.extra);
+  if (leading.kind == StepKind::kFirstPairs) return share * share;
+  if (step.kind != StepKind::kContract && step.kind != StepKind::kBroadcast) return share;
+  double product = 1;
+  for (int i = 0; i < kLoops; ++i) product *= (leading.index >> i & 1) != 0 ? share : 1;
+  return product;
+}
+
 void ElementwiseOfPlaces(const Kernels& kernels, const FirstPlaces& places, Elementwise row,
                          OutRows out) {
   if (places.count == 0) return;

@@ -18,6 +18,9 @@ constexpr bool LeadsPlaces(const Step& step) {
 /// Returns whether a step, which is right by itself, has the places that the one before it says.
 bool HasPlaces(const Step& leading, const Step& step, const std::vector<Form>& forms);
 
+/// Returns which part of a row a step computes for so many places.
+double ShareOf(const Step& leading, const Step& step, std::int64_t count);
+
 /// The first places of a row: how many, and the step that says so.
 struct FirstPlaces {
   const Step& leading;

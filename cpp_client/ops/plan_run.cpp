@@ -82,9 +82,9 @@ class Tiles {
         // Behind the last of its steps.
         i += static_cast<std::size_t>(steps[i].index);
       } else if (LeadsPlaces(steps[i])) {
-        RunPlaces(steps[i], steps[i + 1]);
+        const double work = RunPlaces(steps[i], steps[i + 1]);
         // Its own time is none.
-        Lap(++i, num_rows_);
+        Lap(++i, num_rows_, work);
       } else {
         Run(steps[i]);
         Lap(i, num_rows_);
@@ -114,8 +114,12 @@ class Tiles {
     num_late_ = 0;
   }
 
-  void Lap([[maybe_unused]] std::size_t step, [[maybe_unused]] std::int64_t num_rows) {
-    if constexpr (kIsTimed) clock_->Lap(step, num_rows);
+  void Lap(std::size_t step, std::int64_t num_rows) {
+    Lap(step, num_rows, static_cast<double>(num_rows));
+  }
+  void Lap([[maybe_unused]] std::size_t step, [[maybe_unused]] std::int64_t num_rows,
+           [[maybe_unused]] double work) {
+    if constexpr (kIsTimed) clock_->Lap(step, num_rows, work);
   }
 
   /// Finds the rows of a tile.
@@ -248,8 +252,9 @@ class Tiles {
     }
   }
 
-  /// Runs a step row by row, for as many places as each has.
-  void RunPlaces(const Step& leading, const Step& step) {
+  /// Runs a step row by row, for as many places as each has. Returns how many whole rows that is.
+  double RunPlaces(const Step& leading, const Step& step) {
+    double work = 0;
     const Rows lengths = Read(leading.a);
     const OutRows out = Write(step.out);
     const auto row_of = [](Rows rows, std::int64_t row) {
@@ -258,6 +263,7 @@ class Tiles {
     for (std::int64_t row = 0; row < count_; ++row) {
       const std::int64_t count = NumIdsOf(lengths.data[row * lengths.stride], leading.extra);
       const OutRows to = {out.data + row * out.stride, out.stride};
+      work += ShareOf(leading, step, count);
       if (step.kind == StepKind::kLinear) {
         const Packed& weights = bound_.weights[static_cast<std::size_t>(step.index)];
         const std::int64_t num_vectors = count * (leading.index / weights.num_outputs);
@@ -281,6 +287,7 @@ class Tiles {
         FormOfPlaces({leading, count}, is_sum ? kernels_.contract : kernels_.broadcast, of_row, to);
       }
     }
+    return work;
   }
 
   const FeatureIds& FeatureOf(const Step& step) const {

@@ -1,6 +1,7 @@
 #include "ops/step_times.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 
 #include "ops/plan_places.h"
@@ -138,10 +139,18 @@ std::vector<StepTime> StepTimes(const BoundPlan& bound, std::int64_t num_rows,
   const Telling telling(bound, num_rows);
   std::vector<StepTime> times;
   for (std::size_t i = 0; i < clock.laps().size(); ++i) {
-    times.push_back(telling.Tell(bound.plan->steps[i], clock.laps()[i]));
-    // Of the first places it may compute less than there is.
-    if (i > 0 && LeadsPlaces(bound.plan->steps[i - 1]))
-      times.back().flops = times.back().num_bytes = 0;
+    const Step& step = bound.plan->steps[i];
+    // They take no time of their own.
+    if (LeadsPlaces(step)) continue;
+    const StepClock::Laps& laps = clock.laps()[i];
+    StepTime told = telling.Tell(step, laps);
+    if (laps.num_rows > 0) {
+      // Of the first places it computes less than there is.
+      const double share = laps.work / static_cast<double>(laps.num_rows);
+      told.flops = std::llround(share * static_cast<double>(told.flops));
+      told.num_bytes = std::llround(share * static_cast<double>(told.num_bytes));
+    }
+    times.push_back(told);
   }
   return times;
 }

@@ -116,3 +116,28 @@ def test_steps_for_each_id_run_over_ids(tmp_path: Path) -> None:
     assert linear.flops == 2 * num_ids * 4 * 5
     assert [step.num_rows for step in of_kind(steps, "each_id")] == [_NUM_ROWS]
     assert of_kind(steps, "from_ids")[0].num_rows == num_ids
+
+
+class _Masked(nn.Module):
+    """A layer over the places of a history, of which those that hold items count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = EmbeddingCollection([sequence("items", 30, 4, ["history"])])
+        self.turn = nn.Linear(4, 5)
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        history = self.items(features)["history"]
+        there = torch.arange(3).unsqueeze(0) < history.lengths().unsqueeze(1)
+        return (self.turn(history.to_padded_dense(3)) * there.unsqueeze(2)).flatten(1)
+
+
+def test_steps_for_the_first_places_count_these(tmp_path: Path) -> None:
+    _, own = loaded(tmp_path / "a", _Masked())
+    lengths = torch.arange(_NUM_ROWS) % 6
+    values = torch.randint(0, 30, (int(lengths.sum()),))
+    steps = profiled(own, (lengths, values))
+    (linear,) = of_kind(steps, "linear")
+    assert linear.num_rows == _NUM_ROWS
+    assert linear.flops == 2 * int(lengths.clamp(max=3).sum()) * 4 * 5
+    assert not of_kind(steps, "first")

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ops/plan.h"
+#include "ops/plan_places.h"
 #include "tests/ops/layer.h"
 
 namespace recsys::ops {
@@ -277,6 +278,16 @@ TEST(PlacesTest, WrongStepsAreRefused) {
   }
   EXPECT_TRUE(of_form([](Plan* plan) { plan->steps[0].kind = StepKind::kFirstPairs; }));
   EXPECT_TRUE(of_form([](Plan* plan) { plan->steps[0].extra = 3; }));
+}
+
+TEST(PlacesTest, SharesOfARow) {
+  const Step gelu = Of(ElementwiseKind::kGelu, 50);
+  EXPECT_EQ(ShareOf(First(1), gelu, 2), 0.4);
+  EXPECT_EQ(ShareOf(First(1, StepKind::kFirstPairs), gelu, 5), 1);
+  Step form = gelu;
+  form.kind = StepKind::kContract;
+  EXPECT_DOUBLE_EQ(ShareOf(First(0b110), form, 1), 0.04);
+  EXPECT_DOUBLE_EQ(ShareOf(First(0b1000), form, 3), 0.6);
 }
 
 TEST(PlacesTest, PlacesAreWholeVectors) {
