@@ -87,13 +87,17 @@ def first_places(values: Several[Value], outputs: Several[Value]) -> dict[Value,
         value.dims[0] for value in values if isinstance(value, (Sequence, FromIds)) and value.dims[0] > 1
     }
     widest = max(one.width * (one.sizes[3] if isinstance(one, Contract) else 1) for one in values)
-    found: dict[Value, FirstPlaces] = {}
+    readings: list[dict[Value, FirstPlaces]] = []
     for length, size in product(lengths.values(), sorted(sizes)):
         if size * widest <= _MOST_NUMBERS:
             masks = Masks(length, size)
             # Some models read the first place of a bag without IDs.
-            none, one = (_Reading(values, outputs, masks, least).run() for least in (0, 1))
-            found = {**(one if len(one) > len(none) else none), **found}
+            readings += [_Reading(values, outputs, masks, least).run() for least in (0, 1)]
+    found: dict[Value, FirstPlaces] = {}
+    for reading in sorted(readings, key=lambda one: -len(one)):
+        # What a reading leaves out holds for the steps that it bounds: another may not bound one of them.
+        if found.keys().isdisjoint(reading):
+            found |= reading
     return found
 
 

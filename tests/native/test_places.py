@@ -245,13 +245,42 @@ def test_rows_of_tables_are_zeros_behind_the_ids(tmp_path: Path, monkeypatch: py
     assert len([value for value in found if isinstance(value, Linear)]) == 2
 
 
-def bounded(folder: Path, model: nn.Module, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[Value]:
+class TwoMasks(History):
+    """A history whose places count where it and another one have items."""
+
+    def __init__(self) -> None:
+        super().__init__(summed)
+        table = EmbeddingConfig(name="marks", num_embeddings=50, embedding_dim=DIM, feature_names=["marks"])
+        self.marks = EmbeddingCollection([table], device=torch.device("cpu"))
+
+    def forward(self, dense: Tensor, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        history, marks = self.goods(features)["history"], self.marks(features)["marks"]
+        x = self.norm(history.to_padded_dense(SIZE) + dense.unsqueeze(1)) + marks.to_padded_dense(SIZE)
+        places = torch.arange(SIZE).unsqueeze(0)
+        first, second = (places < one.lengths().unsqueeze(1) for one in (history, marks))
+        # What the product leaves out of the layer by the first one, the layer may not have computed by the second.
+        y = self.layer(x)
+        kept = self.layer(y * second.unsqueeze(2)) * first.unsqueeze(2)
+        return {"score": kept.sum(dim=(1, 2)) + ((y * 2.0) * second.unsqueeze(2)).sum(dim=(1, 2))}
+
+
+def test_two_histories_bound_no_step_of_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = bounded(tmp_path, TwoMasks(), monkeypatch, dense_widths={"dense": DIM})
+    assert found
+    for value, places in found.items():
+        lengths = {found[source].length for source in value.sources if source in found}
+        assert lengths <= {places.length}
+
+
+def bounded(
+    folder: Path, model: nn.Module, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> dict[Value, FirstPlaces]:
     """Return what steps of a model compute for the first places alone."""
-    found: list[Value] = []
+    found: dict[Value, FirstPlaces] = {}
 
     def recorded(values: Sequence[Value], outputs: Sequence[Value]) -> dict[Value, FirstPlaces]:
         places = first_places(values, outputs)
-        found.extend(places)
+        found.update(places)
         return places
 
     monkeypatch.setattr(planning, "first_places", recorded)
