@@ -59,6 +59,7 @@ class FirstPlaces:
         index: Of a form the bits of the loops that go over places; of others the numbers of a place.
         are_pairs: Whether it computes pairs of places.
         fills: Whether what is behind them is zeros.
+        split: The form whose loops ``index`` means, if it is not the value itself.
     """
 
     length: Value
@@ -66,6 +67,7 @@ class FirstPlaces:
     index: int
     are_pairs: bool = False
     fills: bool = False
+    split: Broadcast | None = None
 
 
 def first_places(values: Several[Value], outputs: Several[Value]) -> dict[Value, FirstPlaces]:
@@ -87,17 +89,27 @@ def first_places(values: Several[Value], outputs: Several[Value]) -> dict[Value,
         value.dims[0] for value in values if isinstance(value, (Sequence, FromIds)) and value.dims[0] > 1
     }
     widest = max(one.width * (one.sizes[3] if isinstance(one, Contract) else 1) for one in values)
+    # What is computed of weights alone is computed once, as a whole.
+    constant: set[Value] = set()
+    for value in values:
+        if isinstance(value, Weight) or (value.sources and constant.issuperset(value.sources)):
+            constant.add(value)
+    computed = [value for value in values if value not in constant]
     readings: list[dict[Value, FirstPlaces]] = []
     for length, size in product(lengths.values(), sorted(sizes)):
         if size * widest <= _MOST_NUMBERS:
             masks = Masks(length, size)
             # Some models read the first place of a bag without IDs.
-            readings += [_Reading(values, outputs, masks, least).run() for least in (0, 1)]
+            readings += [_Reading(computed, outputs, masks, least).run() for least in (0, 1)]
     found: dict[Value, FirstPlaces] = {}
     for reading in sorted(readings, key=lambda one: -len(one)):
         # What a reading leaves out holds for the steps that it bounds: another may not bound one of them.
         if found.keys().isdisjoint(reading):
             found |= reading
+    for value, places in found.items():
+        if isinstance(value, Broadcast) and places.split is not None:
+            value.sizes, value.strides = places.split.sizes, places.split.strides
+            value.operands = places.split.operands
     return found
 
 
@@ -122,20 +134,15 @@ class _Reading:
                 dims=(), space=self._length.space, kind=ElementwiseKind.AT_LEAST, operands=[self._length],
                 factor=float(least),
             )  # fmt: skip
-        self._read: dict[Value, Tensor] = {
-            value: torch.ones(self._size, value.width, dtype=torch.bool) for value in outputs
-        }
+        self._read: dict[Value, Tensor] = {}
         self._found: dict[Value, FirstPlaces] = {}
-        # What is computed of weights alone is computed once, as a whole.
-        self._constant: set[Value] = set()
-        for value in values:
-            if isinstance(value, Weight) or (value.sources and self._constant.issuperset(value.sources)):
-                self._constant.add(value)
+        for value in outputs:
+            self._mark_whole(value)
 
     def run(self) -> dict[Value, FirstPlaces]:
         for value in reversed(self._values):
             read = self._read.pop(value, None)
-            if read is None or value in self._constant or isinstance(value.space, IdsSpace):
+            if read is None or isinstance(value.space, IdsSpace):
                 continue
             if isinstance(value, View):
                 self._mark(value.source, _placed(read, value.offset, value.source.width))
@@ -171,7 +178,10 @@ class _Reading:
 
     def _mark_all(self, value: Value) -> None:
         for source in value.sources:
-            self._mark(source, torch.ones(self._size, source.width, dtype=torch.bool))
+            self._mark_whole(source)
+
+    def _mark_whole(self, value: Value) -> None:
+        self._mark(value, torch.ones(self._size, value.width, dtype=torch.bool))
 
     def _mark_loops(self, of: Operand, sizes: Several[int], read: Tensor) -> None:
         """Mark what loops read of an operand, ``[L, *sizes]``."""
@@ -189,7 +199,7 @@ class _Reading:
         which = functional.one_hot(numbers.long().clamp(0, num_vectors - 1), num_vectors).bool()
         of_vectors = read.view(self._size, -1, 1, value.each) & which.unsqueeze(-1)
         self._mark(value.vectors, of_vectors.any(1).flatten(1))
-        self._mark(value.numbers, torch.ones(self._size, value.numbers.width, dtype=torch.bool))
+        self._mark_whole(value.numbers)
 
     def _linear(self, value: Linear, read: Tensor) -> None:
         out, num_vectors = value.dims[-1], value.width // value.dims[-1]
@@ -225,7 +235,7 @@ class _Reading:
             elif i == 0 and operand.width * count == value.width:
                 self._mark(operand, computed.view(self._size, -1, count).any(-1))
             else:
-                self._mark(operand, torch.ones(self._size, operand.width, dtype=torch.bool))
+                self._mark_whole(operand)
 
     def _first(self, value: Elementwise, read: Tensor, run: int) -> FirstPlaces | None:
         """Return the places that are computed, of runs of numbers that are computed together or read one number."""
@@ -257,41 +267,40 @@ class _Reading:
         return found
 
     def _broadcast(self, value: Broadcast, read: Tensor) -> None:
-        first = self._first_turns(value, value.sizes, value.strides, read)
+        first, form = self._first_turns(value, value, read), value
         split = _split(value)
         if split is not None:
-            more = self._first_turns(value, split.sizes, split.strides, read)
+            more = self._first_turns(value, split, read)
             if more.bits.bit_count() > first.bits.bit_count():
-                value.sizes, value.strides, value.operands = split.sizes, split.strides, split.operands
-                first = more
+                first, form = more, split
         if first.bits:
-            self._found[value] = FirstPlaces(self._length, self._size, first.bits, fills=first.fills)
+            self._found[value] = FirstPlaces(
+                self._length, self._size, first.bits, fills=first.fills, split=None if form is value else form
+            )
         loops = first.loops
-        a, b = value.operands[0], value.operands[-1]
-        self._mark_loops(a, value.sizes, loops)
+        a, b = form.operands[0], form.operands[-1]
+        self._mark_loops(a, form.sizes, loops)
         if value.kind is ElementwiseKind.SELECT:
             condition = self._masks.of(a.value)
             if condition is not None:
-                loops = loops & (condition[:, a.offset + indices(value.sizes, a.strides)] != 0)
+                loops = loops & (condition[:, a.offset + indices(form.sizes, a.strides)] != 0)
         if b is not a:
-            self._mark_loops(b, value.sizes, loops)
+            self._mark_loops(b, form.sizes, loops)
 
-    def _first_turns(
-        self, value: Broadcast, sizes: Several[int], strides: Several[int], read: Tensor
-    ) -> _Turns:
-        """Return which loops of a form need the first places alone."""
-        at_loops = indices(sizes, strides)
-        loops, known = read[:, at_loops], self._masks.of(value)
+    def _first_turns(self, value: Broadcast, form: Broadcast, read: Tensor) -> _Turns:
+        """Return which loops of a form, the value's or what it is split into, need the first places alone."""
+        at_loops = indices(form.sizes, form.strides)
+        loops = read[:, at_loops]
         bits, fills = 0, False
-        for at, size in enumerate(sizes):
-            behind = self._behind_of_loop(sizes, at)
+        for at, size in enumerate(form.sizes):
+            behind = self._behind_of_loop(form.sizes, at)
             if behind is None or size == 1:
                 continue
             left = loops & behind
-            is_zero = known is not None and bool((known[:, at_loops][left] == 0).all())
-            if left.any() and not is_zero:
+            has_more = bool(left.any())
+            if has_more and not self._are_zeros(value, left, at_loops):
                 continue
-            bits, fills = bits | 1 << at, fills or bool(left.any())
+            bits, fills = bits | 1 << at, fills or has_more
             loops = loops & ~behind
         return _Turns(loops, bits, fills)
 
@@ -310,8 +319,8 @@ class _Reading:
         b_read = loops.any(2).unsqueeze(-1).expand(-1, *b_sizes)
         behind = self._behind_of_loop(a_sizes, 2)
         if behind is not None and (
-            self._loops_are_zeros(a, (a_sizes, a_strides), a_read & behind)
-            or self._loops_are_zeros(b, (b_sizes, b_strides), b_read & behind)
+            self._are_zeros(a.value, a_read & behind, a.offset + indices(a_sizes, a_strides))
+            or self._are_zeros(b.value, b_read & behind, b.offset + indices(b_sizes, b_strides))
         ):
             bits |= 1 << 3
             a_read, b_read = a_read & ~behind, b_read & ~behind
@@ -328,17 +337,14 @@ class _Reading:
         behind = self._behind(sizes[at], of_place)
         return behind.view(self._size, *[1] * at, sizes[at], *[1] * (len(sizes) - at - 1))
 
-    def _loops_are_zeros(self, of: Operand, loops: tuple[Several[int], Several[int]], where: Tensor) -> bool:
-        known = self._masks.of(of.value)
-        return known is not None and bool((known[:, of.offset + indices(*loops)][where] == 0).all())
-
     def _behind(self, width: int, of_place: int) -> Tensor:
         """Return which numbers lie behind the IDs, ``[L, W]``, if a place has so many."""
         return torch.arange(width) // of_place % self._size >= self._num_places
 
-    def _are_zeros(self, value: Value, where: Tensor) -> bool:
+    def _are_zeros(self, value: Value, where: Tensor, at: Tensor | slice = slice(None)) -> bool:
+        """Return whether those of a value's numbers are zeros that a mask over ``at`` takes."""
         known = self._masks.of(value)
-        return known is not None and bool((known[where] == 0).all())
+        return known is not None and bool((known[:, at][where] == 0).all())
 
 
 def _split(value: Broadcast) -> Broadcast | None:
