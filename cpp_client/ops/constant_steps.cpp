@@ -8,21 +8,6 @@
 namespace recsys::ops {
 namespace {
 
-/// Whether a step computes numbers of others alone.
-bool Computes(const Step& step) {
-  switch (step.kind) {
-    case StepKind::kLinear:
-    case StepKind::kDot:
-    case StepKind::kElementwise:
-    case StepKind::kContract:
-    case StepKind::kBroadcast:
-    case StepKind::kTake:
-      return true;
-    default:
-      return false;
-  }
-}
-
 /// Finds the scratch buffers that hold the same numbers for every row.
 class Finding {
  public:
@@ -41,7 +26,8 @@ class Finding {
   bool IsConstant(std::size_t buffer) const { return is_constant_[buffer]; }
 
   bool IsConstant(const Step& step) const {
-    const bool is_of_rows = !Computes(step) || led_.count(&step) > 0;
+    const bool computes = ComputesNumbers(step) || step.kind == StepKind::kTake;
+    const bool is_of_rows = !computes || led_.count(&step) > 0;
     if (is_of_rows || !is_constant_[static_cast<std::size_t>(step.out.buffer)]) return false;
     for (const Place& place : {step.a, step.b, step.c}) {
       if (place.width != 0 && KindOf(place) != BufferKind::kConstant &&

@@ -59,6 +59,20 @@ constexpr bool IsLookup(const Step& step) {
          step.kind == StepKind::kReadIds;
 }
 
+/// Whether a step computes numbers of a row of others of the row, one by one or by sums.
+constexpr bool ComputesNumbers(const Step& step) {
+  switch (step.kind) {
+    case StepKind::kLinear:
+    case StepKind::kDot:
+    case StepKind::kElementwise:
+    case StepKind::kContract:
+    case StepKind::kBroadcast:
+      return true;
+    default:
+      return false;
+  }
+}
+
 /// Where a lookup's tensors are.
 struct LookupSource {
   /// Constants.

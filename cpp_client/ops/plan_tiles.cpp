@@ -41,16 +41,7 @@ class LateScratch {
 
   /// Gives the buffers of a step places. Returns false if it is none that can be late.
   bool Take(const Step& step) {
-    switch (step.kind) {
-      case StepKind::kLinear:
-      case StepKind::kDot:
-      case StepKind::kElementwise:
-      case StepKind::kContract:
-      case StepKind::kBroadcast:
-        break;
-      default:
-        return false;
-    }
+    if (!ComputesNumbers(step)) return false;
     for (const Place& place : {step.a, step.b, step.c}) {
       // Of what nothing has written by its own name, another buffer has the place.
       if (place.width > 0 && IsScratch(place) &&

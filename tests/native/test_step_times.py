@@ -89,6 +89,14 @@ def test_a_ranking_form_repeats_the_rows_of_contexts(tmp_path: Path) -> None:
     assert sum(step.num_ids for step in steps) == inputs[2].numel() + inputs[4].numel()
 
 
+def of_histories(folder: Path, model: nn.Module) -> tuple[Tensor, tuple[StepTime, ...]]:
+    """Return the numbers of items of rows, 0 to 5, and what the steps of a model take for them."""
+    _, own = loaded(folder / "a", model)
+    lengths = torch.arange(_NUM_ROWS) % 6
+    values = torch.randint(0, 30, (int(lengths.sum()),))
+    return lengths, profiled(own, (lengths, values))
+
+
 class _EachId(nn.Module):
     """A layer over each ID of a bag, of which the first three count."""
 
@@ -105,10 +113,7 @@ class _EachId(nn.Module):
 
 
 def test_steps_for_each_id_run_over_ids(tmp_path: Path) -> None:
-    _, own = loaded(tmp_path / "a", _EachId())
-    lengths = torch.arange(_NUM_ROWS) % 6
-    values = torch.randint(0, 30, (int(lengths.sum()),))
-    steps = profiled(own, (lengths, values))
+    lengths, steps = of_histories(tmp_path, _EachId())
     num_ids = int(lengths.clamp(max=3).sum())
     assert {step.num_ids for step in of_kind(steps, "sequence")} == {num_ids}
     (linear,) = of_kind(steps, "linear")
@@ -133,10 +138,7 @@ class _Masked(nn.Module):
 
 
 def test_steps_for_the_first_places_count_these(tmp_path: Path) -> None:
-    _, own = loaded(tmp_path / "a", _Masked())
-    lengths = torch.arange(_NUM_ROWS) % 6
-    values = torch.randint(0, 30, (int(lengths.sum()),))
-    steps = profiled(own, (lengths, values))
+    lengths, steps = of_histories(tmp_path, _Masked())
     (linear,) = of_kind(steps, "linear")
     assert linear.num_rows == _NUM_ROWS
     assert linear.flops == 2 * int(lengths.clamp(max=3).sum()) * 4 * 5
