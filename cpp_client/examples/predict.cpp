@@ -2,7 +2,7 @@
 //
 //   predict model.artifact
 //
-// docs/native_model.md explains how to build it.
+// docs/serve/native_model.md explains how to build it.
 #include <recsys/error.h>
 #include <recsys/model.h>
 

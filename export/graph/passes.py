@@ -16,7 +16,7 @@ _MAKING_LAYERS = (nn.Linear, nn.LayerNorm, nn.BatchNorm1d)
 def relu_in_place(module: fx.GraphModule) -> None:
     """Let a ReLU overwrite the output of the preceding linear layer, if nothing else reads it.
 
-    Saves a pass over memory and an allocation: 3 to 4 % of a DLRM's time (docs/benchmarks.md).
+    Saves a pass over memory and an allocation: 3 to 4 % of a DLRM's time (docs/develop/benchmarks.md).
     """
     for node in module.graph.nodes:
         source = node.args[0] if node.args else None

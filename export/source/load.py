@@ -222,7 +222,10 @@ def _cure(module_name: str, error: Exception) -> str:
     """Return what to do about a module that cannot be imported, for the causes that are known."""
     package = module_name.partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "torchrec":
-        return "; without TorchRec, give the same command to python -m recsys.as_torchrec -m export (docs/torchrec.md)"
+        return (
+            "; without TorchRec, give the same command to python -m recsys.as_torchrec -m export "
+            "(docs/train/torchrec.md)"
+        )
     if package in _OURS:
         return f"; {package!r} is a package of recsys-serving: a file of yours of that name is not found, rename it"
     return ""

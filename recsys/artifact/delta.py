@@ -5,7 +5,7 @@ Shape letters: N rows of a delta, R rows of a block.
 There are two steps, because the model keeps serving. ``prepare`` reads and checks everything while lookups
 run. ``apply`` only copies the rows to their places, and replaces the graphs if dense weights change, while the
 caller prevents lookups.
-``recsys.artifact.delta_file`` describes the file format, ``docs/deltas.md`` the use.
+``recsys.artifact.delta_file`` describes the file format, ``docs/export/deltas.md`` the use.
 """
 
 from __future__ import annotations

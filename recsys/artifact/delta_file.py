@@ -14,7 +14,7 @@ offset  bytes  what
 32      32     SHA-256 of the header
 ======  =====  ===============================================================
 
-The header is JSON (``docs/deltas.md`` has its fields). For each table it names two sections: ``rows``, ``[N,
+The header is JSON (``docs/export/deltas.md`` has its fields). For each table it names two sections: ``rows``, ``[N,
 row_bytes]`` uint8 in the format of ``recsys.rows.format`` at alignment 1, all columns; and ``numbers``, ``[N]`` int64,
 which rows they are, ascending. For each dense weight it names one section: its numbers, row-major.
 """

@@ -2,7 +2,7 @@
 
 Shape letters: D embedding dim, N rows of a delta.
 
-The header is untrusted JSON: every field is checked when it is read. ``docs/deltas.md`` describes each field
+The header is untrusted JSON: every field is checked when it is read. ``docs/export/deltas.md`` describes each field
 for readers in other languages, ``recsys.artifact.delta_file`` the file around it.
 """
 

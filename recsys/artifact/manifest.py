@@ -3,7 +3,7 @@
 Shape letters: D embedding dim, R rows.
 
 The manifest is untrusted JSON: every field is checked when it is read, and it contains its own digest.
-``docs/artifact.md`` describes each field for readers in other languages.
+``docs/export/artifact.md`` describes each field for readers in other languages.
 """
 
 from __future__ import annotations

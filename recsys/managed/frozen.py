@@ -5,7 +5,7 @@ buckets of rows, in all tables.
 
 The raw IDs of all tables are in one hash table, so that a batch needs the same few operators for any number
 of tables, and an ID two or three memory reads: a third of the time of a binary search in each table
-(docs/zero_collision.md, `python -m benchmarks.managed`).
+(docs/train/zero_collision.md, `python -m benchmarks.managed`).
 
 An ID of table m is hashed by invertible functions: different IDs of a table have different hashes, and the
 tables' salts are chosen so that IDs of different tables have different hashes too. So an entry belongs to the

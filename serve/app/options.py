@@ -17,7 +17,7 @@ examples:
   recsys-serve --config serve.toml --check-config
 
 --help-all shows all settings. Each can also stand in the file of --config or in the environment; a flag beats the
-environment, that beats the file. docs/configuration.md has their names.
+environment, that beats the file. docs/serve/configuration.md has their names.
 
 exit codes: 0 stopped with every accepted request answered, 1 failed, 2 bad usage, settings or artifact
 """

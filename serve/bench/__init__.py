@@ -1,6 +1,6 @@
 """recsys-bench: send load to a server and report its throughput, latencies, and whether they are valid.
 
-docs/bench.md explains its use and its numbers.
+docs/operate/bench.md explains its use and its numbers.
 """
 
 from serve.bench.cli import main

@@ -1,4 +1,4 @@
-"""The collector of Prometheus' metric families; docs/metrics.md describes each of them."""
+"""The collector of Prometheus' metric families; docs/operate/metrics.md describes each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The capture file format; docs/capture.md describes its layout.
+"""The capture file format; docs/operate/capture.md describes its layout.
 
 All numbers are little-endian. A header, then records: a head (length and checksum of the body, and a checksum
 of both, so that a damaged length is not mistaken for a truncated file), then the body.

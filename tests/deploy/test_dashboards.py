@@ -22,7 +22,7 @@ from tests.deploy.promql import PromqlError, Reader
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "deploy" / "grafana" / "dashboard.json"
 RECORDING, ALERTS = (ROOT / "deploy" / "prometheus" / name for name in ("recording.yml", "alerts.yml"))
-PAGE = ROOT / "docs" / "metrics.md"
+PAGE = ROOT / "docs" / "operate" / "metrics.md"
 # What Prometheus adds to all that it scrapes.
 TARGET = frozenset({"job", "instance"})
 

@@ -29,7 +29,7 @@ class Block:
     """A fenced block.
 
     Attributes:
-        place: for messages, such as ``docs/wire.md:12``.
+        place: for messages, such as ``docs/serve/wire.md:12``.
         language: empty for none.
         text: its content.
     """

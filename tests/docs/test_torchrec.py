@@ -13,7 +13,7 @@ from recsys.as_torchrec.rewrite.files import rewrite_text
 from recsys.as_torchrec.table import load_table
 from tests.docs.pages import ROOT, Block, blocks
 
-PAGE = ROOT / "docs" / "torchrec.md"
+PAGE = ROOT / "docs" / "train" / "torchrec.md"
 BLOCKS = list(blocks(PAGE))
 
 

@@ -1,4 +1,4 @@
-"""The model and the plan of docs/export.md, exported as that page says."""
+"""The model and the plan of docs/export/export.md, exported as that page says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from export.pipeline import export_model
 from recsys.artifact.load import load_artifact
 from recsys.sharding.plan.plan import ShardingPlan
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "export.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "export" / "export.md").read_text()
 
 
 def test_the_pages_model_is_exported_with_the_pages_plan(tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def test_from_a_table_of_clicks_to_the_best_items(trained: Path, tmp_path: Path)
         user = model.model.towers.user(torch.cat((model.transforms(batch.dense), users), dim=1)).numpy()
     scores = user @ np.array(table.column("vector").to_pylist(), dtype=np.float32).T
     places = check_best(found, scores, error=0.02 * float(scores.std()))
-    sites = table.column("site_id").take(places[0]).to_pylist()  # the line of docs/export.md
+    sites = table.column("site_id").take(places[0]).to_pylist()  # the line of docs/export/export.md
     assert sites == [table.column("site_id")[int(place)].as_py() for place in places[0]]
 
 

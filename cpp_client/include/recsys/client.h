@@ -141,7 +141,7 @@ class ClientRequest {
                            const std::vector<std::vector<std::int64_t>>& rows,
                            const std::vector<std::vector<float>>& weights = {});
 
-  /// Adds bags of texts in place of IDs: the server turns them into IDs (docs/wire.md).
+  /// Adds bags of texts in place of IDs: the server turns them into IDs (docs/serve/wire.md).
   ClientRequest& AddTexts(const std::string& name, Span<const std::int32_t> lengths,
                           Span<const std::string_view> texts, Span<const float> weights = {});
   /// Adds bags of texts, given row by row.

@@ -104,7 +104,7 @@ struct VerifiedRows {
   std::vector<float> weights;
 };
 
-/// Describes an artifact (docs/artifact.md), without the fields that only the loader needs.
+/// Describes an artifact (docs/export/artifact.md), without the fields that only the loader needs.
 struct ModelDescription {
   std::string name;
   /// First twelve hexadecimal digits of the manifest's SHA-256.

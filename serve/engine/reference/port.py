@@ -2,7 +2,7 @@
 
 Why asyncio: one event loop that only checks and forwards requests, next to executors that run the models
 without the interpreter's lock, answers more single-row requests than a pool of threads that each wait for one
-answer (measured in docs/tuning.md).
+answer (measured in docs/operate/tuning.md).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from tests.conformance.support.harness import (
 
 pytestmark = pytest.mark.engine
 
-PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operate" / "metrics.md"
 # | `name{labels}` | type | what it is |
 _ROW = re.compile(r"^\| `(\w+)(?:\{([\w, ]*)\})?` \| (counter|histogram|gauge) \| (.*) \|$", re.MULTILINE)
 _OUTCOME = re.compile(r"^\| `(\w+)` \| `([A-Z_]+)` \|", re.MULTILINE)

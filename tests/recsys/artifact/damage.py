@@ -29,7 +29,7 @@ def manifest_of(path: Path) -> Json:
 
 
 def digest_of(data: Json) -> str:
-    """The manifest's own digest, as ``docs/artifact.md`` tells how to take it."""
+    """The manifest's own digest, as ``docs/export/artifact.md`` tells how to take it."""
     rest = {key: value for key, value in data.items() if key != "manifest_sha256"}
     canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()

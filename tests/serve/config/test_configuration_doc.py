@@ -1,4 +1,4 @@
-"""docs/configuration.md says what the dataclasses say, and its example works."""
+"""docs/serve/configuration.md says what the dataclasses say, and its example works."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from serve.metrics.counters import OUTCOMES, STAGES, STATES, Histogram, ModelCou
 from serve.metrics.registry import Metrics
 from serve.metrics.streams import StreamState, StreamStatus
 
-PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operate" / "metrics.md"
 KEY = {"model": "dlrm", "version": "7"}
 DESCRIPTION = ModelDescription(
     target="cpu",

@@ -102,7 +102,7 @@ def test_the_documents_file_is_one_of_ours(ray_app: Any) -> None:
 
     from serve import ray_app as public
 
-    text = (ROOT / "docs" / "ray.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    text = (ROOT / "docs" / "operate" / "ray.md").read_text().partition("```yaml\n")[2].partition("```")[0]
     schema = ServeDeploySchema.model_validate(yaml.safe_load(text))
     assert schema.grpc_options.grpc_servicer_functions == [ray_app.ADD_SERVICES]
     (application,) = schema.applications

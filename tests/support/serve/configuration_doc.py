@@ -1,4 +1,4 @@
-"""The tables of docs/configuration.md, made from the dataclasses.
+"""The tables of docs/serve/configuration.md, made from the dataclasses.
 
 ``python -m tests.support.serve.configuration_doc`` writes them.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from serve.config.options import NONE, Option, Section, sections
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "serve" / "configuration.md"
 _BEGIN, _END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
 _REQUIRED = "needed"
 

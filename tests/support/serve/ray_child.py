@@ -137,7 +137,7 @@ def refusals(clients: Clients) -> dict[str, list[str]]:
 
 
 def deploy(path: str) -> None:
-    """What ``serve deploy`` does with docs/ray.md's file: with another artifact only ``user_config`` is another."""
+    """Do what ``serve deploy`` does with docs/operate/ray.md's file: of a new artifact only ``user_config`` changes."""
     application = {
         "name": "recsys",
         "import_path": "serve.ray_app:app",

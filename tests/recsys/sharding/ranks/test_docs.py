@@ -1,4 +1,4 @@
-"""The type that docs/sharding.md adds trains as the unsharded collection does."""
+"""The type that docs/train/sharding.md adds trains as the unsharded collection does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from recsys.sharding.plan.plan import ParameterSharding, ShardMetadata, check_pl
 from tests.support.helpers import bag
 from tests.support.ranks import live_pool
 
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "sharding.md"
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "train" / "sharding.md"
 TABLE = bag("t", 8_000, 16, ["f"])
 LEARNING_RATE = 0.125
 
