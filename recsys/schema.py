@@ -1,7 +1,7 @@
 """Schemas: the use of each column of a table of examples, from training to serving.
 
 A schema travels with the model: ``recsys-train`` writes it into the checkpoint, ``recsys-export`` into the
-artifact. A schema file is TOML or JSON (``recsys.data.schema_file``)::
+artifact. A schema file is TOML or JSON (``recsys.data.tables.schema_file``)::
 
     time = "hour"                       # rows are held out by it; without it, the last rows are
     [[labels]]

@@ -184,7 +184,6 @@ class IdCheck(nn.Module):
         ids_per_pair = lengths.view(num_pairs, lengths.size(0) // num_pairs).sum(dim=1)
         pair_of_id = torch.repeat_interleave(self.pairs, ids_per_pair, output_size=values.size(0))
         if self._hashes:
-            # cpp_client/ops/torch/graph/lookups/lookup_ids.cpp knows these operators again.
             hashes = mixed_ids(values) if self._mixes else values
             if self._mixes_some:
                 hashes = torch.where(self.is_mixed.index_select(0, pair_of_id), hashes, values)

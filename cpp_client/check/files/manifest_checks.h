@@ -2,7 +2,7 @@
 #define RECSYS_CHECK_FILES_MANIFEST_CHECKS_H_
 
 // Checks that the parts of a manifest are consistent. All throw Error (kManifest), with the texts
-// of recsys/artifact/manifest_checks.py.
+// of recsys/artifact/manifest.py.
 
 #include <string>
 #include <vector>

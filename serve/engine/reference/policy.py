@@ -2,7 +2,7 @@
 
 A further executor starts only if that finishes the waiting requests sooner than letting the batch grow, and
 free executors share the waiting requests. The durations of batches are learned from those that ran. The
-native engine follows the same policy (``cpp_client/engine/core/policy.h``), and also runs short batches in
+native engine follows the same policy (``cpp_client/engine/core/queue/policy.h``), and also runs short batches in
 the polling thread: here that would be the event loop, where no model may run.
 """
 
