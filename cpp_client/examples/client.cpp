@@ -3,7 +3,8 @@
 //   recsys-serve ARTIFACT --port 8500
 //   build/native/example_client 127.0.0.1:8500
 //
-// The inputs are those of the README's model, as in docs/serve/wire.md; other models need other names.
+// The inputs are those of the README's model, as in docs/serve/wire.md; other models need other
+// names.
 #include "recsys/client.h"
 
 #include <cstdio>

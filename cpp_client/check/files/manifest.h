@@ -1,8 +1,8 @@
 #ifndef RECSYS_CHECK_FILES_MANIFEST_H_
 #define RECSYS_CHECK_FILES_MANIFEST_H_
 
-// The artifact's manifest (docs/export/artifact.md; recsys/artifact/manifest.py): describes everything
-// about a model except its graphs and rows.
+// The artifact's manifest (docs/export/artifact.md; recsys/artifact/manifest.py): describes
+// everything about a model except its graphs and rows.
 
 #include <cstdint>
 #include <optional>
