@@ -39,7 +39,9 @@ def hash_text(text: bytes | str) -> int:
 
 def hash_texts(texts: Sequence[bytes | str]) -> Int64s:
     """Return the IDs of texts, int64 ``[N]``; see ``hash_text``."""
-    return np.fromiter(map(hash_text, texts), np.int64, len(texts))
+    encoded = [text.encode() if isinstance(text, str) else text for text in texts]
+    hashes = np.fromiter(map(xxhash.xxh64_intdigest, encoded), np.uint64, len(texts))
+    return (hashes & np.uint64(ID_MASK)).view(np.int64)
 
 
 def mix_ids(ids: Int64s) -> Int64s:

@@ -33,6 +33,7 @@ def test_many_at_once() -> None:
     assert ids.dtype == np.int64
     assert ids.tolist() == [hash_text(text) for text in texts]
     assert ids.min() >= 0
+    assert hash_texts([text.encode() for text in texts]).tolist() == ids.tolist()
     assert hash_texts([]).shape == (0,)
 
 

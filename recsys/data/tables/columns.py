@@ -31,8 +31,7 @@ from recsys.data.tables.values.conversions import (
     without_missing,
 )
 from recsys.data.tables.values.moments import DATES, moments_of, seconds_of
-from recsys.data.tables.values.text_hash import hash_array
-from recsys.hashing import rows_of_ids
+from recsys.hashing import hash_texts, rows_of_ids
 from recsys.schema import DenseColumn, LabelColumn, TableSpec
 
 
@@ -206,7 +205,7 @@ class Columns:
         """Return the texts' IDs."""
         if not (is_text(values.type) or is_bytes(values.type)):
             values = values.cast(pa.string())
-        return hash_array(values)
+        return hash_texts(values.cast(pa.large_binary()).to_pylist())
 
     def _whole(self, values: pa.Array, name: str, owners: Ints) -> Ints:
         self._expect_no_bytes(values, name)
