@@ -40,7 +40,7 @@ from benchmarks.measure.profiling import shares
 from recsys.cli import count
 from recsys.data.batches import EpochOrder, batches
 from recsys.data.examples import Dataset, LabeledBatch
-from recsys.data.prefetch import Prefetch
+from recsys.data.prefetch import prefetched
 from recsys.data.tables.dataset import table_dataset
 from recsys.hashing import ID_MASK
 from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
@@ -225,7 +225,7 @@ class Ours:
                 pass
             return
         source = batches(self._dataset.train(), self._batch_size, EpochOrder(seed=0, epoch=0))
-        with Prefetch(source, RunConfig.prefetch) as ahead:
+        with prefetched(source, RunConfig.prefetch) as ahead:
             for _ in self._trainer.steps(ahead):
                 pass
 

@@ -14,7 +14,7 @@ from torch import distributed as dist
 from recsys.collectives import gather_rows
 from recsys.data.batches import ONE_RANK, Share, batches
 from recsys.data.examples import Dataset, LabeledBatch
-from recsys.data.prefetch import Prefetch
+from recsys.data.prefetch import prefetched
 from recsys.metrics.exact import Metrics, measure
 from recsys.models.click import ClickModel
 
@@ -49,7 +49,7 @@ def evaluate_shares(
     Raises:
         ValueError: The model's logits are not finite.
     """
-    with Prefetch(batches(dataset.held_out(), _BATCH_SIZE, share=share), _PREFETCH) as held_out:
+    with prefetched(batches(dataset.held_out(), _BATCH_SIZE, share=share), _PREFETCH) as held_out:
         scored = [_stacked(*batch) for batch in scorer(held_out)]
     rows = torch.cat(scored)
     if group is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from recsys.data.batches import EpochOrder, batches
 from recsys.data.examples import Dataset, LabeledBatch
-from recsys.data.prefetch import Prefetch
+from recsys.data.prefetch import prefetched
 from recsys.train.best import has_ended, is_better
 from recsys.train.callbacks import Callback
 from recsys.train.config import RunConfig, TrainConfig
@@ -144,7 +144,7 @@ class Loop:
         )
         if self._trainer.device.type == "cuda":
             source = (batch.pin_memory() for batch in source)
-        with Prefetch(source, self._run.prefetch) as ahead:
+        with prefetched(source, self._run.prefetch) as ahead:
             yield ahead
 
 

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from recsys.data.prefetch import Prefetch
+from recsys.data.prefetch import prefetched
 
 
 def _threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "prefetch"]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
 @pytest.mark.parametrize("depth", [1, 3, 100])
 def test_all_items_in_order(depth: int) -> None:
-    with Prefetch(range(50), depth) as ahead:
+    with prefetched(range(50), depth) as ahead:
         assert list(ahead) == list(range(50))
         assert list(ahead) == []
     assert _threads() == []
@@ -31,7 +31,7 @@ def test_the_next_items_are_read_before_they_are_asked_for() -> None:
         were_read.set()
         yield 2
 
-    with Prefetch(source(), 3):
+    with prefetched(source(), 3):
         assert were_read.wait(60)
 
 
@@ -43,7 +43,7 @@ def test_no_more_items_wait_than_asked_for() -> None:
             event.set()
             yield number
 
-    with Prefetch(source(), 2) as ahead:
+    with prefetched(source(), 2) as ahead:
         assert at_item[2].wait(60)  # two wait, one is in the thread's hand
         assert not at_item[3].is_set()
         assert next(ahead) == 0
@@ -57,7 +57,7 @@ def test_an_error_comes_after_the_items_before_it() -> None:
         yield 2
         raise ValueError("line 3")
 
-    with Prefetch(source(), 5) as ahead:
+    with prefetched(source(), 5) as ahead:
         assert [next(ahead), next(ahead)] == [1, 2]
         with pytest.raises(ValueError, match="line 3"):
             next(ahead)
@@ -73,15 +73,15 @@ def test_leaving_early_ends_the_thread(num_read: int) -> None:
             yield number
             number += 1
 
-    with Prefetch(endless(), 2) as ahead:
+    with prefetched(endless(), 2) as ahead:
         for _ in range(num_read):
             next(ahead)
     assert _threads() == []
-    with pytest.raises(RuntimeError, match="mine"), Prefetch(endless(), 2):
+    with pytest.raises(RuntimeError, match="mine"), prefetched(endless(), 2):
         raise RuntimeError("mine")
     assert _threads() == []
 
 
 def test_depth_must_be_positive() -> None:
     with pytest.raises(ValueError, match="depth: got 0"):
-        Prefetch([], 0)
+        prefetched([], 0).__enter__()
