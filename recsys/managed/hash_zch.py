@@ -23,7 +23,7 @@ from recsys.managed.expiry import (
     check_eviction,
     lifetime,
 )
-from recsys.managed.module import NOT_DIVIDED, ManagedCollisionModule, by_feature, ids_of, take_rows
+from recsys.managed.module import NOT_DIVIDED, ManagedCollisionModule, by_feature, ids_of
 from recsys.managed.probing import FREE_ROW, NewIds, Owners, Ways, bucket_of, find_rows, place
 
 _METADATA = "_hash_zch_metadata"
@@ -141,7 +141,6 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
         self._group = process_group
         self._clock = clock
         self._num_steps = 0
-        self._evicted: list[Tensor] = []
 
         def buffer(name: str, data: Tensor | None, *, persistent: bool = True) -> None:
             self.register_buffer(name, None if data is None else data.to(device), persistent=persistent)
@@ -268,10 +267,6 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
         is_found = self._hash_zch_identities[rows, 0] == ids
         return ids[is_found], rows[is_found]
 
-    def evict(self) -> Tensor | None:
-        """Return the rows that changed hands since the last call, int64 ascending, each once; None if none did."""
-        return take_rows(self._evicted)
-
     def output_size(self) -> int:
         """Return Z."""
         return self._zch_size
@@ -281,21 +276,9 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
         free = torch.eq(self._hash_zch_identities, FREE_ROW).sum().view(1)
         return free - self._num_reserved * self._buckets
 
-    def input_size(self) -> int:
-        """Return ``input_hash_size``."""
-        return self._input_hash_size
-
-    def buckets(self) -> int:
-        """Return K."""
-        return self._buckets
-
     def current_step(self) -> int:
         """Return the number of batches since the module was made; it is not part of the state."""
         return self._num_steps
-
-    def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
-        """Decide together with all ranks of a group from now on; None decides alone."""
-        self._group = group
 
     @property
     def device(self) -> torch.device:

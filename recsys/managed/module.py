@@ -37,6 +37,14 @@ NOT_DIVIDED = "every rank has the whole mapping"
 class ManagedCollisionModule(nn.Module, ABC):
     """Maps raw IDs to rows ``0 <= row < output_size()``, and assigns the rows during training."""
 
+    _input_hash_size = FREE
+    _buckets = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._group: distributed.ProcessGroup | None = None
+        self._evicted: list[Tensor] = []
+
     @abstractmethod
     def profile(self, ids: Any) -> Any:
         """Learn from one batch's raw IDs, ``[N]`` int64, or from features of them by name, which are returned."""
@@ -52,9 +60,13 @@ class ManagedCollisionModule(nn.Module, ABC):
         Changes no state, and is traceable by FX.
         """
 
-    @abstractmethod
     def evict(self) -> Tensor | None:
-        """Return the rows with a new owner since the last call, int64, each once; None if there are none."""
+        """Return the rows with a new owner since the last call, int64 ascending, each once; None if there are none."""
+        if not self._evicted:
+            return None
+        rows: Tensor = torch.unique(torch.cat(self._evicted))
+        self._evicted.clear()
+        return rows
 
     @abstractmethod
     def output_size(self) -> int:
@@ -70,19 +82,19 @@ class ManagedCollisionModule(nn.Module, ABC):
 
     def input_size(self) -> int:
         """Return the limit of raw IDs."""
-        return FREE
+        return self._input_hash_size
 
     def buckets(self) -> int:
-        """Return the number of parts that TorchRec could divide the state into; it has no effect here."""
-        return 1
+        """Return the number of parts that TorchRec could divide the state into."""
+        return self._buckets
 
     @abstractmethod
     def current_step(self) -> int:
         """Return the number of batches that it has learned from."""
 
-    @abstractmethod
     def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
         """Decide together with all ranks of a group from now on; None decides alone."""
+        self._group = group
 
     def forward(self, features: Any, mutate_miss_lengths: bool = True) -> Any:
         """Map raw IDs to rows; in training mode it learns from them first, as from one batch.
@@ -99,15 +111,6 @@ class ManagedCollisionModule(nn.Module, ABC):
         if self.training:
             self.profile(raw_ids)
         return self.remap(raw_ids)
-
-
-def take_rows(parts: list[Tensor]) -> Tensor | None:
-    """Return the rows of all parts, int64 ascending, each once, and empty the list; None if it is empty."""
-    if not parts:
-        return None
-    rows: Tensor = torch.unique(torch.cat(parts))
-    parts.clear()
-    return rows
 
 
 def by_feature(
@@ -204,7 +207,6 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         # `step` as a number, to avoid reading it from a device; None: read it from the buffer.
         self._step: int | None = None
         self._pending: list[Uses] = []
-        self._evicted: list[Tensor] = []
 
         def buffer(name: str, fill: int, size: int = zch_size) -> None:
             self.register_buffer(name, torch.full((size,), fill, dtype=torch.int64, device=device))
@@ -259,10 +261,6 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
             return by_feature(ids, self.remap)
         return rows_of(self.raw_ids, self.rows, ids)
 
-    def evict(self) -> Tensor | None:
-        """Return the rows that changed hands since the last call, int64 ascending, each once; None if none did."""
-        return take_rows(self._evicted)
-
     def output_size(self) -> int:
         """Return Z."""
         return self._zch_size
@@ -282,14 +280,6 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         """Whether there is an ``input_hash_func``."""
         return self._input_hash_func is not None
 
-    def input_size(self) -> int:
-        """Return ``input_hash_size``."""
-        return self._input_hash_size
-
-    def buckets(self) -> int:
-        """Return the argument."""
-        return self._buckets
-
     def owned_ids(self) -> Tensor:
         """Return the raw IDs that own rows, int64 ascending. Reads a tensor."""
         return self.owners()[0]
@@ -303,10 +293,6 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         """Return how many rows the IDs without one share, and the first, both ``[1]`` int64: the last row alone."""
         one = torch.ones(1, dtype=torch.int64, device=self.device)
         return one, one * (self._zch_size - 1)
-
-    def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
-        """Decide together with all ranks of a group from now on; None decides alone."""
-        self._group = group
 
     def current_step(self) -> int:
         """Return the number of profiled batches."""

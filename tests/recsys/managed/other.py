@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from recsys.managed import ManagedCollisionModule
 
@@ -18,9 +18,6 @@ class OtherModule(ManagedCollisionModule):
         """All to row 0."""
         return ids * 0
 
-    def evict(self) -> Tensor | None:
-        return None
-
     def output_size(self) -> int:
         return 5
 
@@ -29,6 +26,3 @@ class OtherModule(ManagedCollisionModule):
 
     def current_step(self) -> int:
         return 0
-
-    def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
-        """Alone always."""
