@@ -1,8 +1,11 @@
 # The workshop. Every target sets up what it needs; nothing is installed by hand.
 SHELL := /bin/bash
 PYTHON ?= python3.11
-# What the whole suite runs on: of the newest torch PyPI has no CPU build for Linux. `make stacks` has that one.
+# What the whole suite runs on; `make stacks` has the newest.
 TORCH ?= torch==2.13.0
+# The index with torch's CPU builds, which are preferred where it answers: PyPI's for Linux bring 4 GB of CUDA libraries.
+# Empty: only the index that pip is configured for.
+TORCH_INDEX_URL ?= https://download.pytorch.org/whl/cpu
 # The environments of `make stacks`, kept for later runs also of other checkouts.
 STACKS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/recsys-serving/stacks
 VENV := .venv
@@ -28,7 +31,7 @@ help:
 	@echo "make languages    what builds the tests' clients in Go, Java and JavaScript"
 	@echo "make lint         ruff, codespell, mypy --strict, import-linter"
 	@echo "make docs         the documentation as a site, in build/site"
-	@echo "make setup        the environment with all extras, peers included"
+	@echo "make setup        the environment of developers: tools, all extras, peers"
 	@echo "make native       the native engine and sender for this environment, and the C++ libraries in $(NATIVE)"
 	@echo "make native-test  their style, tests, sanitizer and fuzzers, and the conformance cases"
 	@echo "make native-thread  their tests of threads under ThreadSanitizer"
@@ -38,24 +41,30 @@ help:
 	@echo "make wheel        a wheel with the native modules, in dist; WHEEL=pure without them"
 	@echo "make wheel-check  build the wheel and check its top-level names"
 
-# torch first and alone: a bare resolve could take a newer build with gigabytes of CUDA packages.
-$(VENV)/.base: pyproject.toml
+# torch first and alone: the builds of fbgemm-gpu and torch must fit, and only torch is asked of its own index.
+$(VENV)/.user: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing $(TORCH) into $(VENV): minutes; from PyPI about 5 GB in all, with its CUDA libraries (README.md)."
-	$(BIN)/pip install -q "$(TORCH)"
-	@echo "Installing fbgemm-gpu and what else the package and its tests need into $(VENV): minutes."
-	fbgemm=$$($(BIN)/python -m recsys.stack fbgemm) && $(BIN)/pip install -q -e ".[rest,dev]" "$$fbgemm"
+	@echo "Installing $(TORCH) into $(VENV): minutes."
+	$(BIN)/pip install -q --no-deps --timeout 15 --retries 2 $(TORCH_INDEX_URL:%=--extra-index-url %) "$(TORCH)"
+	fbgemm=$$($(BIN)/python -m recsys.stack fbgemm) && $(BIN)/pip install -q -e ".[rest]" "$$fbgemm"
 	touch $@
 
-$(VENV)/.peer: $(VENV)/.base
+# Developers' tools; groups need pip 25.1.
+$(VENV)/.dev: $(VENV)/.user
+	@echo "Installing developers' tools into $(VENV): minutes."
+	$(BIN)/pip install -q --upgrade "pip>=25.1"
+	$(BIN)/pip install -q --group dev
+	touch $@
+
+$(VENV)/.peer: $(VENV)/.dev
 	@echo "Installing torchrec and the other packages that tests and benchmarks compare with into $(VENV): minutes."
-	$(BIN)/pip install -q -e ".[rest,dev,peer]"
+	$(BIN)/pip install -q --group dev --group peer
 	torchrec=$$($(BIN)/python -m recsys.stack torchrec) && $(BIN)/pip install -q --no-deps "$$torchrec"
 	touch $@
 
 setup: $(VENV)/.peer
 
-demo: $(VENV)/.base
+demo: $(VENV)/.user
 	$(BIN)/python examples/demo.py --dir $(DEMO_DIR)
 
 # Whole files to one process or the other: what a file's tests share is made once; tests/conftest.py orders them.
@@ -67,14 +76,14 @@ test: $(VENV)/.peer
 	  echo "coverage in all: $$($(BIN)/coverage report --format=total) %")
 
 # The stacks that .venv does not have: imports, the demo, conformance cases. Pythons that are not here are skipped.
-stacks: $(VENV)/.base
+stacks: $(VENV)/.dev
 	$(BIN)/python -m tests.stacks $(STACKS)
 
 # What the conformance cases of clients in Go, Java and JavaScript are built with; without it they are skipped.
 languages:
 	tests/conformance/languages/packages.sh build/languages
 
-lint: $(VENV)/.base
+lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
@@ -82,7 +91,7 @@ lint: $(VENV)/.base
 	$(BIN)/lint-imports
 
 # The documentation as a site, with the API reference, in build/site. Broken links and docstrings are errors.
-docs: $(VENV)/.base
+docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 bench: $(VENV)/.peer
@@ -96,27 +105,27 @@ bench: $(VENV)/.peer
 	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.torchrec_models
 
-protos: $(VENV)/.base
+protos: $(VENV)/.dev
 	$(BIN)/python protos/generate.py
 
 # For the torch that is installed in the environment, whatever build it is.
-native: $(VENV)/.base
+native: $(VENV)/.dev
 	PYTHON=$(BIN)/python cpp_client/packages.sh
 	PYTHON=$(BIN)/python cpp_client/build.sh $(NATIVE) native
 
 # The servers that benchmarks compare with.
-native-peers: $(VENV)/.base native-test-packages
+native-peers: $(VENV)/.dev native-test-packages
 	PYTHON=$(BIN)/python cpp_client/build.sh $(NATIVE) peers
 
 # Into dist/: with the native modules and the libraries that they need inside, but for torch's and FBGEMM's, which come
 # from their own packages. WHEEL=pure: without native modules, for any platform.
 WHEEL ?= platform
-wheel: $(if $(filter pure,$(WHEEL)),$(VENV)/.base,native)
+wheel: $(if $(filter pure,$(WHEEL)),$(VENV)/.dev,native)
 	RECSYS_WHEEL=$(WHEEL) BIN=$(CURDIR)/$(BIN) cpp_client/wheel.sh
 
 # All that native-test runs, compiled; and what needs no run. The Python modules stay in $(NATIVE): tests that run
 # meanwhile see no other engine than before.
-native-build: $(VENV)/.base native-test-packages
+native-build: $(VENV)/.dev native-test-packages
 	PYTHON=$(BIN)/python cpp_client/build.sh $(NATIVE) compiled
 	cpp_client/test.sh $(CURDIR)/$(NATIVE) style build
 
@@ -148,7 +157,7 @@ soak: native $(VENV)/.peer
 	$(ON_NATIVE) $(BIN)/python -m pytest tests/conformance/load/test_soak.py
 
 # Without what an earlier build left: files that are gone would be packed again.
-wheel-check: $(VENV)/.base
+wheel-check: $(VENV)/.dev
 	rm -rf build/lib build/bdist.*
 	$(BIN)/python tests/wheel_check.py
 

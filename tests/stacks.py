@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Each with the newest torch that FBGEMM fits. The workshop's environment has Python 3.11 and the torch before.
 PYTHONS = ("3.11", "3.12", "3.13")
 STACK = STACKS[-1]
-#: Of the project's extras, for the smoke's tests.
+#: Of the project's groups, for the smoke's tests.
 TESTS = ("aiohttp", "hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "tritonclient")
 CASES = (
     "tests/conformance/protocols/test_predict.py",
@@ -125,10 +125,10 @@ class Environment:
 
 def requirements() -> list[str]:
     """Return what the project and the smoke's tests need, without torch."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    tests = [each for extra in ("dev", "peer") for each in extras[extra] if each.startswith(TESTS)]
-    return [each for each in project["dependencies"] if not each.startswith("torch")] + tests
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    groups = project["dependency-groups"]
+    tests = [each for name in ("dev", "peer") for each in groups[name] if each.startswith(TESTS)]
+    return [each for each in project["project"]["dependencies"] if not each.startswith("torch")] + tests
 
 
 def find_python(python: str) -> str | None:

@@ -91,8 +91,9 @@ def test_torch_comes_first_and_in_the_version_of_fbgemm() -> None:
         f"fbgemm-gpu-cpu=={stack.fbgemm}",
         f"torch>={stack.torch},<{major}.{int(minor) + 1}",
     ]
-    # Without a default: the wrong build of torch is several gigabytes.
-    assert "TORCH_INDEX_URL" in [found.value for found in BUILD.all("ARG")]
+    # The wrong build of torch is several gigabytes.
+    assert f"TORCH_INDEX_URL ?= {arguments['TORCH_INDEX_URL']}\n" in (ROOT / "Makefile").read_text()
+    assert f"{arguments['TORCH_INDEX_URL']}`" in (ROOT / "README.md").read_text()
 
 
 def test_server_runs_without_rights_as_process_1() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-# Such as '.[cpu,otel]', EXTRAS=cpu, extras such as "cpu,otel", the extra `rest`, (extra: peer).
+# Such as '.[cpu,otel]', EXTRAS=cpu, extras such as "cpu,otel", the extra `rest`, (extra: torchrec).
 _FORMS = (
     re.compile(r"(?:recsys-serving|\.)\[([a-z]{2}[a-z0-9,-]*)\]"),
     re.compile(r"\bEXTRAS=([a-z]{2}[a-z0-9,-]*)"),
@@ -45,7 +45,7 @@ def named(text: str) -> list[str]:
         ('# Extras of the package, such as "cpu,otel".', ["cpu", "otel"]),
         ("`--http-port` and the extra `rest`: the REST form", ["rest"]),
         ("(extra `tensorboard`) writes", ["tensorboard"]),
-        ("torchrec is not installed (extra: peer)", ["peer"]),
+        ("pyre-extensions is not installed (extra: torchrec)", ["torchrec"]),
         ('reason="the extra otel is not installed"', ["otel"]),
         ("pip install 'recsys-serving[parquet]'", ["parquet"]),
         ("pip install '.[cpu-torch213,otel]'", ["cpu-torch213", "otel"]),

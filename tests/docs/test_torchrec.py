@@ -69,7 +69,7 @@ def test_a_model_is_exported_with_the_names(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.peer
 def test_a_model_is_exported_with_torchrec_itself(folder: Path) -> None:
-    pytest.importorskip("torchrec", reason="torchrec is not installed (extra: peer)")
+    pytest.importorskip("torchrec", reason="torchrec is not installed (group: peer)")
     run(folder, "-m", "export", *words("recsys-export state.pt --model clicks:Clicks"))
     assert (folder / "clicks.artifact").exists()
 

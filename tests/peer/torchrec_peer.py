@@ -11,7 +11,7 @@ import pytest
 with warnings.catch_warnings():
     # TorchRec 1.8 imports what its own dependencies have deprecated.
     warnings.simplefilter("ignore")
-    torchrec: ModuleType = pytest.importorskip("torchrec", reason="torchrec is not installed (extra: peer)")
+    torchrec: ModuleType = pytest.importorskip("torchrec", reason="torchrec is not installed (group: peer)")
     from torchrec.inference import modules as _inference
     from torchrec.modules import embedding_configs as configs
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def generator() -> ModuleType:
-    pytest.importorskip("grpc_tools", reason="the protocol compiler is in the extra 'dev'")
+    pytest.importorskip("grpc_tools", reason="the protocol compiler is in the group 'dev'")
     spec = importlib.util.spec_from_file_location("protos_generate", ROOT / "protos" / "generate.py")
     assert spec is not None
     assert spec.loader is not None

@@ -12,7 +12,7 @@ from recsys.data.datasets import criteo
 from recsys.data.datasets.criteo import BinaryCriteoUtils, InMemoryBinaryCriteoIterDataPipe
 from recsys.data.datasets.random_batches import RandomRecDataset
 
-theirs = pytest.importorskip("torchrec.datasets.random", reason="torchrec is not installed (extra: peer)")
+theirs = pytest.importorskip("torchrec.datasets.random", reason="torchrec is not installed (group: peer)")
 their_criteo = pytest.importorskip("torchrec.datasets.criteo")
 pytestmark = pytest.mark.peer
 

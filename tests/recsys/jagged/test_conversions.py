@@ -64,7 +64,7 @@ def test_ids_beyond_their_tables_are_noticed() -> None:
 @pytest.mark.peer
 @pytest.mark.filterwarnings("ignore")
 def test_dicts_of_nested_tensors_are_batches() -> None:
-    tensordict: Any = pytest.importorskip("tensordict", reason="needs tensordict (extra: peer)")
+    tensordict: Any = pytest.importorskip("tensordict", reason="needs tensordict (group: peer)")
     nested = {
         "b": torch.nested.nested_tensor([torch.tensor([2, 3]), torch.tensor([4])], layout=torch.jagged),
         "a": torch.nested.nested_tensor(

@@ -39,7 +39,7 @@ def sample_of(rows: int, seed: int = 0) -> Sample:
 def triton_calls(what: str, address: str, sample: Sample, *more: str) -> dict[str, Any]:
     """What Triton's client says, from a process of its own."""
     if importlib.util.find_spec("tritonclient") is None:
-        pytest.skip("tritonclient is in the extra 'peer'")
+        pytest.skip("tritonclient is in the group 'peer'")
     dtypes = {"FP32": "<f4", "INT64": "<i8", "INT32": "<i4"}
     inputs = [
         {

@@ -84,7 +84,7 @@ def _proto(file: FileDescriptor) -> descriptor_pb2.FileDescriptorProto:
 @pytest.fixture(scope="module")
 def theirs() -> list[descriptor_pb2.FileDescriptorProto]:
     if importlib.util.find_spec("tritonclient") is None:
-        pytest.skip("tritonclient is in the extra 'peer'")
+        pytest.skip("tritonclient is in the group 'peer'")
     done = subprocess.run([sys.executable, "-c", _READ_THEIRS], check=True, capture_output=True, text=True)
     return [descriptor_pb2.FileDescriptorProto.FromString(bytes.fromhex(h)) for h in json.loads(done.stdout)]
 
