@@ -1,6 +1,6 @@
-"""The tables of docs/serve/configuration.md, made from the dataclasses.
+"""The tables of settings on the site's page docs/serve/configuration.md, made from the dataclasses.
 
-``python -m tests.support.serve.configuration_doc`` writes them.
+MkDocs loads this file as a hook (``mkdocs.yml``).
 """
 
 from __future__ import annotations
@@ -8,25 +8,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from serve.config.options import NONE, Option, Section, sections
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "serve" / "configuration.md"
-_BEGIN, _END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
+MARK = "<!-- settings -->"
 _REQUIRED = "needed"
 
 
 def tables() -> str:
-    """All settings as Markdown."""
+    """Return all settings as Markdown."""
     return "\n".join(line for section in sections() for line in _table(section))
 
 
-def with_tables(page: str) -> str:
-    """The page with the tables as they should be."""
-    head, _, rest = page.partition(_BEGIN)
-    _, found, tail = rest.partition(_END)
-    assert found, f"{PAGE.name} has lost its marks"
-    return f"{head}{_BEGIN}\n{tables()}\n{_END}{tail}"
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Put the tables into the page that has the mark."""
+    return markdown.replace(MARK, tables()) if page.file.src_uri == "serve/configuration.md" else markdown
 
 
 def _table(section: Section) -> Iterator[str]:
@@ -60,7 +58,3 @@ def _default(option: Option) -> str:
         text = str(default) if default < 10_000 else f"{default:,}".replace(",", " ")
         return text.removesuffix(".0")
     return NONE if default is None else str(default)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
