@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from recsys.as_torchrec.planner.planner import EmbeddingShardingPlanner
     from recsys.configs import DataType, EmbeddingBagConfig, EmbeddingConfig, PoolingType
     from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
     from recsys.jagged.keyed import KeyedTensor
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from recsys.optim.rowwise_adagrad import RowWiseAdagrad
     from recsys.planner.cost.constraints import ParameterConstraints
     from recsys.planner.cost.topology import Topology
-    from recsys.planner.planner import EmbeddingShardingPlanner
     from recsys.quant import QuantEmbeddingBagCollection, QuantEmbeddingCollection
     from recsys.sharding.plan.env import ShardingEnv
     from recsys.sharding.plan.plan import ParameterSharding, ShardingPlan, ShardMetadata
@@ -50,7 +50,7 @@ _LAZY = {
     "recsys.optim.keyed": ("KeyedOptimizer", "KeyedOptimizerWrapper"),
     "recsys.optim.rowwise_adagrad": ("RowWiseAdagrad",),
     "recsys.planner.cost.constraints": ("ParameterConstraints",),
-    "recsys.planner.planner": ("EmbeddingShardingPlanner",),
+    "recsys.as_torchrec.planner.planner": ("EmbeddingShardingPlanner",),
     "recsys.planner.cost.topology": ("Topology",),
     "recsys.sharding.transport.awaitable": ("Awaitable", "LazyAwaitable", "NoWait"),
     "recsys.sharding.plan.env": ("ShardingEnv",),

@@ -17,6 +17,7 @@ from recsys.planner.cost.estimate import Estimator, Workload
 from recsys.planner.cost.machine import UNBOUNDED_BYTES
 from recsys.planner.cost.tables import PlannedTable
 from recsys.planner.cost.topology import Topology
+from recsys.planner.errors import PlannerError, PlannerErrorType
 from recsys.planner.search.partitioners import Capacity, Misfit, Placement
 from recsys.planner.search.search import pack
 
@@ -55,18 +56,10 @@ class Problem:
 
     def capacity(self) -> Capacity:
         """Return the memory left for tables."""
-        topology = self.topology
-        hbm, ddr = topology.hbm_bytes, topology.ddr_bytes
-        if topology.hbm is None:
-            ddr = self._left(ddr)
-        else:
-            hbm = self._left(hbm)
-        return Capacity(
-            world_size=topology.world_size,
-            local_world_size=topology.local_world_size,
-            hbm_bytes=hbm,
-            ddr_bytes=ddr,
-        )
+        on_host = self.topology.hbm is None
+        memory = [device.storage for device in self.topology.devices]
+        left = [(0, self._left(m.ddr)) if on_host else (self._left(m.hbm), m.ddr) for m in memory]
+        return Capacity.of(left, self.topology.local_world_size)
 
     def _left(self, num_bytes: int) -> int:
         return max(int(num_bytes * (1 - self.reserved_fraction)) - self.reserved_bytes, 0)
@@ -102,7 +95,9 @@ def _nearest(table: int, options: Sequence[ShardingOption], capacity: Capacity) 
     return min(found, key=lambda misfit: misfit.short_bytes)
 
 
-def not_fitting(problem: Problem, options: Sequence[Sequence[ShardingOption]], misfit: Misfit) -> PlanError:
+def not_fitting(
+    problem: Problem, options: Sequence[Sequence[ShardingOption]], misfit: Misfit
+) -> PlannerError:
     """Return the error with a full explanation."""
     table = problem.tables[misfit.table]
     capacity = problem.capacity()
@@ -116,11 +111,12 @@ def not_fitting(problem: Problem, options: Sequence[Sequence[ShardingOption]], m
     types = ", ".join(dict.fromkeys(option.sharding_type for option in options[misfit.table]))
     needed = sum(min(option.hbm_bytes + option.ddr_bytes for option in group) for group in options)
     remedies = list(_remedies(problem, options, misfit))
-    return PlanError(
+    return PlannerError(
         f"table {table.path!r}: {size} bytes do not fit, whole or cut ({types}) over {topology.world_size} "
         f"rank{'s' if topology.world_size > 1 else ''}: {misfit.short_bytes} bytes short of {memory} on the rank with "
         f"most room; each rank offers tables {offered} bytes, all tables need at least {needed} bytes together; "
-        f"what makes it fit: {'; or '.join(remedies) or 'other constraints, or smaller tables'}"
+        f"what makes it fit: {'; or '.join(remedies) or 'other constraints, or smaller tables'}",
+        PlannerErrorType.INSUFFICIENT_STORAGE,
     )
 
 
@@ -185,10 +181,10 @@ def _least_memory(problem: Problem, options: Sequence[Sequence[ShardingOption]])
     capacity = problem.capacity()
 
     def with_hbm(num_bytes: int) -> bool:
-        return _packs(options, replace(capacity, hbm_bytes=num_bytes))
+        return _packs(options, replace(capacity, hbm_bytes=num_bytes, of_ranks=None))
 
     def with_ddr(num_bytes: int) -> bool:
-        return _packs(options, replace(capacity, ddr_bytes=num_bytes))
+        return _packs(options, replace(capacity, ddr_bytes=num_bytes, of_ranks=None))
 
     if problem.topology.hbm is not None:
         found = _least(with_hbm, capacity.hbm_bytes)

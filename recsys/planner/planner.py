@@ -6,8 +6,7 @@ Shape letters: W world size.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,34 +18,13 @@ from recsys.configs import BaseEmbeddingConfig
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, takes_weights
 from recsys.errors import PlanError
 from recsys.find_collections import find_collections
-from recsys.planner.constants import BATCH_SIZE, DEFAULT_RESERVED_FRACTION
+from recsys.planner.constants import DEFAULT_RESERVED_FRACTION
 from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.cost.estimate import Estimator, Workload, step_latency_us
-from recsys.planner.cost.tables import collection_tables, planned_tables
+from recsys.planner.cost.tables import as_sharders_allow, collection_tables, planned_tables
 from recsys.planner.cost.topology import Topology, default_topology
 from recsys.planner.evaluate import Evaluation, evaluate, plan_of
 from recsys.planner.fit import Problem, not_fitting, with_room
-from recsys.planner.parts.enumerators import (
-    EmbeddingEnumerator,
-    EmbeddingPerfEstimator,
-    EmbeddingStorageEstimator,
-    as_sharders_allow,
-    option_of,
-)
-from recsys.planner.parts.interfaces import (
-    Enumerator,
-    Partitioner,
-    PerfModel,
-    PlannerError,
-    PlannerErrorType,
-    Proposer,
-    Shard,
-    ShardingOption,
-    Stats,
-    StorageReservation,
-)
-from recsys.planner.parts.reservations import FixedPercentageStorageReservation
-from recsys.planner.parts.search import Found, Parts, plan_of_options, search_by
 from recsys.planner.search.bounds import of_any_plan
 from recsys.planner.search.search import search
 from recsys.sharding.plan.plan import ShardingPlan
@@ -81,17 +59,6 @@ class EmbeddingShardingPlanner:
     Args:
         topology: The topology of the ranks; by default that of the process group, with the memory of this machine.
         batch_size: Samples per rank and step; 512 by default.
-        enumerator: Lists the options. With this, or one of the next four parts, plans are searched by such parts, as
-            TorchRec does, else by the planner's own search.
-        storage_reservation: Takes off the memory that is not for tables, instead of ``reserved_fraction``.
-        proposer: Chooses an option for each table.
-        partitioner: Places them.
-        performance_model: Rates them.
-        stats: Report the plan.
-        debug: Whether reports are long.
-        callbacks: Change the options of the plan, placed.
-        timeout_seconds: Of the search by parts; it ends later if there is no plan yet.
-        plan_loader: None: ``read_plan`` reads plans.
         constraints: Constraints by table path, or by table name.
         workload: Training with row-wise Adagrad by default.
         reserved_fraction: The fraction of each rank's device memory that is not for tables; 0.15 by default.
@@ -100,22 +67,12 @@ class EmbeddingShardingPlanner:
         PlanError: A number is invalid.
     """
 
-    def __init__(  # noqa: PLR0913  (TorchRec's, and ours)
+    def __init__(
         self,
         topology: Topology | None = None,
         batch_size: int | None = None,
-        enumerator: Enumerator | None = None,
-        storage_reservation: StorageReservation | None = None,
-        proposer: Proposer | Sequence[Proposer] | None = None,
-        partitioner: Partitioner | None = None,
-        performance_model: PerfModel | None = None,
-        stats: Stats | Sequence[Stats] | None = None,
-        constraints: Mapping[str, ParameterConstraints] | None = None,
-        debug: bool = True,
-        callbacks: Sequence[Callable[[list[ShardingOption]], list[ShardingOption]]] | None = None,
-        timeout_seconds: int | None = None,
-        plan_loader: object | None = None,
         *,
+        constraints: Mapping[str, ParameterConstraints] | None = None,
         workload: Workload | None = None,
         reserved_fraction: float = DEFAULT_RESERVED_FRACTION,
     ) -> None:
@@ -128,19 +85,6 @@ class EmbeddingShardingPlanner:
         self._constraints = constraints
         self._workload = workload or Workload()
         self._reserved_fraction = reserved_fraction
-        if plan_loader is not None:
-            raise PlanError("plan_loader: got some, expected None: read_plan reads a plan from a file")
-        self._parts = Parts(
-            enumerator=enumerator,
-            proposers=[proposer] if isinstance(proposer, Proposer) else proposer,
-            partitioner=partitioner,
-            performance_model=performance_model,
-            callbacks=list(callbacks or ()),
-            timeout_seconds=timeout_seconds,
-        )
-        self._stats = [stats] if isinstance(stats, Stats) else list(stats or ())
-        self._storage_reservation = storage_reservation
-        self._debug = debug
 
     def plan(self, module: nn.Module, sharders: Sequence[Any] | None = None) -> ShardingPlan:
         """Plan all collections of a model.
@@ -198,66 +142,8 @@ class EmbeddingShardingPlanner:
     def _plan(
         self, module: nn.Module, sharders: Sequence[Any] | None, topology: Topology | None
     ) -> ShardingPlan:
-        """Plan by the planner's own search, or by the parts that it was given."""
-        start = time.monotonic()
-        topology = topology or self._topology or topology_here()
-        sharders = list(sharders or get_default_sharders())
-        if not self._parts.are_given:
-            problem = self.problem(module, sharders, topology)
-            try:
-                plan = self.result(problem).plan
-            except PlannerError:
-                raise
-            except PlanError as error:
-                raise PlannerError(str(error), PlannerErrorType.INSUFFICIENT_STORAGE) from None
-            found = Found(self._options(module, problem, plan) if self._stats else [], 1, 1)
-        else:
-            left = self._reservation().reserve(
-                topology, self._batch_size or BATCH_SIZE, module, sharders, self._constraints
-            )
-            parts = self._parts
-            if parts.enumerator is None:
-                enumerator = EmbeddingEnumerator(topology, self._batch_size or BATCH_SIZE, self._constraints)
-                parts = replace(parts, enumerator=enumerator)
-            assert parts.enumerator is not None
-            found = search_by(parts, parts.enumerator.enumerate(module, sharders), left)
-            plan = plan_of_options(found.options, topology)
-        for stats in self._stats:
-            stats.log(
-                sharding_plan=plan,
-                topology=topology,
-                batch_size=self._batch_size or BATCH_SIZE,
-                storage_reservation=self._reservation(),
-                num_proposals=found.num_proposals,
-                num_plans=found.num_plans,
-                run_time=time.monotonic() - start,
-                best_plan=found.options,
-                constraints=self._constraints,
-                sharders=sharders,
-                enumerator=self._parts.enumerator,
-                debug=self._debug,
-            )
-        return plan
-
-    def _reservation(self) -> StorageReservation:
-        return self._storage_reservation or FixedPercentageStorageReservation(self._reserved_fraction)
-
-    def _options(self, module: nn.Module, problem: Problem, plan: ShardingPlan) -> list[ShardingOption]:
-        """Return a plan as options with estimates, for reports."""
-        found = []
-        for table in problem.tables:
-            sharding = plan.of(table.collection)[table.config.name]
-            whole = [table.config.num_embeddings, table.config.embedding_dim]
-            shards = [Shard(list(s.shard_sizes), list(s.shard_offsets), rank=s.rank) for s in sharding.shards]
-            shards = shards or [Shard(whole, [0, 0], rank=r) for r in range(problem.topology.world_size)]
-            kernel = sharding.compute_kernel or "fused"
-            part = module.get_submodule(table.collection)
-            found.append(
-                option_of(table, part, sharding.sharding_type, kernel, shards, self._batch_size or BATCH_SIZE)
-            )
-        for estimator in (EmbeddingPerfEstimator, EmbeddingStorageEstimator):
-            estimator(problem.topology, self._constraints).estimate(found)
-        return found
+        problem = self.problem(module, list(sharders or get_default_sharders()), topology)
+        return self.result(problem).plan
 
     def problem(
         self,
@@ -277,23 +163,12 @@ class EmbeddingShardingPlanner:
         dense_bytes = sum(p.numel() * p.element_size() for p in module.parameters() if id(p) not in held)
         problem = self.problem_of(collection_tables(collections), weighted, topology)
         device = problem.topology.compute_device
-        problem = replace(
-            problem, tables=as_sharders_allow(problem.tables, collections, sharders or (), device)
-        )
-        if self._storage_reservation is not None:
-            left = self._storage_reservation.reserve(
-                topology,
-                self._batch_size or BATCH_SIZE,
-                module,
-                list(sharders or get_default_sharders()),
-                dict(self._constraints or {}),
-            )
-            taken = topology.ddr_bytes - left.ddr_bytes
-            if topology.hbm is not None:
-                taken = topology.hbm_bytes - left.hbm_bytes
-            return replace(problem, reserved_fraction=0.0, reserved_bytes=taken)
         copies = _DENSE_COPIES if self._workload.is_training else 1
-        return replace(problem, reserved_bytes=dense_bytes * copies)
+        return replace(
+            problem,
+            tables=as_sharders_allow(problem.tables, collections, sharders or (), device),
+            reserved_bytes=dense_bytes * copies,
+        )
 
     def problem_of(
         self,

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from recsys.configs import DataType
-from recsys.errors import PlanError
 from recsys.kernels.training import DIM_MULTIPLE
 from recsys.planner.cost.estimate import Estimator, ShardCost, ShardShape
 from recsys.planner.cost.tables import PlannedTable
 from recsys.planner.cost.topology import Topology
+from recsys.planner.errors import PlannerError, PlannerErrorType
 from recsys.sharding.plan.kinds import EmbeddingComputeKernel
 from recsys.sharding.plan.plan import DATA_PARALLEL, SHARDING_TYPES
 from recsys.sharding.plan.sharding_types import COLUMN_MULTIPLE
@@ -86,12 +86,13 @@ def enumerate_options(tables: Sequence[PlannedTable], estimator: Estimator) -> l
         options = list(_options(table, estimator)) or list(_options(table, estimator, is_last=True))
         if not options:
             types, kernels = table.constraints.sharding_types, table.constraints.compute_kernels
-            raise PlanError(
+            raise PlannerError(
                 f"table {table.path!r}: constraints sharding_types {_listed(types)}, compute_kernels "
                 f"{_listed(kernels)} leave no way to shard {table.config.num_embeddings} × "
                 f"{table.config.embedding_dim} over {estimator.topology.world_size} ranks of "
                 f"{estimator.topology.compute_device} ({estimator.topology.local_world_size} per host); possible: "
-                f"{', '.join(_possible(table, estimator))}"
+                f"{', '.join(_possible(table, estimator))}",
+                PlannerErrorType.STRICT_CONSTRAINTS,
             )
         found.append(options)
     return found

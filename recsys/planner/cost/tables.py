@@ -5,9 +5,11 @@ Shape letters: D embedding dim, R rows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from torch import nn
 
 from recsys.configs import (
     BaseEmbeddingConfig,
@@ -155,6 +157,27 @@ def _per_feature(
     if len(values) != num_features:
         raise PlanError(f"{at}: got {len(values)} numbers, expected one or {num_features} (one per feature)")
     return values
+
+
+def as_sharders_allow(
+    tables: Iterable[PlannedTable],
+    collections: Mapping[str, nn.Module],
+    sharders: Sequence[Any],
+    compute_device: str,
+) -> list[PlannedTable]:
+    """Return the tables with the sharding types and kernels that their collections' sharders have."""
+    found = []
+    for table in tables:
+        for sharder in sharders:
+            if isinstance(collections[table.collection], sharder.module_type) and hasattr(
+                sharder, "sharding_types"
+            ):
+                kinds = sharder.sharding_types(compute_device)
+                table = table.allowing(
+                    {kind: sharder.compute_kernels(kind, compute_device) for kind in kinds}
+                )
+        found.append(table)
+    return found
 
 
 def collection_tables(

@@ -33,14 +33,27 @@ class Capacity:
     Attributes:
         world_size: W.
         local_world_size: L.
-        hbm_bytes: The device memory of each rank.
-        ddr_bytes: The host memory of each rank.
+        hbm_bytes: The device memory of each rank, of the largest where they differ.
+        ddr_bytes: The host memory of each rank, of the largest where they differ.
+        of_ranks: The device and host memory of each rank where they differ.
     """
 
     world_size: int
     local_world_size: int
     hbm_bytes: int
     ddr_bytes: int
+    of_ranks: tuple[tuple[int, int], ...] | None = None
+
+    @classmethod
+    def of(cls, of_ranks: Sequence[tuple[int, int]], local_world_size: int) -> Capacity:
+        """Return the capacity of ranks with such device and host memory, which may differ."""
+        return cls(
+            world_size=len(of_ranks),
+            local_world_size=local_world_size,
+            hbm_bytes=max(hbm for hbm, _ in of_ranks),
+            ddr_bytes=max(ddr for _, ddr in of_ranks),
+            of_ranks=tuple(of_ranks) if len(set(of_ranks)) > 1 else None,
+        )
 
     def is_room_for(self, option: ShardingOption) -> bool:
         """Return whether its blocks fit on empty ranks."""
@@ -74,6 +87,8 @@ class Placement:
         self.loads_us: Floats = np.zeros(capacity.world_size)
         self.free_hbm: Floats = np.full(capacity.world_size, float(capacity.hbm_bytes))
         self.free_ddr: Floats = np.full(capacity.world_size, float(capacity.ddr_bytes))
+        if capacity.of_ranks is not None:
+            self.free_hbm, self.free_ddr = np.array(capacity.of_ranks, dtype=np.float64).T.copy()
 
     @property
     def cost_us(self) -> float:

@@ -12,7 +12,7 @@ Proposals are positions of options, one for each table:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,9 @@ _FILLS = (1.0, 0.97, 0.93, 0.88, 0.8, 0.7)
 Choice = tuple[int, ...]
 
 
-def uniform(options: Sequence[Sequence[ShardingOption]], table: OptionTable) -> Iterator[Choice]:
+def uniform(
+    options: Sequence[Sequence[ShardingOption]], table: OptionTable
+) -> Generator[Choice, object, None]:
     """Yield a choice for each (type, kernel) of any table; other tables get their cheapest option."""
     pairs = sorted({(option.sharding_type, option.compute_kernel) for group in options for option in group})
     flat = [option for group in options for option in group]
@@ -40,7 +42,7 @@ def uniform(options: Sequence[Sequence[ShardingOption]], table: OptionTable) -> 
         yield _positions(table.cheapest(table.total_us + is_other * (1 + table.total_us.sum())))
 
 
-def greedy(table: OptionTable, least_us: float) -> Iterator[Choice]:
+def greedy(table: OptionTable, least_us: float) -> Generator[Choice, object, None]:
     """Yield the cheapest options without large blocks.
 
     Args:
@@ -65,7 +67,7 @@ def least_memory(table: OptionTable, of_rank: Sequence[float], largest: float) -
     )
 
 
-def dynamic(table: OptionTable, capacity: Capacity, least_us: float) -> Iterator[Choice]:
+def dynamic(table: OptionTable, capacity: Capacity, least_us: float) -> Generator[Choice, object, None]:
     """Yield the cheapest options for decreasing memory, as long as memory is scarce."""
     memory, of_rank = (
         (table.hbm, capacity.hbm_bytes) if capacity.hbm_bytes else (table.ddr, capacity.ddr_bytes)
@@ -77,7 +79,7 @@ def dynamic(table: OptionTable, capacity: Capacity, least_us: float) -> Iterator
         needed = float(memory[table.starts + free].sum())
         if needed <= total * _FILLS[-1]:
             continue
-        yield from _by_memory(table, values, memory, float(min(total, needed)))
+        yield from cheapest_by_memory(table, values, memory, float(min(total, needed)))
 
 
 def _limited(table: OptionTable, limit_us: float) -> Floats:
@@ -86,33 +88,48 @@ def _limited(table: OptionTable, limit_us: float) -> Floats:
     return np.where(table.max_us <= limit_us * (1 + 1e-9), table.total_us, penalty)
 
 
-def _by_memory(table: OptionTable, values: Floats, memory: Floats, total: float) -> Iterator[Choice]:
-    """Yield choices by dynamic programming; ``least[b]`` is the least cost of the tables so far in ``b`` bins.
+def cheapest_by_memory(
+    table: OptionTable,
+    values: Floats,
+    memory: Floats,
+    total: float,
+    fills: Sequence[float] = _FILLS,
+    num_bins: int = _NUM_BINS,
+) -> Generator[Choice, object, None]:
+    """Yield choices by dynamic programming; ``least[b]`` is the least value of the tables so far in ``b`` bins.
 
     Bytes are rounded to the nearest bin, because rounding up would overestimate many small tables. The
     partitioner counts exact bytes.
+
+    Args:
+        table: The options.
+        values: The value of each option, of which the sum shall be least.
+        memory: The bytes of each option.
+        total: The bytes of all ranks.
+        fills: Shares of ``total`` that choices may take.
+        num_bins: The number of bins.
     """
     smallest = np.minimum.reduceat(memory, table.starts)
     base = float(smallest.sum())
     if base > total:
         return
     extra = memory - np.repeat(smallest, table.sizes)
-    unit = max((total - base) / _NUM_BINS, 1e-9)
-    bins = np.minimum(np.rint(extra / unit), _NUM_BINS + 1).astype(np.int64)
-    least = np.zeros(_NUM_BINS + 1)
-    picks = np.zeros((len(table.starts), _NUM_BINS + 1), dtype=np.int32)
+    unit = max((total - base) / num_bins, 1e-9)
+    bins = np.minimum(np.rint(extra / unit), num_bins + 1).astype(np.int64)
+    least = np.zeros(num_bins + 1)
+    picks = np.zeros((len(table.starts), num_bins + 1), dtype=np.int32)
     for i, (start, size) in enumerate(zip(table.starts.tolist(), table.sizes.tolist(), strict=True)):
-        shifted = np.full((size, _NUM_BINS + 1), np.inf)
+        shifted = np.full((size, num_bins + 1), np.inf)
         for j in range(size):
             by = int(bins[start + j])
-            if by <= _NUM_BINS:
-                shifted[j, by:] = least[: _NUM_BINS + 1 - by] + values[start + j]
+            if by <= num_bins:
+                shifted[j, by:] = least[: num_bins + 1 - by] + values[start + j]
         picks[i] = shifted.argmin(0)
         least = shifted.min(0)
     seen = set()
-    for fill in _FILLS:
+    for fill in fills:
         last = int((total * fill - base) / unit)
-        if 0 <= last <= _NUM_BINS and np.isfinite(least[last]):
+        if 0 <= last <= num_bins and np.isfinite(least[last]):
             choice = _walk_back(table, bins, picks, last)
             if choice not in seen:
                 seen.add(choice)

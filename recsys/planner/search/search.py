@@ -1,13 +1,20 @@
 """The search for a plan: proposals, partitions, and local search from the best of them. The same input, the same plan.
 
 Shape letters: T tables, W world size.
+
+1. ``proposers`` propose an option for each table, and hear what came of it.
+2. ``partition`` places the blocks of a proposal on ranks.
+3. ``balance`` moves and swaps blocks of the best placements, ``choose_again`` exchanges options of the busiest rank,
+   ``reshuffle`` redistributes the blocks of a few ranks.
+4. ``simplify`` makes tables whole again where that costs nothing.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from recsys.planner.cost.enumerators import ShardingOption
 from recsys.planner.search.bounds import OptionTable, of_any_plan
@@ -42,6 +49,9 @@ _WORTH_CUTTING = 1.02
 # Shares of a rank's memory that a block may take in ``pack``.
 _LARGEST_FILLS = (1.0, 0.5, 0.25, 0.1, 0.03)
 
+Proposal = TypeVar("Proposal", bound=Hashable)
+Placed = TypeVar("Placed")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
@@ -56,6 +66,31 @@ class SearchResult:
     placement: Placement | None
     least_us: float
     misfit: Misfit | None = None
+
+
+def try_proposals(
+    proposers: Iterable[Generator[Proposal, Placed, None]],
+    place: Callable[[Proposal], Placed],
+    is_over: Callable[[], bool] = lambda: False,
+) -> dict[Proposal, Placed]:
+    """Place each proposal once, and return what came of each.
+
+    Args:
+        proposers: They are sent what came of their last proposal.
+        place: Places a proposal.
+        is_over: Whether to stop before the next proposal.
+    """
+    tried: dict[Proposal, Placed] = {}
+    for proposer in proposers:
+        proposal = next(proposer, None)
+        while proposal is not None and not is_over():
+            if proposal not in tried:
+                tried[proposal] = place(proposal)
+            try:
+                proposal = proposer.send(tried[proposal])
+            except StopIteration:
+                break
+    return tried
 
 
 def search(capacity: Capacity, options: Sequence[Sequence[ShardingOption]]) -> SearchResult:
@@ -83,15 +118,13 @@ def search(capacity: Capacity, options: Sequence[Sequence[ShardingOption]]) -> S
 def _found(capacity: Capacity, options: Sequence[Sequence[ShardingOption]], least_us: float) -> SearchResult:
     """Return the best plan with these options."""
     table = _option_table(capacity, options)
-    placements: list[Placement] = []
-    for choice in _proposals(capacity, options, table, least_us):
-        chosen = [group[i] for group, i in zip(options, choice, strict=True)]
-        for by in PARTITIONERS:
-            found = partition(capacity, chosen, by)
-            if isinstance(found, Placement):
-                placements.append(found)
-                if by == GREEDY:
-                    break
+    proposers = (greedy(table, least_us), dynamic(table, capacity, least_us), uniform(options, table))
+
+    def place(choice: Choice) -> list[Placement]:
+        return partitions(capacity, [group[i] for group, i in zip(options, choice, strict=True)])
+
+    tried: dict[Choice, list[Placement]] = try_proposals(proposers, place)
+    placements = [placement for found in tried.values() for placement in found]
     if not placements:
         packed = pack(capacity, options)
         if isinstance(packed, Misfit):
@@ -103,6 +136,18 @@ def _found(capacity: Capacity, options: Sequence[Sequence[ShardingOption]], leas
     placements = sorted(placements, key=lambda p: p.cost_us)[:_NUM_REFINED]
     best = min((_refined(p, options, least_us) for p in placements), key=lambda p: p.cost_us)
     return SearchResult(placement=_restarted(best, options, least_us), least_us=least_us)
+
+
+def partitions(capacity: Capacity, chosen: Sequence[ShardingOption]) -> list[Placement]:
+    """Return placements of chosen options: by cost, and if that does not fit, by each measure of weight that does."""
+    placements = []
+    for by in PARTITIONERS:
+        placed = partition(capacity, chosen, by)
+        if isinstance(placed, Placement):
+            placements.append(placed)
+            if by == GREEDY:
+                break
+    return placements
 
 
 def _refined(placement: Placement, options: Sequence[Sequence[ShardingOption]], least_us: float) -> Placement:
@@ -137,17 +182,6 @@ def _by_memory(capacity: Capacity, options: Sequence[Sequence[ShardingOption]]) 
         yield least_memory(table, of_rank, largest)
     table.fill = table.hbm + 1e-6 * table.ddr
     yield least_memory(table, of_rank, _LARGEST_FILLS[0])
-
-
-def _proposals(
-    capacity: Capacity, options: Sequence[Sequence[ShardingOption]], table: OptionTable, least_us: float
-) -> Iterator[Choice]:
-    seen: set[Choice] = set()
-    for proposer in (greedy(table, least_us), dynamic(table, capacity, least_us), uniform(options, table)):
-        for choice in proposer:
-            if choice not in seen:
-                seen.add(choice)
-                yield choice
 
 
 def _option_table(capacity: Capacity, options: Sequence[Sequence[ShardingOption]]) -> OptionTable:

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import recsys
-from recsys.as_torchrec.parts import shard_sizes as ours
-from recsys.as_torchrec.parts.planning import GUARDED_COMPUTE_KERNELS
-from recsys.planner.parts.sharder_data import build_sharder_data_map
+from recsys.as_torchrec.planner import shard_sizes as ours
+from recsys.as_torchrec.planner.sharder_data import build_sharder_data_map
+from recsys.as_torchrec.planner.steps import GUARDED_COMPUTE_KERNELS
 from tests.peer.torchrec_peer import torchrec
 
 pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings("ignore")]

@@ -1,4 +1,4 @@
-"""What the planner's parts exchange, by TorchRec's names: shards, options, and the parts' interfaces.
+"""Shards, options, and the interfaces of the planner's parts, by TorchRec's names.
 
 A plan is made in steps: an ``Enumerator`` lists the options of each table with the estimates of a
 ``ShardEstimator``, a ``Proposer`` chooses one for each table, a ``Partitioner`` places it on ranks, and a
@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from recsys.configs import DataType
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
-from recsys.errors import PlanError
 from recsys.planner.constants import BATCH_SIZE
 from recsys.planner.cost.capacity import Perf, Storage
 from recsys.planner.cost.constraints import ParameterConstraints
@@ -28,34 +27,6 @@ from recsys.sharding.plan.kinds import CacheParams
 from recsys.sharding.plan.plan import ShardingPlan
 
 Constraints = Mapping[str, ParameterConstraints]
-
-
-class PlannerErrorType(Enum):
-    """Why there is no plan."""
-
-    INSUFFICIENT_STORAGE = "insufficient_storage"
-    STRICT_CONSTRAINTS = "strict_constraints"
-    PARTITION = "partition"
-    OTHER = "other"
-    PLANNER_INPUT_CONTEXT_MISMATCH = "planner_input_context_mismatch"
-    PLAN_LOADING_FAILED = "plan_loading_failed"
-    INVALID_RANK_ASSIGNMENT = "invalid_rank_assignment"
-    INPUT_VALIDATION = "input_validation"
-    MISSING_MODULE_IN_PLAN = "missing_module_in_plan"
-    INVALID_COMPUTE_KERNEL = "invalid_compute_kernel"
-
-
-class PlannerError(PlanError):
-    """There is no plan.
-
-    Args:
-        message: What is wrong, and what would make it right.
-        error_type: The kind of the error.
-    """
-
-    def __init__(self, message: str, error_type: PlannerErrorType = PlannerErrorType.OTHER) -> None:
-        self.error_type = error_type
-        super().__init__(message)
 
 
 class PartitionByType(Enum):

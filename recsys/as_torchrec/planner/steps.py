@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from recsys.as_torchrec.planner.interfaces import PartitionByType, ShardingOption
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
 from recsys.modules.embedding_tower import EmbeddingTowerCollection
 from recsys.planner.constants import NUM_POOLINGS
 from recsys.planner.cost.constraints import ParameterConstraints
-from recsys.planner.parts.interfaces import PartitionByType, ShardingOption
 from recsys.quant import float_tables
 from recsys.sharding.plan.kinds import EmbeddingComputeKernel
 

@@ -8,19 +8,20 @@ import pytest
 from torch import nn
 
 from recsys import EmbeddingBagCollection
-from recsys.errors import PlanError
-from recsys.planner.constants import DDR_CAP, HBM_CAP
-from recsys.planner.cost.capacity import BasicCommsBandwidths, CustomTopologyData, Storage
-from recsys.planner.cost.constraints import ParameterConstraints
-from recsys.planner.cost.topology import Topology
-from recsys.planner.parts.interfaces import PlannerError, PlannerErrorType, StorageReservation
-from recsys.planner.parts.reservations import (
+from recsys.as_torchrec.planner.interfaces import StorageReservation
+from recsys.as_torchrec.planner.planner import EmbeddingShardingPlanner
+from recsys.as_torchrec.planner.reservations import (
     FixedAbsoluteStorageReservation,
     FixedPercentageStorageReservation,
     HeuristicalStorageReservation,
     InferenceStorageReservation,
 )
-from recsys.planner.planner import EmbeddingShardingPlanner
+from recsys.errors import PlanError
+from recsys.planner.constants import DDR_CAP, HBM_CAP
+from recsys.planner.cost.capacity import BasicCommsBandwidths, CustomTopologyData, Storage
+from recsys.planner.cost.constraints import ParameterConstraints
+from recsys.planner.cost.topology import Topology
+from recsys.planner.errors import PlannerError, PlannerErrorType
 from recsys.sharding.sharders import get_default_sharders
 from tests.recsys.planner.sets import table
 

@@ -6,17 +6,11 @@ import copy
 from collections.abc import Callable, Sequence
 from enum import Enum
 
+from recsys.as_torchrec.planner.interfaces import PartitionByType, Partitioner, Shard, ShardingOption
+from recsys.as_torchrec.planner.perf_models import NoopPerfModel
 from recsys.planner.cost.capacity import DeviceHardware, Perf, Storage
 from recsys.planner.cost.topology import Topology
-from recsys.planner.parts.interfaces import (
-    PartitionByType,
-    Partitioner,
-    PlannerError,
-    PlannerErrorType,
-    Shard,
-    ShardingOption,
-)
-from recsys.planner.parts.perf_models import NoopPerfModel
+from recsys.planner.errors import PlannerError, PlannerErrorType
 
 
 class SortBy(Enum):

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from recsys.planner.cost.topology import Topology
-from recsys.planner.parts.interfaces import (
+from recsys.as_torchrec.planner.interfaces import (
     Constraints,
     Enumerator,
     PlanDebugStats,
@@ -15,6 +14,7 @@ from recsys.planner.parts.interfaces import (
     Stats,
     StorageReservation,
 )
+from recsys.planner.cost.topology import Topology
 from recsys.sharding.plan.plan import ShardingPlan
 
 _LOGGER = logging.getLogger(__name__)

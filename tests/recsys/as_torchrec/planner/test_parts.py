@@ -10,20 +10,21 @@ import torch
 from torch import nn
 
 from recsys import EmbeddingBagCollection, EmbeddingCollection, EmbeddingConfig
-from recsys.planner.cost.constraints import ParameterConstraints
-from recsys.planner.parts.enumerators import EmbeddingEnumerator
-from recsys.planner.parts.interfaces import PlannerError, PlannerErrorType, ShardingOption
-from recsys.planner.parts.partitioners import GreedyPerfPartitioner, MemoryBalancedPartitioner, SortBy
-from recsys.planner.parts.perf_models import NoopPerfModel, NoopStorageModel
-from recsys.planner.parts.proposers import (
+from recsys.as_torchrec.planner.enumerators import EmbeddingEnumerator
+from recsys.as_torchrec.planner.interfaces import ShardingOption
+from recsys.as_torchrec.planner.partitioners import GreedyPerfPartitioner, MemoryBalancedPartitioner, SortBy
+from recsys.as_torchrec.planner.perf_models import NoopPerfModel, NoopStorageModel
+from recsys.as_torchrec.planner.planner import EmbeddingShardingPlanner
+from recsys.as_torchrec.planner.proposers import (
     DynamicProgrammingProposer,
     GreedyProposer,
     GridSearchProposer,
     UniformProposer,
 )
-from recsys.planner.parts.reservations import FixedPercentageStorageReservation
-from recsys.planner.parts.stats import EmbeddingStats, NoopEmbeddingStats
-from recsys.planner.planner import EmbeddingShardingPlanner
+from recsys.as_torchrec.planner.reservations import FixedPercentageStorageReservation
+from recsys.as_torchrec.planner.stats import EmbeddingStats, NoopEmbeddingStats
+from recsys.planner.cost.constraints import ParameterConstraints
+from recsys.planner.errors import PlannerError, PlannerErrorType
 from recsys.sharding.plan.plan import check_plan
 from recsys.sharding.sharders import EmbeddingBagCollectionSharder, get_default_sharders
 from tests.recsys.planner.sets import table, topology, with_memory

@@ -10,7 +10,12 @@ import torch
 from torch import nn
 
 from recsys import EmbeddingBagCollection, EmbeddingBagCollectionSharder
-from recsys.as_torchrec.parts.planning import (
+from recsys.as_torchrec.planner.enumerators import EmbeddingEnumerator, EmbeddingPerfEstimator
+from recsys.as_torchrec.planner.interfaces import Shard, ShardEstimator, ShardingOption
+from recsys.as_torchrec.planner.planner import EmbeddingShardingPlanner
+from recsys.as_torchrec.planner.shard_sizes import calculate_shard_sizes_and_offsets, calculate_shard_storages
+from recsys.as_torchrec.planner.sharder_data import SharderData, build_sharder_data_map
+from recsys.as_torchrec.planner.steps import (
     get_num_poolings,
     get_partition_by_type,
     placement,
@@ -18,14 +23,9 @@ from recsys.as_torchrec.parts.planning import (
     reset_shard_rank,
     tower_index,
 )
-from recsys.as_torchrec.parts.shard_sizes import calculate_shard_sizes_and_offsets, calculate_shard_storages
 from recsys.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
 from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.cost.topology import Topology
-from recsys.planner.parts.enumerators import EmbeddingEnumerator, EmbeddingPerfEstimator
-from recsys.planner.parts.interfaces import Shard, ShardEstimator, ShardingOption
-from recsys.planner.parts.sharder_data import SharderData, build_sharder_data_map
-from recsys.planner.planner import EmbeddingShardingPlanner
 from tests.support.helpers import bag
 
 

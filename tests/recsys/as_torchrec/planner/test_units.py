@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from recsys.planner.cost.capacity import Storage
-from recsys.planner.units import (
+from recsys.as_torchrec.planner.units import (
     bytes_to_gb,
     bytes_to_mb,
     gb_to_bytes,
     mb_to_bytes,
     storage_repr_in_gb,
 )
+from recsys.planner.cost.capacity import Storage
 
 
 def test_units() -> None:

@@ -6,9 +6,9 @@ import pytest
 from torch import nn
 
 from recsys import EmbeddingBagCollection
+from recsys.as_torchrec.planner.enumerators import EmbeddingEnumerator
+from recsys.as_torchrec.planner.partitioners import GreedyPerfPartitioner
 from recsys.planner.cost.topology import Topology
-from recsys.planner.parts.enumerators import EmbeddingEnumerator
-from recsys.planner.parts.partitioners import GreedyPerfPartitioner
 from recsys.sharding.sharders import EmbeddingBagCollectionSharder
 from tests.support.helpers import bag
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
+from recsys.as_torchrec.planner.quantized import shard_quant_model
 from recsys.errors import PlanError
 from recsys.inference.quantize import quantize_inference_model
-from recsys.planner.quantized import shard_quant_model
 from recsys.quant import QuantEmbeddingBagCollection
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import row_wise, table_wise

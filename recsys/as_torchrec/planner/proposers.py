@@ -6,10 +6,11 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
+from recsys.as_torchrec.planner.cuts import totals
+from recsys.as_torchrec.planner.interfaces import Enumerator, Proposer, ShardingOption
 from recsys.planner.cost.topology import Topology
-from recsys.planner.parts.interfaces import Enumerator, Proposer, ShardingOption
+from recsys.planner.search.bounds import OptionTable
+from recsys.planner.search.proposers import cheapest_by_memory
 
 #: More combinations than this are not tried one by one; TorchRec's number.
 MAX_PROPOSALS = 10_000
@@ -25,7 +26,7 @@ class _ListedProposer(Proposer):
     def load(self, search_space: list[ShardingOption], enumerator: Enumerator | None = None) -> None:
         """Take the options to choose from."""
         del enumerator
-        self._choices = self._listed(_by_table(search_space))
+        self._choices = self._listed(by_table(search_space))
         self._next = next(self._choices, None)
 
     def propose(self) -> list[ShardingOption] | None:
@@ -147,7 +148,7 @@ class DynamicProgrammingProposer(Proposer):
     def load(self, search_space: list[ShardingOption], enumerator: Enumerator | None = None) -> None:
         """Take the options to choose from."""
         del enumerator
-        self._tables = _by_table(search_space)
+        self._tables = by_table(search_space)
         self._first = [min(options, key=lambda o: o.total_perf) for options in self._tables]
         self._choices = None
 
@@ -173,37 +174,18 @@ class DynamicProgrammingProposer(Proposer):
             self._choices = self._choices[1:]
 
     def _listed(self, topology: Topology) -> list[list[ShardingOption]]:
+        table = OptionTable([[totals(option) for option in options] for options in self._tables])
         on_host = topology.hbm is None
-        left = [d.storage.ddr if on_host else d.storage.hbm for d in topology.devices]
+        memory = table.ddr if on_host else table.hbm
+        total = sum(d.storage.ddr if on_host else d.storage.hbm for d in topology.devices)
         num_bins = self._num_bins * topology.world_size
-        unit = max(sum(left) / num_bins, 1e-9)
-        least = np.zeros(num_bins + 1)
-        picks = np.zeros((len(self._tables), num_bins + 1), dtype=np.int64)
-        bins = [
-            [int(_bytes_on(option, on_host) / unit + 0.5) for option in options] for options in self._tables
-        ]
-        for t, options in enumerate(self._tables):
-            shifted = np.full((len(options), num_bins + 1), np.inf)
-            for i, option in enumerate(options):
-                if bins[t][i] <= num_bins:
-                    shifted[i, bins[t][i] :] = least[: num_bins + 1 - bins[t][i]] + option.total_perf
-            picks[t], least = shifted.argmin(0), shifted.min(0)
-        found: dict[tuple[int, ...], None] = {}
-        for last in range(num_bins, -1, -1):
-            if np.isfinite(least[last]):
-                found[_walked_back(picks, bins, last)] = None
-        return [[self._tables[t][i] for t, i in enumerate(choice)] for choice in found]
+        fills = [1 - i / num_bins for i in range(num_bins)]
+        found = cheapest_by_memory(table, table.total_us, memory, float(total), fills, num_bins)
+        return [[options[i] for options, i in zip(self._tables, choice, strict=True)] for choice in found]
 
 
-def _walked_back(picks: np.ndarray, bins: Sequence[Sequence[int]], last: int) -> tuple[int, ...]:
-    choice = [0] * len(bins)
-    for t in reversed(range(len(bins))):
-        choice[t] = int(picks[t, last])
-        last -= bins[t][choice[t]]
-    return tuple(choice)
-
-
-def _by_table(search_space: Sequence[ShardingOption]) -> list[list[ShardingOption]]:
+def by_table(search_space: Sequence[ShardingOption]) -> list[list[ShardingOption]]:
+    """Return the options of each table."""
     tables: dict[str, list[ShardingOption]] = {}
     for option in search_space:
         tables.setdefault(option.fqn, []).append(option)
@@ -219,8 +201,3 @@ def _time(option: ShardingOption, use_depth: bool) -> float:
 def _bytes(option: ShardingOption) -> int:
     total = option.total_storage
     return total.hbm or total.ddr
-
-
-def _bytes_on(option: ShardingOption, on_host: bool) -> int:
-    total = option.total_storage
-    return total.ddr if on_host else total.hbm

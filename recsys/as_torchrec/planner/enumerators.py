@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
+from recsys.as_torchrec.planner.interfaces import (
+    Constraints,
+    Enumerator,
+    PartitionByType,
+    Shard,
+    ShardEstimator,
+    ShardingOption,
+)
+from recsys.as_torchrec.planner.sharder_data import SharderDataMap, build_sharder_data_map
+from recsys.as_torchrec.planner.units import sharder_name
 from recsys.configs import BaseEmbeddingConfig
 from recsys.embedding import EmbeddingBagCollection, takes_weights
 from recsys.errors import PlanError
@@ -18,19 +28,9 @@ from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.cost.enumerators import ShardingOption as Cut
 from recsys.planner.cost.enumerators import column_widths, enumerate_options
 from recsys.planner.cost.estimate import Estimator, ShardCost, ShardShape, Workload
-from recsys.planner.cost.tables import PlannedTable, planned_tables
+from recsys.planner.cost.tables import PlannedTable, as_sharders_allow, planned_tables
 from recsys.planner.cost.topology import Topology
-from recsys.planner.parts.interfaces import (
-    Constraints,
-    Enumerator,
-    PartitionByType,
-    PlannerError,
-    PlannerErrorType,
-    Shard,
-    ShardEstimator,
-    ShardingOption,
-)
-from recsys.planner.parts.sharder_data import SharderDataMap, build_sharder_data_map
+from recsys.planner.errors import PlannerError, PlannerErrorType
 from recsys.quant import float_tables
 from recsys.sharding.plan.kinds import PipelineType
 from recsys.sharding.plan.plan import DATA_PARALLEL
@@ -248,32 +248,6 @@ def option_of(
         output_dtype=asked.output_dtype,
         num_poolings=None if asked.num_poolings is None else list(asked.num_poolings),
     )
-
-
-def as_sharders_allow(
-    tables: Iterable[PlannedTable],
-    collections: Mapping[str, nn.Module],
-    sharders: Sequence[Any],
-    compute_device: str,
-) -> list[PlannedTable]:
-    """Return the tables with the sharding types and kernels that their collections' sharders have."""
-    found = []
-    for table in tables:
-        for sharder in sharders:
-            if isinstance(collections[table.collection], sharder.module_type) and hasattr(
-                sharder, "sharding_types"
-            ):
-                kinds = sharder.sharding_types(compute_device)
-                table = table.allowing(
-                    {kind: sharder.compute_kernels(kind, compute_device) for kind in kinds}
-                )
-        found.append(table)
-    return found
-
-
-def sharder_name(t: type[Any]) -> str:
-    """Return a type's name with that of its Python module."""
-    return f"{t.__module__}.{t.__name__}"
 
 
 def _shards_of(config: BaseEmbeddingConfig, cut: Cut, world_size: int) -> list[Shard]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from recsys.as_torchrec.planner.interfaces import PerfModel, ShardingOption
 from recsys.planner.cost.topology import Topology
-from recsys.planner.parts.interfaces import PerfModel, ShardingOption
 
 
 class NoopPerfModel(PerfModel):

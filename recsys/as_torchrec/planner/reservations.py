@@ -10,12 +10,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from recsys.as_torchrec.planner.interfaces import Constraints, StorageReservation
 from recsys.errors import PlanError
 from recsys.find_collections import find_collections
 from recsys.planner.constants import BIGINT_DTYPE, POOLING_FACTOR
 from recsys.planner.cost.capacity import Storage
 from recsys.planner.cost.topology import Topology
-from recsys.planner.parts.interfaces import Constraints, PlannerError, PlannerErrorType, StorageReservation
+from recsys.planner.errors import PlannerError, PlannerErrorType
 
 # Two batches are under way, each with ten copies; TorchRec's number.
 _BATCH_COPIES = 20

@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from recsys.as_torchrec.parts.planning import KV_CACHING_RATIO
+from recsys.as_torchrec.planner.sharder_data import SharderData
+from recsys.as_torchrec.planner.steps import KV_CACHING_RATIO
 from recsys.configs import EmbeddingBagConfig, EmbeddingConfig, dtype_to_data_type
 from recsys.planner.constants import MIN_CW_DIM
 from recsys.planner.cost.capacity import Storage
@@ -18,7 +19,6 @@ from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.cost.estimate import Estimator, ShardShape, Workload
 from recsys.planner.cost.tables import planned_tables
 from recsys.planner.cost.topology import Topology
-from recsys.planner.parts.sharder_data import SharderData
 from recsys.sharding.plan.kinds import PipelineType
 
 Sizes = list[list[int]]
