@@ -11,7 +11,7 @@ from torch import nn
 
 from recsys import EmbeddingBagCollection, EmbeddingCollection, EmbeddingConfig
 from recsys.as_torchrec.planner.enumerators import EmbeddingEnumerator
-from recsys.as_torchrec.planner.interfaces import ShardingOption
+from recsys.as_torchrec.planner.interfaces import Enumerator, Proposer, Shard, ShardingOption
 from recsys.as_torchrec.planner.partitioners import GreedyPerfPartitioner, MemoryBalancedPartitioner, SortBy
 from recsys.as_torchrec.planner.perf_models import NoopPerfModel, NoopStorageModel
 from recsys.as_torchrec.planner.planner import EmbeddingShardingPlanner
@@ -22,8 +22,11 @@ from recsys.as_torchrec.planner.proposers import (
     UniformProposer,
 )
 from recsys.as_torchrec.planner.reservations import FixedPercentageStorageReservation
+from recsys.as_torchrec.planner.search import Parts, find_plan
 from recsys.as_torchrec.planner.stats import EmbeddingStats, NoopEmbeddingStats
+from recsys.planner.cost.capacity import Perf, Storage
 from recsys.planner.cost.constraints import ParameterConstraints
+from recsys.planner.cost.topology import Topology
 from recsys.planner.errors import PlannerError, PlannerErrorType
 from recsys.sharding.plan.plan import check_plan
 from recsys.sharding.sharders import EmbeddingBagCollectionSharder, get_default_sharders
@@ -82,15 +85,88 @@ def test_every_pair_of_parts_finds_a_plan_that_fits(proposer: str, partitioner: 
     assert max(by_rank) <= 2_250_000
 
 
-def test_parts_are_nearly_as_good_as_the_planners_own_search() -> None:
+def worst_rank_us(planner: EmbeddingShardingPlanner) -> float:
     own = EmbeddingShardingPlanner(RANKS, 16)
-    by_parts = EmbeddingShardingPlanner(RANKS, 16, proposer=[GreedyProposer(), DynamicProgrammingProposer()])
-    problem = own.problem(model(), SHARDERS)
-    costs = [
-        own.evaluated(problem, planner.plan(model(), SHARDERS)).evaluation for planner in (own, by_parts)
+    shards = own.evaluated(own.problem(model(), SHARDERS), planner.plan(model(), SHARDERS)).evaluation.shards
+    return max(sum(s.cost.total_us for s in shards if s.rank == rank) for rank in range(4))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"enumerator": EmbeddingEnumerator(RANKS, 16)},
+        {"callbacks": [lambda options: options]},
+        {"timeout_seconds": 1},
+    ],
+    ids=["enumerator", "callbacks", "timeout"],
+)
+def test_what_replaces_no_step_of_the_search_gets_its_plan(given: dict[str, Any]) -> None:
+    own = worst_rank_us(EmbeddingShardingPlanner(RANKS, 16))
+    assert worst_rank_us(EmbeddingShardingPlanner(RANKS, 16, **given)) == pytest.approx(own)
+
+
+def test_proposers_are_nearly_as_good_as_the_search() -> None:
+    proposers = [GreedyProposer(), DynamicProgrammingProposer()]
+    own = worst_rank_us(EmbeddingShardingPlanner(RANKS, 16))
+    assert own <= worst_rank_us(EmbeddingShardingPlanner(RANKS, 16, proposer=proposers)) <= 1.5 * own
+
+
+class _Fastest(Proposer):
+    """Proposes the fastest options of each type, and records what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[bool, float | None]] = []
+
+    def load(self, search_space: list[ShardingOption], enumerator: Enumerator | None = None) -> None:
+        self.left = [
+            [o for o in search_space if (o.sharding_type, o.compute_kernel) == (kind, "fused")]
+            for kind in ("table_wise", "row_wise")
+        ]
+
+    def propose(self) -> list[ShardingOption] | None:
+        return self.left[0] if self.left else None
+
+    def feedback(
+        self,
+        partitionable: bool,
+        plan: list[ShardingOption] | None = None,
+        perf_rating: float | None = None,
+        storage_constraint: Topology | None = None,
+    ) -> None:
+        assert (plan is not None) == partitionable
+        self.heard.append((partitionable, perf_rating))
+        self.left = self.left[1:]
+
+
+def test_a_proposer_of_others_hears_what_came_of_its_proposals() -> None:
+    proposer = _Fastest()
+    plan = EmbeddingShardingPlanner(RANKS, 16, proposer=proposer).plan(model(), SHARDERS)
+    assert [fits for fits, _ in proposer.heard] == [True, True]
+    ratings = [rating for _, rating in proposer.heard if rating is not None]
+    kind = ("table_wise", "row_wise")[ratings.index(min(ratings))]
+    assert {sharding.sharding_type for path in plan.plan for sharding in plan.of(path).values()} == {kind}
+
+
+def test_the_dynamic_proposer_finds_plans_where_memory_is_scarce() -> None:
+    ranks = topology(4, 2, "cpu")
+    enough = EmbeddingShardingPlanner(ranks, 16).result(EmbeddingShardingPlanner(ranks, 16).problem(model()))
+    needed = max(cost.ddr_bytes for cost in enough.evaluation.of_ranks())
+    scarce = with_memory(ranks, ddr=int(needed / 0.85 * 1.1))
+    proposer = DynamicProgrammingProposer()
+    plan = EmbeddingShardingPlanner(scarce, 16, proposer=proposer).plan(model(), SHARDERS)
+    check_plan(TABLES, plan.of("bags"), 4)
+
+
+def test_shards_of_columns_on_one_of_several_hosts_lie_together() -> None:
+    (whole,) = [
+        o for o in options() if (o.name, o.sharding_type, o.compute_kernel) == ("t0", "table_wise", "fused")
     ]
-    worst = [max(sum(s.cost.total_us for s in c.shards if s.rank == r) for r in range(4)) for c in costs]
-    assert worst[0] <= worst[1] <= 1.5 * worst[0]
+    whole.sharding_type, whole.partition_by = "table_column_wise", "host"
+    whole.shards = [
+        Shard([1000, 32], [0, column], Storage(1000, 0), Perf(1.0, 0.0, 0.0, 0.0)) for column in (0, 32)
+    ]
+    found = find_plan(Parts(), [whole], RANKS)
+    assert set(found.options[0].get_shards_assignment()) in ({0, 1}, {2, 3})
 
 
 def test_options_have_the_shards_of_their_types() -> None:

@@ -8,13 +8,18 @@ from collections.abc import Sequence
 import pytest
 
 from benchmarks.models.planner_sets import SetShape, random_set, small_set
+from recsys.planner.cost.capacity import CustomTopologyData
+from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.cost.enumerators import ShardingOption
+from recsys.planner.cost.topology import Topology
 from recsys.planner.evaluate import plan_of
 from recsys.planner.fit import Problem, with_room
+from recsys.planner.planner import EmbeddingShardingPlanner
 from recsys.planner.search.bounds import of_any_plan, of_choice
 from recsys.planner.search.partitioners import GREEDY, PARTITIONERS, Capacity, Misfit, Placement, partition
 from recsys.planner.search.search import pack, search
 from recsys.sharding.plan.plan import check_plan
+from tests.recsys.planner import sets
 from tests.support.exact_plans import least_cost_us
 
 
@@ -68,6 +73,19 @@ def test_large_plans_are_within_10_percent_of_the_lower_bound(fill: float, devic
     check(problem, capacity, placement)
     chosen = [option for option in placement.options if option is not None]
     assert placement.cost_us <= 1.10 * of_choice(capacity, chosen)
+
+
+def test_ranks_of_different_memory_are_used_in_full() -> None:
+    """The large table fits on the large rank alone, and the others on what is left beside it."""
+    memory = CustomTopologyData({"hbm_cap": [400_000, 100_000], "ddr_cap": [0, 0]}, 2)
+    ranks = Topology(2, "cuda", custom_topology_data=memory)
+    whole = ParameterConstraints(sharding_types=["table_wise"])
+    tables = [sets.table("large", 1200), sets.table("a", 300), sets.table("b", 300)]
+    problem = sets.problem(tables, ranks, constraints=dict.fromkeys(("large", "a", "b"), whole), batch_size=1)
+    planner = EmbeddingShardingPlanner(ranks)
+    shardings = planner.result(problem).plan.of("")
+    assert shardings["large"].ranks == [0]
+    assert sorted(shardings[name].ranks[0] for name in "ab") == [0, 1]
 
 
 def test_the_same_tables_give_the_same_plan() -> None:
