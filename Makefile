@@ -22,7 +22,7 @@ NATIVE_TEST_JOBS ?= 3
 # for the others' for more than half of the time.
 ON_REFERENCE := OMP_NUM_THREADS=1 RECSYS_CONFORMANCE_ENGINE=reference
 ON_NATIVE := OMP_NUM_THREADS=1 RECSYS_CONFORMANCE_ENGINE=native
-.PHONY: help setup demo test stacks languages lint docs bench protos native native-peers wheel native-build native-test native-run native-conformance native-test-packages native-thread soak wheel-check clean
+.PHONY: help setup demo test stacks languages lint docs bench protos native native-peers wheel client-wheel native-build native-test native-run native-conformance native-test-packages native-thread soak wheel-check clean
 
 help:
 	@echo "make demo         train, export, serve and predict on this machine (no GPU needed)"
@@ -39,6 +39,7 @@ help:
 	@echo "make bench        the benchmarks, peers included"
 	@echo "make protos       generate the wire's Python code from protos/"
 	@echo "make wheel        a wheel with the native modules, in dist; WHEEL=pure without them"
+	@echo "make client-wheel  a wheel of the client alone, in dist"
 	@echo "make wheel-check  build the wheel and check its top-level names"
 
 # torch first and alone: the builds of fbgemm-gpu and torch must fit, and only torch is asked of its own index.
@@ -122,6 +123,11 @@ native-peers: $(VENV)/.dev native-test-packages
 WHEEL ?= platform
 wheel: $(if $(filter pure,$(WHEEL)),$(VENV)/.dev,native)
 	RECSYS_WHEEL=$(WHEEL) BIN=$(CURDIR)/$(BIN) cpp_client/wheel.sh
+
+# Into dist/: recsys-serving-client, what programs that only ask a server need, without torch.
+client-wheel: $(VENV)/.dev
+	rm -rf clients/python/build
+	$(BIN)/pip wheel -q --no-deps --no-build-isolation --no-index -w dist clients/python
 
 # All that native-test runs, compiled; and what needs no run. The Python modules stay in $(NATIVE): tests that run
 # meanwhile see no other engine than before.
