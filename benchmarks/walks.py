@@ -4,12 +4,23 @@ A *walk* is everything that one call runs in our own packages. Its *moves* are t
 another, each pair of caller and callee counted once, however often a loop repeats it. A file's *doors* are
 the functions of it that other files call. Few files and few moves make a walk that can be read from top to bottom.
 
+A move counts if whoever follows the steps must go there. These do not, and are in the raw numbers alone:
+
+* Properties: they read as data, and say by their name what they hold.
+* Methods that syntax calls, such as ``__getitem__`` and ``__enter__``: no step is called by such a name. What makes an
+  object, ``__init__`` and ``__new__``, counts.
+* What runs inside the model that an export takes, which is the subject of the walk and no part of it: that it is called
+  counts, but not what it calls in the library of models.
+
     python -m benchmarks.walks [export] [step] [predict] [--doors] [--json]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import inspect
+import io
 import json
 import os
 import signal
@@ -21,6 +32,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -50,19 +62,32 @@ _MODEL: dict[str, Any] = {
 }
 
 
+#: What a model is made of.
+_LIBRARY_OF_MODELS = ("recsys/models/", "recsys/modules/", "recsys/jagged/", "recsys/embedding.py")
+
+Move = tuple[str, str, str, str]
+
+
 @dataclass(kw_only=True)
 class Walk:
     """The calls between files that a traced call made.
 
     Attributes:
-        files: The files that were entered.
-        moves: The pairs of calling function and called function that lie in different files.
+        raw_files: The files that were entered.
+        raw_moves: The pairs of calling function and called function that lie in different files.
+        moves: Those that count.
         entries: How often each file was entered from another one, loops included.
     """
 
-    files: set[str] = field(default_factory=set)
-    moves: set[tuple[str, str, str, str]] = field(default_factory=set)
+    raw_files: set[str] = field(default_factory=set)
+    raw_moves: set[Move] = field(default_factory=set)
+    moves: set[Move] = field(default_factory=set)
     entries: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def files(self) -> set[str]:
+        """The files that moves which count come from or go to."""
+        return {file for source, _, target, _ in self.moves for file in (source, target)}
 
     def doors(self) -> dict[str, int]:
         """Return the number of functions of each file that other files call."""
@@ -77,13 +102,21 @@ class Walk:
 
 
 class _Tracer:
-    """Records a walk with ``sys.setprofile``."""
+    """Records a walk with ``sys.setprofile``.
 
-    def __init__(self, packages: Sequence[str]) -> None:
+    Args:
+        packages: The folders of the functions that it follows.
+        subject: The folders and files in which it does not follow what runs.
+    """
+
+    def __init__(self, packages: Sequence[str], subject: Sequence[str] = ()) -> None:
         self.walk = Walk()
         self.is_recording = True
         self._prefixes = tuple(f"{package}/" for package in packages)
+        self._subject = tuple(subject)
         self._names: dict[CodeType, str | None] = {}
+        self._are_steps: dict[CodeType, bool] = {}
+        self._depth = threading.local()
 
     def _name_of(self, code: CodeType) -> str | None:
         """Return the file of a function of ours, relative to the checkout; None for others."""
@@ -95,20 +128,40 @@ class _Tracer:
             )
         return self._names[code]
 
+    def _is_step(self, frame: FrameType) -> bool:
+        """Whether a function that is called is no property, and has a name that steps call."""
+        code = frame.f_code
+        if code not in self._are_steps:
+            name = code.co_name
+            first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+            found = inspect.getattr_static(type(first), name, None)
+            is_syntax = name.startswith("__") and name.endswith("__") and name not in ("__init__", "__new__")
+            self._are_steps[code] = not is_syntax and not isinstance(found, (property, cached_property))
+        return self._are_steps[code]
+
     def _on_event(self, frame: FrameType, event: str, _argument: Any) -> None:
-        callee = self._name_of(frame.f_code) if event == "call" and self.is_recording else None
+        callee = self._name_of(frame.f_code) if event in ("call", "return") else None
         if callee is None:
             return
-        self.walk.files.add(callee)
+        depth = getattr(self._depth, "of_subject", 0)
+        if callee.startswith(self._subject):
+            self._depth.of_subject = depth + (1 if event == "call" else -1)
+        if event == "call" and self.is_recording:
+            self._record(frame, callee, is_within=depth > 0)
+
+    def _record(self, frame: FrameType, callee: str, *, is_within: bool) -> None:
+        self.walk.raw_files.add(callee)
         caller = frame.f_back
         while caller is not None and self._name_of(caller.f_code) is None:
             caller = caller.f_back
-        if caller is None:
+        source = None if caller is None else self._name_of(caller.f_code)
+        if caller is None or source is None or source == callee:
             return
-        source = self._name_of(caller.f_code)
-        if source is not None and source != callee:
-            self.walk.moves.add((source, caller.f_code.co_qualname, callee, frame.f_code.co_qualname))
-            self.walk.entries[callee] += 1
+        move = (source, caller.f_code.co_qualname, callee, frame.f_code.co_qualname)
+        self.walk.raw_moves.add(move)
+        self.walk.entries[callee] += 1
+        if not is_within and self._is_step(frame):
+            self.walk.moves.add(move)
 
     def run(self, call: Callable[[], object]) -> Walk:
         """Call a function, and return its walk: on this thread, and on those that it starts."""
@@ -137,11 +190,12 @@ def _export(folder: Path) -> Walk:
     words = [str(folder / "model.pt"), "--json", "--force"]
 
     def run() -> None:
-        if cli.main(words):
-            raise RuntimeError("recsys-export failed")
+        with contextlib.redirect_stdout(io.StringIO()):
+            if cli.main(words):
+                raise RuntimeError("recsys-export failed")
 
     run()  # the first run imports modules
-    return _Tracer(("recsys", "export")).run(run)
+    return _Tracer(("recsys", "export"), _LIBRARY_OF_MODELS).run(run)
 
 
 def _step(folder: Path) -> Walk:
@@ -219,7 +273,8 @@ def _predict(folder: Path) -> Walk:
             process.kill()
     recorded = json.loads((folder / "walk.json").read_text())
     return Walk(
-        files=set(recorded["files"]),
+        raw_files=set(recorded["raw_files"]),
+        raw_moves={(a, b, c, d) for a, b, c, d in recorded["raw_moves"]},
         moves={(a, b, c, d) for a, b, c, d in recorded["moves"]},
         entries=Counter(recorded["entries"]),
     )
@@ -235,7 +290,12 @@ def _serve(result: Path, words: Sequence[str]) -> int:
             tracer.is_recording = True
         tracer.is_recording = False
         walk = tracer.walk
-        content = {"files": sorted(walk.files), "moves": sorted(walk.moves), "entries": dict(walk.entries)}
+        content = {
+            "raw_files": sorted(walk.raw_files),
+            "raw_moves": sorted(walk.raw_moves),
+            "moves": sorted(walk.moves),
+            "entries": dict(walk.entries),
+        }
         result.write_text(json.dumps(content))
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -276,7 +336,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             found[name] = WALKS[name](Path(folder))
     if arguments.json:
         results = {
-            name: {"files": sorted(walk.files), "num_moves": len(walk.moves), "doors": walk.doors()}
+            name: {
+                "files": sorted(walk.files),
+                "num_moves": len(walk.moves),
+                "num_raw_files": len(walk.raw_files),
+                "num_raw_moves": len(walk.raw_moves),
+                "doors": walk.doors(),
+            }
             for name, walk in found.items()
         }
         print(json.dumps(results))
@@ -288,11 +354,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             str(len(walk.files)),
             str(len(walk.moves)),
             f"{walk.moves_within(_OWN_FOLDERS[name])} in {_OWN_FOLDERS[name]}",
+            str(len(walk.raw_files)),
+            str(len(walk.raw_moves)),
             str(sum(walk.entries.values())),
         )
         for name, walk in found.items()
     ]
-    _print_table(console, "walks", ("walk", "files", "moves", "of these", "entries"), rows)
+    _print_table(
+        console, "walks", ("walk", "files", "moves", "of these", "raw files", "raw moves", "entries"), rows
+    )
     for name, walk in found.items() if arguments.doors else ():
         doors = [(file, str(count), str(walk.entries[file])) for file, count in walk.doors().items()]
         _print_table(console, name, ("file", "doors", "entries"), doors)
