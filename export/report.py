@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,10 +10,14 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleRenderable
 from rich.table import Table
 
+from export.artifact.writing import sqnr
+from export.graph.prepared import PreparedModel
 from export.verify.compare import Checked, Difference
 from export.verify.linear_dtypes import LinearTrial
 from recsys.cli import size_text, whole_table
 from recsys.kernels.operators import StepCounts
+from recsys.rows.quantize import QuantizationError
+from recsys.sharding.plan.device_rows import table_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +87,37 @@ class ExportReport:
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return asdict(self)
+
+
+def table_reports(
+    prepared: PreparedModel, errors: Mapping[str, QuantizationError]
+) -> tuple[TableReport, ...]:
+    """Return the reports of the tables, in the order of their rows. ``errors``: what quantization lost, by table."""
+    weights = prepared.weights
+    placements: dict[str, dict[str, str]] = {name: {} for name in prepared.stored.stored}
+    for target, plan in prepared.stored.plans.items():
+        for path, group in plan.plan.items():
+            for name, sharding in group.items():
+                ranks = ",".join(str(rank) for rank in dict.fromkeys(sharding.ranks))
+                kind = sharding.sharding_type.replace("_", "-")
+                placements[table_path(path, name)][target] = f"{kind} {ranks}"
+    sizes = dict.fromkeys(placements, 0)
+    for block in prepared.stored.layout.blocks:
+        sizes[block.table] += block.num_bytes
+    return tuple(
+        TableReport(
+            name=name,
+            num_embeddings=table.num_embeddings,
+            embedding_dim=table.embedding_dim,
+            data_type=table.data_type.value,
+            bytes_before=weights[name].numel() * weights[name].element_size(),
+            bytes_after=sizes[name],
+            sqnr_db=sqnr(errors[name]),
+            max_abs_error=errors[name].max_abs,
+            placement=placements[name],
+        )
+        for name, table in prepared.stored.stored.items()
+    )
 
 
 def print_report(report: ExportReport, console: Console) -> None:

@@ -97,6 +97,11 @@ def _is_on_host(prepared: PreparedModel, target: str) -> bool:
     return all(device.type == "cpu" for device in prepared.stored.envs[target].devices)
 
 
+def write_targets(prepared: PreparedModel, work: Path, programs: WrittenPrograms) -> list[WrittenTarget]:
+    """Trace and script the graphs of all targets, and write them; as ``write_graphs``."""
+    return [write_graphs(prepared, target, work, programs) for target in prepared.stored.envs]
+
+
 def write_graphs(
     prepared: PreparedModel, target: str, work: Path, programs: WrittenPrograms
 ) -> WrittenTarget:

@@ -21,9 +21,9 @@ from export.graph.inputs.forward import parameters
 from export.graph.inputs.pruning import features_of, pruned
 from export.graph.prepared import PreparedModel
 from export.lower.part import text_and_weights
-from export.pipeline import in_range, prepare, with_outputs
+from export.prepare import in_range, prepare
+from export.verify.float_model import float_outputs, with_outputs
 from export.verify.reference import float_model
-from export.verify.run import float_outputs
 from recsys import torchscript
 from recsys.artifact.graphs import dense_tensors
 from recsys.artifact.load import load_skeletons

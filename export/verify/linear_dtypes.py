@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from export.choices import AUTO
 from export.graph.prepared import PreparedModel
 from export.verify.samples import with_numbers_of
 from recsys.artifact.load import LoadedArtifact, load_opened, open_artifact
@@ -56,22 +57,38 @@ class LinearTrial:
     is_chosen: bool
 
 
-def choose_linear_dtype(prepared: PreparedModel, work: Path, manifest: Manifest) -> tuple[LinearTrial, ...]:
-    """Measure the types, and choose the fastest whose AUC, or whose outputs, differ little enough from float32's.
+def choose_linear_dtype(
+    prepared: PreparedModel, work: Path, manifest: Manifest, *, has_programs: bool
+) -> tuple[PreparedModel, Manifest, tuple[LinearTrial, ...]]:
+    """Choose the type, where the options leave it open.
 
     Args:
         prepared: The model, with the bound and the labelled examples in its options.
         work: The directory that holds the artifact, without its manifest.
         manifest: Its manifest so far.
+        has_programs: Whether the artifact has programs; without, the type is float32.
+
+    Returns:
+        The model and the manifest with the type, and what each type gives; nothing where none was measured.
 
     Raises:
         ExportError: The examples' labels are all equal.
         DataError: The examples cannot be read.
     """
+    if prepared.config.linear_dtype != AUTO:
+        return prepared, manifest, ()
+    trials = _trials(prepared, work, manifest) if has_programs else ()
+    chosen = next((trial.dtype for trial in trials if trial.is_chosen), "float32")
+    config = replace(prepared.config, linear_dtype=chosen, auto_bound=None, auto_data=None)
+    return replace(prepared, config=config), _with_linear_dtype(manifest, chosen), trials
+
+
+def _trials(prepared: PreparedModel, work: Path, manifest: Manifest) -> tuple[LinearTrial, ...]:
+    """Measure the types, and choose the fastest whose AUC, or whose outputs, differ little enough from float32's."""
     artifacts = {}
     for i, dtype in enumerate(LINEAR_DTYPES):
         prepared.progress("linear types", i, len(LINEAR_DTYPES))
-        opened = open_artifact(work, with_linear_dtype(manifest, dtype), manifest.targets[0].name)
+        opened = open_artifact(work, _with_linear_dtype(manifest, dtype), manifest.targets[0].name)
         artifacts[dtype] = load_opened(opened, verify_checksums=False)
     speeds = _us_per_row(artifacts, prepared)
     inputs = prepared.samples.inputs()
@@ -106,7 +123,7 @@ def choose_linear_dtype(prepared: PreparedModel, work: Path, manifest: Manifest)
     )
 
 
-def with_linear_dtype(manifest: Manifest, dtype: str) -> Manifest:
+def _with_linear_dtype(manifest: Manifest, dtype: str) -> Manifest:
     """Return the manifest with targets whose linear layers multiply in this type."""
     return replace(
         manifest, targets=tuple(replace(target, linear_dtype=dtype) for target in manifest.targets)

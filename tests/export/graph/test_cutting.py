@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from export.artifact.writing import make_graphs
 from export.config import ExportConfig
 from export.graph.graph import Graph
-from export.pipeline import prepare
+from export.prepare import prepare
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor, torchscript
 from recsys.artifact.cuda_graphs import METHODS, ON_DEVICE, TO_SEND
 from tests.support.export_models import CASES, CUDA_CASES, batch_of, exported

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from export.artifact.writing import export_graph, make_graphs
 from export.config import ExportConfig
 from export.graph.exported import save_exported
-from export.pipeline import prepare, with_outputs
+from export.prepare import prepare
+from export.verify.float_model import float_outputs, with_outputs
 from export.verify.reference import float_model
-from export.verify.run import float_outputs
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.exported import load_exported
 from recsys.artifact.inputs import checked_inputs

@@ -17,7 +17,8 @@ from export.config import ExportConfig
 from export.graph.graph import ExportedModel, make_graph
 from export.graph.prepared import skeletons_of
 from export.graph.tree import exchanged
-from export.pipeline import export_model, prepare
+from export.pipeline import export_model
+from export.prepare import prepare
 from export.verify.compare import CUDA_ROWS_TOLERANCE
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.artifact.load import LoadedArtifact, load_artifact

@@ -19,7 +19,7 @@ from export.graph.graph import ExportedModel, Ids, make_graph
 from export.graph.prepared import PreparedModel, empty_ranks, ranking_of, sharded_of
 from export.graph.ranking import jagged_places
 from export.graph.tree import exchanged
-from export.pipeline import prepare
+from export.prepare import prepare
 from recsys.artifact.load import LoadedArtifact
 from recsys.artifact.parts import map_rows
 from recsys.artifact.ranking import expand

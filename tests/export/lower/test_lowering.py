@@ -19,9 +19,9 @@ from export.lower.kinds import StepKind, header
 from export.lower.lowering import lower
 from export.lower.planning import Layer, Plan
 from export.lower.scheduling import Gather, Lowered, PlacedRegion
-from export.pipeline import prepare, with_outputs
+from export.prepare import prepare
+from export.verify.float_model import float_outputs, with_outputs
 from export.verify.reference import float_model
-from export.verify.run import float_outputs
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.models.dense import DenseTransforms
 from recsys.schema import DenseColumn
