@@ -17,6 +17,7 @@ from export.lower.values import (
     Called,
     NotLoweredError,
     NumRows,
+    OfOne,
     Space,
     Value,
 )
@@ -149,15 +150,8 @@ class Rows(Value):
 
 
 @dataclass(eq=False, kw_only=True)
-class ToIds(Value):
+class ToIds(OfOne):
     """For each ID the numbers of its row, or of its place in the row if they are those of S places."""
-
-    source: Value
-
-    @property
-    def sources(self) -> list[Value]:
-        """The values that it is computed of."""
-        return [self.source]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -168,7 +162,7 @@ class ReadIds(Value):
 
 
 @dataclass(eq=False, kw_only=True)
-class OfIds(Value):
+class OfIds(OfOne):
     """What is made of numbers that are computed for each ID.
 
     Attributes:
@@ -177,14 +171,13 @@ class OfIds(Value):
         padding: What it is where there is no ID.
     """
 
-    source: Value
     within: tuple[Value, ...]
     padding: Value
 
     @property
     def sources(self) -> list[Value]:
         """The values that it is computed of."""
-        return [self.source, self.padding]
+        return [*super().sources, self.padding]
 
 
 @dataclass(eq=False, kw_only=True)

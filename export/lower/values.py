@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Several
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, partialmethod
 from itertools import count
 from math import prod
 from typing import Any, ClassVar, TypeVar
@@ -163,60 +163,6 @@ class Called:
             raise AttributeError(name)
         return partial(apply, name, self)
 
-    def __add__(self, other: Any) -> Any:
-        return apply("add", self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return apply("add", self, other)
-
-    def __sub__(self, other: Any) -> Any:
-        return apply("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return apply("rsub", self, other)
-
-    def __mul__(self, other: Any) -> Any:
-        return apply("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return apply("mul", self, other)
-
-    def __truediv__(self, other: Any) -> Any:
-        return apply("div", self, other)
-
-    def __matmul__(self, other: Any) -> Any:
-        return apply("matmul", self, other)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return apply("rmatmul", self, other)
-
-    def __and__(self, other: Any) -> Any:
-        return apply("and", self, other)
-
-    def __rand__(self, other: Any) -> Any:
-        return apply("and", self, other)
-
-    def __or__(self, other: Any) -> Any:
-        return apply("or", self, other)
-
-    def __ror__(self, other: Any) -> Any:
-        return apply("or", self, other)
-
-    def __lt__(self, other: Any) -> Any:
-        return apply("lt", self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return apply("le", self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return apply("gt", self, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return apply("ge", self, other)
-
-    def __getitem__(self, other: Any) -> Any:
-        return apply("getitem", self, other)
-
     @property
     def mT(self) -> Any:
         """The matrices with their dimensions exchanged."""
@@ -224,26 +170,18 @@ class Called:
 
     T = mT
 
-    def __pow__(self, other: Any) -> Any:
-        return apply("pow", self, other)
 
-    def __invert__(self) -> Any:
-        return apply("logical_not", self)
-
-    def __neg__(self) -> Any:
-        return apply("neg", self)
-
-    def __iadd__(self, other: Any) -> Any:
-        return apply("add_", self, other)
-
-    def __isub__(self, other: Any) -> Any:
-        return apply("sub_", self, other)
-
-    def __imul__(self, other: Any) -> Any:
-        return apply("mul_", self, other)
-
-    def __itruediv__(self, other: Any) -> Any:
-        return apply("div_", self, other)
+#: By operator of Python, the function of torch that it calls.
+_OF_PYTHON = {
+    "add": "add", "radd": "add", "iadd": "add_", "sub": "sub", "rsub": "rsub", "isub": "sub_", "mul": "mul",
+    "rmul": "mul", "imul": "mul_", "truediv": "div", "itruediv": "div_", "matmul": "matmul", "rmatmul": "rmatmul",
+    "pow": "pow", "neg": "neg", "invert": "logical_not", "and": "and", "rand": "and", "or": "or", "ror": "or",
+    "lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "getitem": "getitem",
+}  # fmt: skip
+for _name, _function in _OF_PYTHON.items():
+    setattr(
+        Called, f"__{_name}__", partialmethod(lambda one, name, *others: apply(name, one, *others), _function)
+    )
 
 
 @dataclass(eq=False, kw_only=True)
@@ -327,53 +265,45 @@ class Weight(Value):
         return torch.equal(self.numbers, other.numbers)
 
 
+@dataclass(eq=False, kw_only=True)
+class OfOne(Value):
+    """What is computed of one value."""
+
+    source: Value
+
+    @property
+    def sources(self) -> list[Value]:
+        """The values that it is computed of."""
+        return [self.source]
+
+
 #: Columns of a layer's weights, which are added up: to where, from where, how many, and their sign.
 Columns = tuple[tuple[int, int, int, int], ...]
 
 
 @dataclass(eq=False, kw_only=True)
-class Linear(Value):
-    """A linear layer, and perhaps the activation behind it: ``none``, ``relu`` or ``sigmoid``.
+class Linear(OfOne):
+    """A linear layer.
 
     Attributes:
         columns: Those of the weight that it takes; empty for all as they are.
     """
 
-    source: Value
     weight: str
     bias: str | None
     columns: Columns = ()
-    activation: str = "none"
-
-    @property
-    def sources(self) -> list[Value]:
-        """The values that it is computed of."""
-        return [self.source]
 
 
 @dataclass(eq=False, kw_only=True)
-class Products(Value):
+class Products(OfOne):
     """The product of each pair of a row's V vectors ``[V, D]``: pairs (i, j), i < j, by i and then by j."""
 
-    source: Value
-
-    @property
-    def sources(self) -> list[Value]:
-        """The values that it is computed of."""
-        return [self.source]
-
 
 @dataclass(eq=False, kw_only=True)
-class View(Value):
+class View(OfOne):
     """Columns of another value, from ``offset`` on, perhaps with other dims."""
 
-    source: Value
     offset: int = 0
-
-    @property
-    def sources(self) -> list[Value]:
-        """The values that it is computed of."""
-        return [self.source]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -440,12 +370,5 @@ class Take(Value):
 
 
 @dataclass(eq=False, kw_only=True)
-class Expand(Value):
+class Expand(OfOne):
     """Rows of contexts, each repeated for the rows that share it."""
-
-    source: Value
-
-    @property
-    def sources(self) -> list[Value]:
-        """The values that it is computed of."""
-        return [self.source]
