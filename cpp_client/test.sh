@@ -11,7 +11,7 @@ shift
 parts=("$@")
 [[ ${#parts[@]} -gt 0 ]] || parts=(build style unit address arm fuzz thread)
 # Rooms that need gRPC, torch or generated messages; all others are tested with sanitizers alone.
-programs=(test_client test_bench test_rpc test_protocols test_engine recsys-predict-tool recsys-client-tool compiled)
+programs=(test_client test_bench test_port test_protocols test_engine recsys-predict-tool recsys-client-tool compiled)
 # fuzzer-no-link makes a fuzzer see what its inputs reach.
 fuzzed=address,undefined,fuzzer-no-link
 launcher=()
@@ -52,13 +52,13 @@ build() {
 style() {
   find . \( -name '*.h' -o -name '*.cpp' \) -print0 | xargs -0 clang-format-14 --dry-run -Werror
   # The rooms that every request passes, and those that read untrusted bytes.
-  find base wire ops engine/core engine/counters engine/http2 engine/routes engine/settings -name '*.cpp' \
+  find base wire ops port engine/core engine/counters engine/routes engine/settings -name '*.cpp' \
     ! -name 'avx*.cpp' ! -path 'ops/kernels/amx.cpp' ! -path 'ops/kernels/arm/*' ! -path 'ops/torch/*' -print0 |
     xargs -0 -P "$(nproc)" -I{} clang-tidy-14 --quiet {} -- -std=c++17 -I. -Iinclude 2>/dev/null
 }
 
 unit() {
-  ctest --test-dir "$build" --output-on-failure --timeout 300 -R '^(client|bench|rpc|protocols|engine)$'
+  ctest --test-dir "$build" --output-on-failure --timeout 300 -R '^(client|bench|port|protocols|engine)$'
 }
 
 address() {
@@ -77,7 +77,7 @@ arm() {
 }
 
 thread() {
-  local rooms=(core counters http2 routes settings)
+  local rooms=(core counters port routes settings)
   configure "$build-thread" thread
   cmake --build "$build-thread" --target "${rooms[@]/#/test_}"
   TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1" \

@@ -14,7 +14,7 @@ endfunction()
 
 if(TARGET recsys_protos)
   recsys_peer(recsys-echo-server echo_server.cpp recsys_protos)
-  recsys_peer(recsys-port-server port_server.cpp recsys_rpc)
+  recsys_peer(recsys-port-server port_server.cpp recsys_port)
   add_custom_target(peers DEPENDS recsys-echo-server recsys-port-server)
   if(RECSYS_MODEL)
     recsys_peer(recsys-plain-server plain_server.cpp recsys_protos recsys_model)

@@ -37,5 +37,5 @@ endfunction()
 # types in unnamed namespaces that other files of their folder define as well.
 file(GLOB recsys_apart CONFIGURE_DEPENDS bench/*.cpp)
 set_source_files_properties(${recsys_apart} check/requests/sparse_check.cpp check/files/manifest.cpp model/delta.cpp
-  wire/torchrec_request.cpp wire/infer/infer_tensors.cpp engine/settings/settings.cpp engine/core/queue/turn.cpp
-  engine/rpc/rpc_server.cpp engine/protocols/torchrec.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  wire/torchrec_request.cpp wire/infer/infer_tensors.cpp engine/settings/settings.cpp
+  engine/core/queue/pending_decisions.cpp port/rpc_server.cpp engine/protocols/torchrec.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

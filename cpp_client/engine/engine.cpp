@@ -16,13 +16,14 @@
 #include "engine/calls/health.h"
 #include "engine/calls/submitted_calls.h"
 #include "engine/core/gateway.h"
+#include "engine/core/queue/pending_decisions.h"
 #include "engine/core/queue/slots.h"
 #include "engine/core/servable.h"
 #include "engine/core/shadow.h"
 #include "engine/protocols/services.h"
 #include "engine/records.h"
 #include "engine/routes/route_table.h"
-#include "engine/rpc/rpc_server.h"
+#include "port/rpc_server.h"
 #include "recsys/error.h"
 
 namespace recsys {
@@ -102,7 +103,7 @@ struct Engine::Parts {
                                 const std::vector<std::string>& calls,
                                 const std::vector<std::string>& streams) const;
   void Start(const PortSettings& settings, const std::vector<std::string>& calls,
-             const std::vector<std::string>& streams, std::optional<TlsPem> pem);
+             const std::vector<std::string>& streams, const std::optional<TlsPem>& pem);
   bool WaitUntilIdle(double until_s) const;
 
   const std::shared_ptr<EngineCore> core;
@@ -157,7 +158,8 @@ std::vector<Service> Engine::Parts::Services(const ConnectionLimits& limits,
 }
 
 void Engine::Parts::Start(const PortSettings& settings, const std::vector<std::string>& calls,
-                          const std::vector<std::string>& streams, std::optional<TlsPem> pem) {
+                          const std::vector<std::string>& streams,
+                          const std::optional<TlsPem>& pem) {
   if (port != nullptr || is_closed) {
     throw Error(ErrorKind::kInternal, "the engine listens once, before it is closed");
   }
@@ -166,7 +168,8 @@ void Engine::Parts::Start(const PortSettings& settings, const std::vector<std::s
   options.port = settings.port;
   options.num_threads = settings.num_threads;
   options.connections = settings.connections;
-  if (pem) options.tls = tls = std::make_shared<TlsStore>(std::move(*pem));
+  if (pem) options.tls = tls = std::make_shared<TlsStore>(*pem);
+  options.make_deferred_work = [] { return std::make_unique<PendingDecisions>(); };
   port = std::make_unique<RpcServer>(std::move(options),
                                      Services(settings.connections, calls, streams));
 }
@@ -200,19 +203,19 @@ int Engine::event_fd() const { return parts_->core->records.event_fd(); }
 std::vector<Event> Engine::Take(std::size_t at_most) { return parts_->core->records.Take(at_most); }
 
 int Engine::Listen(const PortSettings& settings, const std::vector<std::string>& calls,
-                   const std::vector<std::string>& streams, std::optional<TlsPem> tls) {
+                   const std::vector<std::string>& streams, const std::optional<TlsPem>& tls) {
   settings.Check();
   const std::lock_guard<std::mutex> lock(parts_->mutex);
-  parts_->Start(settings, calls, streams, std::move(tls));
+  parts_->Start(settings, calls, streams, tls);
   return parts_->port->port();
 }
 
-void Engine::SetTls(TlsPem tls) {
+void Engine::SetTls(const TlsPem& tls) {
   const std::lock_guard<std::mutex> lock(parts_->mutex);
   if (parts_->tls == nullptr) {
     throw Error(ErrorKind::kConfig, "tls: the port was not opened with TLS");
   }
-  parts_->tls->Set(std::move(tls));
+  parts_->tls->Set(tls);
 }
 
 void Engine::SetHealth(const std::string& service, bool is_serving) {

@@ -20,6 +20,7 @@
 #include "engine/core/served_model.h"
 #include "engine/events.h"
 #include "engine/settings/settings.h"
+#include "port/net/tls.h"
 
 namespace recsys {
 
@@ -72,10 +73,10 @@ class Engine {
   /// Error (kConfig: settings or TLS material; kListen: the port is in use or the address is not
   /// this machine's). May be called once.
   int Listen(const PortSettings& settings, const std::vector<std::string>& calls,
-             const std::vector<std::string>& streams, std::optional<TlsPem> tls);
+             const std::vector<std::string>& streams, const std::optional<TlsPem>& tls);
   /// Uses this material for new connections. Throws Error (kConfig); then the port keeps its
   /// material.
-  void SetTls(TlsPem tls);
+  void SetTls(const TlsPem& tls);
   /// Sets the grpc.health.v1 status of a service; an empty name stands for the whole server.
   void SetHealth(const std::string& service, bool is_serving);
 

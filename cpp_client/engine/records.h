@@ -13,8 +13,8 @@
 #include "engine/core/shadow.h"
 #include "engine/counters/ring.h"
 #include "engine/events.h"
-#include "engine/rpc/net/listening.h"
 #include "engine/settings/settings.h"
+#include "port/net/listening.h"
 
 namespace recsys {
 

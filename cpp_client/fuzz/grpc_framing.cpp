@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "engine/http2/framing/message_reader.h"
-#include "engine/http2/framing/request_headers.h"
+#include "port/framing/message_reader.h"
+#include "port/framing/request_headers.h"
 
 namespace {
 

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "bench/peers/echo_stream.h"
-#include "engine/http2/polling/loop.h"
-#include "engine/http2/port_state.h"
+#include "port/polling/loop.h"
+#include "port/port_state.h"
 
 namespace {
 

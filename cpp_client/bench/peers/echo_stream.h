@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "engine/rpc/service.h"
+#include "port/service.h"
 
 namespace recsys {
 

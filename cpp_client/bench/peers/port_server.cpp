@@ -10,7 +10,7 @@
 
 #include "bench/peers/echo_stream.h"
 #include "bench/peers/until_stopped.h"
-#include "engine/rpc/rpc_server.h"
+#include "port/rpc_server.h"
 #include "recsys/error.h"
 
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "engine/events.h"
-#include "engine/rpc/service.h"
 #include "engine/settings/settings.h"
+#include "port/service.h"
 
 namespace recsys {
 

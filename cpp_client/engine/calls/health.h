@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "engine/rpc/service.h"
+#include "port/service.h"
 
 namespace recsys {
 

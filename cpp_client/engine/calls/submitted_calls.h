@@ -11,8 +11,8 @@
 #include "base/clock.h"
 #include "engine/core/gateway.h"
 #include "engine/records.h"
-#include "engine/rpc/service.h"
 #include "engine/settings/settings.h"
+#include "port/service.h"
 
 namespace recsys {
 

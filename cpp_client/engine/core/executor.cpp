@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "engine/core/batch_runner.h"
-#include "engine/core/queue/turn.h"
+#include "engine/core/queue/pending_decisions.h"
 #include "recsys/error.h"
 
 namespace recsys {
@@ -120,7 +120,7 @@ void Executor::Submit(const std::shared_ptr<Request>& request) {
   Requests expired;
   std::optional<BatchQueue::Full> full;
   BatchQueue::PushedOut pushed_out;
-  PollingTurn* const turn = PollingTurn::Here();
+  PendingDecisions* const pending = PendingDecisions::OfThisThread();
   bool is_first = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -135,14 +135,14 @@ void Executor::Submit(const std::shared_ptr<Request>& request) {
       policy_.Arrived(request->enqueued_s);
       if (queue_.has_delay()) {
         WakeToLook();
-      } else if (turn != nullptr) {
+      } else if (pending != nullptr) {
         is_first = !std::exchange(is_held_, true);
       } else {
         Wake();
       }
     }
   }
-  if (is_first) turn->Hold({servable_.shared_from_this(), this});
+  if (is_first) pending->Add({servable_.shared_from_this(), this});
   for (const auto& one : expired) GiveExpired(*one, deliver_);
   if (!pushed_out.requests.empty()) {
     const Status status = StatusOf(BatchQueue::ErrorOf(pushed_out));

@@ -9,7 +9,7 @@
 
 #include "engine/core/gateway.h"
 #include "engine/core/request.h"
-#include "engine/rpc/service.h"
+#include "port/service.h"
 #include "recsys/error.h"
 
 namespace recsys {

@@ -11,7 +11,7 @@
 
 #include "engine/core/gateway.h"
 #include "engine/protocols/protocol_request.h"
-#include "engine/rpc/service.h"
+#include "port/service.h"
 
 namespace recsys {
 

@@ -8,8 +8,8 @@
 
 #include "base/clock.h"
 #include "engine/core/gateway.h"
-#include "engine/rpc/service.h"
 #include "engine/settings/settings.h"
+#include "port/service.h"
 
 namespace recsys {
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "base/text.h"
@@ -12,20 +11,11 @@ namespace recsys {
 namespace {
 
 constexpr std::int64_t kMaxPort = 65535;
-// gRPC's channel settings are int32, including times in milliseconds.
-constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t kMaxConnectionSeconds = kMaxInt32 / 1000;
 
 [[noreturn]] void Refuse(const std::string& text) { throw Error(ErrorKind::kConfig, text); }
 
 [[noreturn]] void RefuseRequest(const std::string& text) {
   throw Error(ErrorKind::kRequestTooLarge, text);
-}
-
-void CheckAtLeast(const char* name, std::int64_t value, std::int64_t least) {
-  if (value >= least) return;
-  Refuse(std::string(name) + ": got " + std::to_string(value) + ", expected at least " +
-         std::to_string(least));
 }
 
 void CheckPort(const char* name, std::int64_t port) {
@@ -45,28 +35,9 @@ void CheckNotAboveQueue(const std::string& what, std::int64_t request, std::int6
          "), or such a request could never be taken in");
 }
 
-void CheckRate(const char* name, double per_s) {
-  if (per_s >= 0 && std::isfinite(per_s)) return;
-  Refuse(std::string(name) + ": got " + ReprFloat(per_s) + ", expected 0 (no bound) or more");
-}
-
-void CheckConnectionTime(const char* name, double seconds) {
-  if (seconds == 0 || (seconds >= 0.001 && seconds <= static_cast<double>(kMaxConnectionSeconds))) {
-    return;
-  }
-  Refuse(std::string(name) + ": got " + ReprFloat(seconds) +
-         ", expected 0 (no bound) or 0.001 to " + std::to_string(kMaxConnectionSeconds));
-}
-
 void CheckFraction(const char* name, double share) {
   if (share >= 0 && share <= 1) return;
   Refuse(std::string(name) + ": got " + ReprFloat(share) + ", expected 0 to 1");
-}
-
-void CheckInt32(const char* name, std::int64_t value) {
-  if (value <= kMaxInt32) return;
-  Refuse(std::string(name) + ": got " + std::to_string(value) + ", expected at most " +
-         std::to_string(kMaxInt32));
 }
 
 std::string Numbers(const std::vector<std::int64_t>& values) {
@@ -127,32 +98,6 @@ void VersionSettings::Check() const {
   if (target && target->empty()) {
     Refuse("target: got an empty text, expected the name of a target such as cpu");
   }
-}
-
-std::int64_t ConnectionLimits::MemoryBound(std::int64_t bound) const {
-  return bound == 0 ? 0 : std::max(bound, 2 * max_message_bytes);
-}
-
-void ConnectionLimits::Check() const {
-  CheckAtLeast("max_message_bytes", max_message_bytes, 1024);
-  CheckAtLeast("max_stream_requests", max_stream_requests, 1);
-  CheckAtLeast("max_connections", max_connections, 0);
-  CheckAtLeast("max_concurrent_streams", max_concurrent_streams, 0);
-  CheckConnectionTime("max_connection_idle_s", max_connection_idle_s);
-  CheckConnectionTime("max_connection_age_s", max_connection_age_s);
-  CheckConnectionTime("handshake_timeout_s", handshake_timeout_s);
-  CheckConnectionTime("first_call_timeout_s", first_call_timeout_s);
-  CheckConnectionTime("message_timeout_s", message_timeout_s);
-  CheckConnectionTime("keepalive_s", keepalive_s);
-  CheckConnectionTime("keepalive_timeout_s", keepalive_timeout_s);
-  CheckAtLeast("max_header_bytes", max_header_bytes, 1024);
-  CheckAtLeast("max_connection_bytes", max_connection_bytes, 0);
-  CheckRate("max_resets_per_s", max_resets_per_s);
-  CheckRate("max_control_frames_per_s", max_control_frames_per_s);
-  CheckInt32("max_connections", max_connections);
-  CheckInt32("max_message_bytes", max_message_bytes);
-  CheckInt32("max_concurrent_streams", max_concurrent_streams);
-  CheckAtLeast("max_port_bytes", max_port_bytes, 0);
 }
 
 void PortSettings::Check() const {

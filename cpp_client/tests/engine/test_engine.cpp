@@ -15,7 +15,7 @@
 #include "engine/engine.h"
 #include "recsys/error.h"
 #include "tests/core/fakes.h"
-#include "tests/rpc/echo.h"
+#include "tests/port/grpc/echo.h"
 #include "tests/wire/messages.h"
 #include "wire/predict_request.h"
 

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/rpc/service.h"
+#include "port/service.h"
 
 namespace recsys {
 

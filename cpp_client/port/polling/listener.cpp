@@ -1,0 +1,91 @@
+#include "port/polling/listener.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+
+namespace recsys::http2 {
+namespace {
+
+// Connections accepted in a row; then open connections get their turn.
+constexpr int kMostAtOnce = 16;
+// How long accepting pauses if the process has no file descriptors left, and how often a log line
+// says so.
+constexpr double kPauseS = 0.05;
+constexpr double kLogAgainS = 60;
+
+}  // namespace
+
+Listener::Listener(ListeningSocket socket, PortState* port,
+                   std::vector<std::unique_ptr<Loop>>* loops)
+    : socket_(std::move(socket)), port_(port), loops_(loops) {}
+
+// The file stays open until the listener is destroyed, so that its number is not reused.
+void Listener::Refuse() { shutdown(file(), SHUT_RDWR); }
+
+void Listener::AcceptAll(double now_s) {
+  for (int i = 0; i < kMostAtOnce && !is_stopped_; ++i) {
+    FileHandle accepted(accept4(file(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (accepted.is_open()) {
+      Take(std::move(accepted));
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      return;
+    } else if (port_->is_draining) {
+      return Stop();
+    } else if (errno != ECONNABORTED && errno != EINTR && errno != EPROTO) {
+      return Pause(now_s, errno);
+    }
+  }
+}
+
+void Listener::Take(FileHandle file) {
+  const std::int64_t most = port_->limits.max_connections;
+  std::int64_t num_open = 0;
+  for (const auto& loop : *loops_) num_open += loop->num_connections();
+  if (most > 0 && num_open >= most) {
+    ++port_->counters.refused;
+    return;
+  }
+  ++port_->counters.accepted;
+  const auto& least = *std::min_element(loops_->begin(), loops_->end(), [](auto& a, auto& b) {
+    return a->num_connections() < b->num_connections();
+  });
+  least->Adopt(std::move(file));
+}
+
+void Listener::Pause(double now_s, int error) {
+  if (now_s >= logs_at_s_) {
+    logs_at_s_ = now_s + kLogAgainS;
+    Log(LogLevel::kError, std::string("the port cannot accept connections and tries again: ") +
+                              std::strerror(error) +
+                              (error == EMFILE ? " (raise the process's limit, ulimit -n)" : ""));
+  }
+  Watch(0);
+  first().timers().Set(this, now_s + kPauseS);
+}
+
+void Listener::OnDue(double /*now_s*/) {
+  if (!is_stopped_) Watch(EPOLLIN);
+}
+
+void Listener::Stop() {
+  if (std::exchange(is_stopped_, true)) return;
+  first().timers().Remove(this);
+  epoll_ctl(first().epoll(), EPOLL_CTL_DEL, file(), nullptr);
+}
+
+void Listener::Watch(std::uint32_t events) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = Loop::kListenerId;
+  epoll_ctl(first().epoll(), EPOLL_CTL_MOD, file(), &event);
+}
+
+}  // namespace recsys::http2

@@ -1,0 +1,236 @@
+#include "port/polling/loop.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+#include "base/allocator.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "port/polling/listener.h"
+
+namespace recsys::http2 {
+namespace {
+
+constexpr int kMaxEvents = 256;
+// Maximum a connection may read in a turn.
+constexpr std::size_t kReadBytes = 64 << 10;
+// A round serves all connections with new input; then some of the backlog, until that has taken
+// this long, and this many posted answers and timers. So a connection that waits for each answer
+// waits for a round, however long the backlog is.
+constexpr double kBacklogS = 200e-6;
+constexpr std::size_t kAnswersPerRound = 64;
+constexpr int kTimersPerRound = 64;
+constexpr std::chrono::milliseconds kPause(50);
+// The longest sleep: the system's clocks overflow.
+constexpr double kMostPatienceS = 3600;
+
+void Watch(int epoll, int file, std::int64_t id) {
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u64 = static_cast<std::uint64_t>(id);
+  if (epoll_ctl(epoll, EPOLL_CTL_ADD, file, &event) != 0) {
+    throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+  }
+}
+
+// OpenSSL may write to connections that the client has closed.
+void BlockBrokenPipes() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
+}  // namespace
+
+Loop::Loop(PortState* port)
+    : port_(port),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      outbox_(std::make_shared<Outbox>()),
+      freed_memory_(&timers_, ReturnMemory),
+      buffer_(kReadBytes) {
+  if (!epoll_.is_open()) throw std::system_error(errno, std::generic_category(), "epoll_create1");
+  http2::Watch(epoll(), outbox_->file(), kOutboxId);
+}
+
+Loop::~Loop() { Stop(); }
+
+void Loop::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Loop::Stop() {
+  if (!thread_.joinable()) return;
+  outbox_->Run([this] { is_ending_ = true; });
+  thread_.join();
+}
+
+void Loop::Watch(Listener* listener) {
+  listener_ = listener;
+  http2::Watch(epoll(), listener->file(), kListenerId);
+}
+
+void Loop::Adopt(FileHandle file) {
+  ++num_connections_;
+  // std::function must be copyable; files are not.
+  auto shared = std::make_shared<FileHandle>(std::move(file));
+  const bool is_taken = outbox_->Run([this, shared] { Open(std::move(*shared)); });
+  if (!is_taken) --num_connections_;
+}
+
+void Loop::Drain() {
+  outbox_->Run([this] {
+    if (listener_ != nullptr) listener_->Stop();
+    for (const auto& [id, connection] : connections_) connection->Drain();
+  });
+}
+
+void Loop::Open(FileHandle file) {
+  const std::int64_t id = ++last_id_;
+  auto connection = std::make_unique<Connection>(
+      this, id, std::move(file),
+      port_->tls != nullptr ? port_->tls->context() : std::shared_ptr<SSL_CTX>());
+  Connection& opened = *connection;
+  connections_.emplace(id, std::move(connection));
+  if (port_->is_draining) opened.Drain();
+}
+
+bool Loop::IsRoundLong() const { return MonotonicSeconds() - now_s_ > kBacklogS; }
+
+void Loop::CloseForMemory(std::int64_t id) {
+  if (Connection* const connection = Find(id)) connection->CloseFor(Abuse::kMemory);
+}
+
+Connection* Loop::Find(std::int64_t id) {
+  const auto found = connections_.find(id);
+  return found == connections_.end() ? nullptr : found->second.get();
+}
+
+double Loop::PatienceS(const DeferredWork& deferred) {
+  const bool has_work = !backlog_.empty() || !unflushed_.empty() || !posted_before_.is_empty();
+  if (has_work || !outbox_->Sleep()) return 0;
+  return std::min(timers_.next_s() - MonotonicSeconds(), deferred.WaitS());
+}
+
+int Loop::Wait(double seconds, epoll_event* events) {
+  timespec time = {};
+  if (seconds > 0 && !std::isinf(seconds)) {
+    seconds = std::min(seconds, kMostPatienceS);
+    time.tv_sec = static_cast<time_t>(seconds);
+    time.tv_nsec = static_cast<long>((seconds - std::floor(seconds)) * 1e9);  // NOLINT: POSIX
+  }
+  const int num_events =
+      port_->wait(epoll(), events, kMaxEvents, std::isinf(seconds) ? nullptr : &time, nullptr);
+  if (num_events < 0 && errno != EINTR) PauseAfter(errno);
+  outbox_->Awake();
+  now_s_ = MonotonicSeconds();
+  return num_events;
+}
+
+// The system may be temporarily short of memory: the port keeps trying.
+void Loop::PauseAfter(int error) {
+  if (std::exchange(logged_error_, error) != error) {
+    Log(LogLevel::kError,
+        std::string("the port cannot wait for events and tries again: ") + std::strerror(error));
+  }
+  std::this_thread::sleep_for(kPause);
+}
+
+void Loop::Run() {
+  BlockBrokenPipes();
+  outbox_->BeginPolling();
+  const std::unique_ptr<DeferredWork> deferred = port_->make_deferred_work();
+  epoll_event events[kMaxEvents];
+  while (!is_ending_) {
+    const int num_events = Wait(PatienceS(*deferred), events);
+    num_busy_ = std::max(num_events, 0) + static_cast<int>(backlog_.size());
+    for (int i = 0; i < num_events; ++i) {
+      Dispatch(events[i]);
+      deferred->AfterEvent();
+    }
+    if (num_events > 0 && !backlog_.empty()) {
+      // Those that have no backlog do not wait for those that have one.
+      deferred->AfterRound();
+      FlushDirty();
+    }
+    const bool has_backlog = TakeTurns();
+    RunTasks();
+    DeliverPosted(kAnswersPerRound);
+    timers_.Fire(now_s_, kTimersPerRound);
+    if (num_events <= 0 || has_backlog) deferred->AfterRound();
+    FlushDirty();
+    freed_memory_.Note(port_->counters.held_bytes.load(std::memory_order_relaxed), now_s_);
+  }
+  deferred->AfterRound();
+  EndAll();
+}
+
+void Loop::Dispatch(const epoll_event& event) {
+  const auto id = static_cast<std::int64_t>(event.data.u64);
+  if (id == kOutboxId) return outbox_->ClearWake();
+  if (id == kListenerId) return listener_->AcceptAll(now_s_);
+  if (Connection* const connection = Find(id)) connection->OnReady(event.events);
+}
+
+bool Loop::TakeTurns() {
+  const double end_s = MonotonicSeconds() + kBacklogS;
+  // No connection gets two turns in a round.
+  const std::size_t most = backlog_.size();
+  for (std::size_t i = 0; i < most && (i == 0 || MonotonicSeconds() < end_s); ++i) {
+    const std::int64_t id = backlog_.front();
+    backlog_.pop_front();
+    if (Connection* const connection = Find(id)) connection->OnTurn();
+  }
+  return most > 0;
+}
+
+void Loop::RunTasks() {
+  outbox_->TakeTasks(&tasks_);
+  for (const auto& task : tasks_) task();
+  tasks_.clear();
+}
+
+void Loop::DeliverPosted(std::size_t at_most) {
+  outbox_->TakeCalls(&posted_);
+  posted_before_.Deliver(&posted_, at_most);
+}
+
+void Loop::FlushDirty() {
+  dirty_.insert(dirty_.end(), unflushed_.begin(), unflushed_.end());
+  unflushed_.clear();
+  // Flushing may mark other connections dirty.
+  for (std::size_t i = 0; i < dirty_.size(); ++i) {
+    const std::int64_t id = dirty_[i];
+    Connection* const connection = Find(id);
+    if (connection == nullptr) continue;
+    if (!connection->is_closed()) connection->Flush();
+    if (!connection->is_closed()) continue;
+    connections_.erase(id);
+    --num_connections_;
+  }
+  dirty_.clear();
+}
+
+void Loop::EndAll() {
+  // Answers posted before the end are still sent.
+  RunTasks();
+  for (int i = 0; i < 2; ++i) DeliverPosted(std::numeric_limits<std::size_t>::max());
+  FlushDirty();
+  for (const auto& [id, connection] : connections_) connection->End();
+  num_connections_ -= static_cast<std::int64_t>(connections_.size());
+  connections_.clear();
+  outbox_->Close();
+}
+
+}  // namespace recsys::http2

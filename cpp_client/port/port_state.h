@@ -1,0 +1,84 @@
+#ifndef RECSYS_PORT_PORT_STATE_H_
+#define RECSYS_PORT_PORT_STATE_H_
+
+#include <sys/epoll.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "base/clock.h"
+#include "port/bounds/counters.h"
+#include "port/bounds/memory_ledger.h"
+#include "port/deferred_work.h"
+#include "port/limits.h"
+#include "port/net/tls.h"
+#include "port/service.h"
+
+namespace recsys::http2 {
+
+/// Counts the open calls of a port. Thread-safe; calls share no lock, except for the last one while
+/// a thread waits.
+class OpenCalls {
+ public:
+  void Begin() { count_.fetch_add(1); }
+  void End() {
+    if (count_.fetch_sub(1) != 1 || !is_awaited_.load()) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    none_.notify_all();
+  }
+  /// Waits until none is open, or until then (MonotonicSeconds); returns whether none is.
+  bool WaitUntilNone(double until_s) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    is_awaited_.store(true);
+    const auto is_none = [this] { return count_.load() == 0; };
+    // Long waits are split: the library's clocks overflow.
+    constexpr double kPieceS = 3600;
+    while (!is_none()) {
+      const double left_s = until_s - MonotonicSeconds();
+      if (!(left_s > 0)) return false;
+      none_.wait_for(lock, std::chrono::duration<double>(std::fmin(left_s, kPieceS)), is_none);
+    }
+    return true;
+  }
+
+ private:
+  std::atomic<std::int64_t> count_{0};
+  std::atomic<bool> is_awaited_{false};
+  std::mutex mutex_;
+  std::condition_variable none_;
+};
+
+/// State shared by the connections of one port. Outlives them.
+struct PortState {
+  explicit PortState(const ConnectionLimits& the_limits)
+      : limits(the_limits),
+        ledger(the_limits.MemoryBound(the_limits.max_port_bytes), &counters.held_bytes) {}
+
+  const ConnectionLimits limits;
+  /// By path, "/package.Service/Method".
+  std::map<std::string, Method, std::less<>> methods;
+  /// Null for plain text.
+  std::shared_ptr<TlsStore> tls;
+  std::function<std::unique_ptr<DeferredWork>()> make_deferred_work = [] {
+    return std::make_unique<DeferredWork>();
+  };
+  /// How polling threads wait: epoll_pwait2, or a test's own function.
+  int (*wait)(int, epoll_event*, int, const timespec*, const sigset_t*) = epoll_pwait2;
+  PortCounters counters;
+  MemoryLedger ledger;
+  OpenCalls open_calls;
+  std::atomic<bool> is_draining{false};
+  std::atomic<std::uint64_t> last_connection_number{0};
+};
+
+}  // namespace recsys::http2
+
+#endif  // RECSYS_PORT_PORT_STATE_H_
