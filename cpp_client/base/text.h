@@ -7,22 +7,17 @@
 
 namespace recsys {
 
-/// Returns a text as Python's repr() writes it, so that both servers print the same: quotes,
-/// escapes, invalid UTF-8 as \x..
+/// Returns a text in quotes, for messages and logs: quotes, backslashes, control characters and
+/// what is no UTF-8 are escaped.
 std::string Repr(std::string_view text);
 
-/// Returns Repr of at most the first 64 characters (serve/errors.py).
+/// Returns Repr of at most the first 64 characters.
 std::string Short(std::string_view text);
 
-/// Joins names with commas: the first eight, and how many more there are (serve/errors.py).
+/// Joins names with commas: the first eight, and how many more there are.
 std::string Listed(const std::vector<std::string>& names);
 
-/// Returns `; did you mean a or b?`, or an empty text if no known name is close (recsys/cli.py,
-/// difflib's ratio).
-std::string NearMisses(std::string_view name, const std::vector<std::string>& known);
-
-/// Returns a double as Python's repr() writes it: the shortest text that reads back as the same
-/// number.
+/// Returns the shortest text that reads back as the same number.
 std::string ReprFloat(double value);
 
 /// Whether the text is well-formed UTF-8 (no surrogates, no overlong sequences).

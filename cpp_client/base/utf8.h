@@ -19,12 +19,6 @@ struct Utf8Char {
 /// Returns the character at `at`, which must be before the end of the text.
 Utf8Char CharAt(std::string_view text, std::size_t at);
 
-/// Appends a character as UTF-8. Surrogates are encoded like characters.
-void AppendUtf8(std::uint32_t code, std::string* text);
-
-/// Whether Python's str.isprintable() holds for the character (Unicode 14).
-bool IsPrintable(std::uint32_t code);
-
 /// Returns at most the first `max_chars` characters; each byte of invalid UTF-8 counts as one.
 std::string_view FirstChars(std::string_view text, std::size_t max_chars);
 

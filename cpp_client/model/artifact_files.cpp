@@ -228,21 +228,20 @@ const Target& ChooseTarget(const Manifest& manifest, const std::string& wanted) 
   for (const Target& target : manifest.targets) names.push_back(target.name);
   if (!wanted.empty() && std::find(names.begin(), names.end(), wanted) == names.end()) {
     throw Error(ErrorKind::kTarget,
-                "target: got " + Repr(wanted) + ", expected one of " + PythonList(names));
+                "target: got " + Repr(wanted) + ", expected one of " + Listed(names));
   }
   for (const Target& target : manifest.targets) {
     if (!wanted.empty() && wanted != target.name) continue;
     const std::vector<std::string> lacking = LackingDevices(target);
     if (lacking.empty()) return target;
     if (!wanted.empty()) {
-      throw Error(ErrorKind::kTarget, "target: " + Repr(wanted) + " needs " + PythonList(lacking) +
+      throw Error(ErrorKind::kTarget, "target: " + Repr(wanted) + " needs " + Listed(lacking) +
                                           ", which this machine lacks");
     }
   }
   throw Error(ErrorKind::kTarget,
-              "target: got " + PythonList(names) +
-                  ", expected one whose devices this machine has: " + PythonList(DevicesHere()) +
-                  "; recsys-export --devices makes one");
+              "target: got " + Listed(names) + ", expected one whose devices this machine has: " +
+                  Listed(DevicesHere()) + "; recsys-export --devices makes one");
 }
 
 void CheckMembers(const std::string& path, std::int64_t unread_bytes) {

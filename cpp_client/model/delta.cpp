@@ -82,8 +82,7 @@ void CheckTable(const TableDelta& table, const LoadedRows& loaded, const std::st
     std::vector<std::string> names;
     for (const TableInfo& info : loaded.manifest.tables) names.push_back(info.name);
     std::sort(names.begin(), names.end());
-    throw WrongField(at, "name", StrOf(Json(table.name)),
-                     "one of the tables " + PythonList(names, 8));
+    throw WrongField(at, "name", StrOf(Json(table.name)), "one of the tables " + Listed(names));
   }
   const auto expect = [&](const char* key, const std::string& got, const std::string& expected) {
     if (got == expected) return;

@@ -54,6 +54,10 @@ FORMAT = "recsys-artifact"
 #: ``targets[].ranking``) as one without. Version 2 is written only where a target has no TorchScript graph, version 3
 #: only where a batch is one request (``signature.batch``) or an output is int64 (``signature.outputs[].dtype``).
 FORMAT_VERSION = 3
+#: The digest of the bytes before this field's name.
+_DIGEST = "bytes_sha256"
+#: The digest of the JSON without this field, keys sorted, no spaces.
+_OLD_DIGEST = "manifest_sha256"
 _DATA_TYPES = tuple(t.value for t in DataType if t is not DataType.BF16)
 
 
@@ -121,11 +125,14 @@ class Manifest:
     stored: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def dumps(self) -> str:
-        """Return the manifest as text, including its digest."""
+        """Return the manifest as text, including its digests."""
         data = self._to_json()
-        data["manifest_sha256"] = _digest(data)
-        lines = (f" {json.dumps(key)}: {_text(key, value)}" for key, value in data.items())
-        return "{\n" + ",\n".join(lines) + "\n}\n"
+        lines = (f" {json.dumps(key)}: {_text(key, value)},\n" for key, value in data.items())
+        text = "{\n" + "".join(lines) + " "
+        data[_DIGEST] = hashlib.sha256(text.encode()).hexdigest()
+        # Readers of earlier releases compare this one.
+        whole = _canonical_digest(data)
+        return f'{text}"{_DIGEST}": "{data[_DIGEST]}",\n "{_OLD_DIGEST}": "{whole}"\n}}\n'
 
     def fitting_examples(self) -> Mapping[str, Any]:
         """Return the examples; nothing if they do not fit the signature."""
@@ -208,14 +215,14 @@ class Manifest:
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ForeignFileError(f"manifest: its format is not {FORMAT!r}; this is not an exported model")
         check_format_version(data, FORMAT_VERSION, "manifest")
-        digest = data.pop("manifest_sha256", None)
-        if digest != _digest(data):
+        stored = content.encode() if isinstance(content, str) else content
+        if not _has_its_digest(stored, data):
             raise ManifestError("manifest: its own digest does not match; it was changed or damaged")
         try:
             manifest = cls._from_json(data)
         except PlanError as error:
             raise ManifestError(f"manifest: {error}") from None
-        object.__setattr__(manifest, "stored", content.encode() if isinstance(content, str) else content)
+        object.__setattr__(manifest, "stored", stored)
         return manifest
 
     @classmethod
@@ -281,7 +288,16 @@ def _text(key: str, value: Any) -> str:
     return json.dumps(value, indent=1).replace("\n", "\n ")  # strings hold no line ends
 
 
-def _digest(data: dict[str, Any]) -> str:
+def _has_its_digest(stored: bytes, data: dict[str, Any]) -> bool:
+    """Return whether the digest in a manifest is that of its bytes, or, of an earlier release, of its JSON."""
+    old = data.pop(_OLD_DIGEST, None)
+    if _DIGEST not in data:
+        return bool(old == _canonical_digest(data))
+    before = stored[: stored.rfind(f'"{_DIGEST}"'.encode())]
+    return bool(data[_DIGEST] == hashlib.sha256(before).hexdigest())
+
+
+def _canonical_digest(data: dict[str, Any]) -> str:
     canonical = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 

@@ -17,7 +17,7 @@ def test_each_request_of_the_table_has_the_outcome_that_stands_there(case: dict)
     outcome = outcome_of(case, request_of(case["request"]))
     assert outcome == {
         key: case[key]
-        for key in ("error", "text", "num_ids", "spread_bytes", "first_ids", "batch")
+        for key in ("error", "field", "num_ids", "spread_bytes", "first_ids", "batch")
         if key in case
     }
 

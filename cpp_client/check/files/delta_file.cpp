@@ -91,7 +91,7 @@ DeltaFile::DeltaFile(const std::string& path) : name_(NameOfPath(path)) {
     data = ParseJson(header);
   } catch (const JsonError& error) {
     throw Error(ErrorKind::kManifest,
-                std::string("delta: its header is not readable as JSON: ") + error.what());
+                std::string("delta header: not readable as JSON: ") + error.what());
   }
   header_ = DeltaHeaderFromJson(data, start);
 }

@@ -33,16 +33,15 @@ std::string FileName(const Json& data, const char* key, const std::string& at) {
 TableInfo TableFromJson(const Json& data, const std::string& at) {
   TableInfo table;
   const Json& sqnr = JsonField(data, "sqnr_db", at);
-  if (!sqnr.is_null()) {
-    if (!sqnr.is_number()) throw WrongField(at, "sqnr_db", StrOf(sqnr), "a number or null");
-    table.sqnr_db = sqnr.get<double>();
+  if (!sqnr.is_null() && !sqnr.is_number()) {
+    throw WrongField(at, "sqnr_db", StrOf(sqnr), "a number or null");
   }
   table.name = JsonText(data, "name", at);
   table.num_embeddings = JsonCount(data, "num_embeddings", at);
   table.embedding_dim = JsonCount(data, "embedding_dim", at);
   table.data_type = DataTypeOf(JsonChoice(data, "data_type", at, DataTypeNames()));
   table.zero_row = JsonFlag(data, "zero_row", at);
-  table.pooling = JsonChoice(data, "pooling", at, {"sum", "mean", "none"});
+  JsonChoice(data, "pooling", at, {"sum", "mean", "none"});
   return table;
 }
 
@@ -189,7 +188,7 @@ class BlockReader {
     if (found != tables_.end()) return *found->second;
     std::vector<std::string> names;
     for (const auto& table : tables_) names.push_back(table.first);
-    throw WrongField(at, "table", StrOf(Json(name)), "one of the tables " + PythonList(names, 8));
+    throw WrongField(at, "table", StrOf(Json(name)), "one of the tables " + Listed(names));
   }
 
   static void ReadColumns(const Json& data, const std::string& at, const TableInfo& table,
@@ -255,7 +254,7 @@ void ReadTargets(const Json& data, Manifest* manifest) {
   if (!manifest->rows_path) unknown.erase("self");
   if (unknown.empty()) return;
   throw Error(ErrorKind::kManifest, "manifest.targets: skeletons " +
-                                        PythonList({unknown.begin(), unknown.end()}) +
+                                        Listed({unknown.begin(), unknown.end()}) +
                                         " are not among the parts");
 }
 
@@ -264,6 +263,18 @@ void ReadSkeletons(const Json& data, Manifest* manifest) {
     manifest->skeletons.push_back({FileName(item, "path", at), JsonWhole(item, "size_bytes", at),
                                    JsonHex(item, "sha256", at, 64)});
   });
+}
+
+/// Checks that the manifest has a digest, and `bytes_sha256`. Earlier releases wrote
+/// `manifest_sha256` alone, which is of other bytes than the stored ones; Python compares that.
+void CheckOwnDigest(std::string_view content, const Json& data) {
+  const auto found = data.find("bytes_sha256");
+  const bool fits = found == data.end()
+                        ? data.contains("manifest_sha256")
+                        : *found == Sha256Hex(content.substr(0, content.rfind("\"bytes_sha256\"")));
+  if (fits) return;
+  throw Error(ErrorKind::kManifest,
+              "manifest: its own digest does not match; it was changed or damaged");
 }
 
 Manifest FromJson(const Json& data) {
@@ -291,7 +302,7 @@ Manifest FromJson(const Json& data) {
     manifest.versions.emplace_back(version.key(), StrOf(version.value()));
   }
   if (manifest.rows_path) manifest.rows_path = FileName(rows, "path", "manifest.rows");
-  manifest.verification = JsonMapping(data, "verification", "manifest");
+  JsonMapping(data, "verification", "manifest");
   if (data.contains("answers")) manifest.answers = JsonMapping(data, "answers", "manifest");
   return manifest;
 }
@@ -338,15 +349,7 @@ Manifest ReadManifest(std::string_view content) {
                                              "'; this is not an exported model");
   }
   CheckFormatVersion(data, kFormatVersion, "manifest");
-  Json digest;
-  if (const auto found = data.find("manifest_sha256"); found != data.end()) {
-    digest = *found;
-    data.erase(found);
-  }
-  if (digest != Sha256Hex(CanonicalJson(data))) {
-    throw Error(ErrorKind::kManifest,
-                "manifest: its own digest does not match; it was changed or damaged");
-  }
+  CheckOwnDigest(content, data);
   try {
     Manifest manifest = FromJson(data);
     manifest.digest = Sha256Hex(content).substr(0, kDigestDigits);

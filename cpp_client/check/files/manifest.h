@@ -62,8 +62,6 @@ struct TableInfo {
   DataType data_type = DataType::kFp32;
   /// Whether an additional row of zeros follows the last one.
   bool zero_row = false;
-  std::string pooling;
-  std::optional<double> sqnr_db;
 
   Wide num_rows() const { return Wide{num_embeddings} + (zero_row ? 1 : 0); }
 };
@@ -83,8 +81,6 @@ struct Manifest {
   std::optional<std::string> rows_path;
   std::vector<Target> targets;
   std::vector<Part> skeletons;
-  /// The exporter's measurements; informational.
-  Json verification;
   /// Rows with the answers that the export has verified; null without any.
   Json answers;
   /// The artifact's content-based name: twelve hexadecimal digits of the SHA-256 of the manifest's
@@ -95,14 +91,11 @@ struct Manifest {
   std::int64_t format_version() const;
   const Part* FindSkeleton(const std::string& path) const;
   const TableInfo* FindTable(const std::string& table) const;
-  /// Returns the text that the exporter writes, including its own digest.
-  std::string Dumps() const;
   /// Returns a package's version; empty if there is none.
   std::string VersionOf(std::string_view package) const;
 };
 
-/// Reads an untrusted manifest. Throws Error: kForeignFile, kNewerFormat or kManifest, with the
-/// texts of recsys/artifact/manifest.py.
+/// Reads an untrusted manifest. Throws Error: kForeignFile, kNewerFormat or kManifest.
 Manifest ReadManifest(std::string_view content);
 
 /// Number of digits of a digest that names an artifact or a delta.

@@ -46,7 +46,7 @@ std::vector<std::string> Lacking(const std::set<std::string>& all,
 void CheckOnce(const std::vector<std::string>& names, const std::string& at) {
   const std::vector<std::string> doubled = Doubled(names);
   if (doubled.empty()) return;
-  Refuse(at + ": got " + PythonList(doubled, 8) + " more than once, expected each once");
+  Refuse(at + ": got " + Listed(doubled) + " more than once, expected each once");
 }
 
 void CheckColumns(const Manifest& manifest) {
@@ -80,7 +80,7 @@ void CheckSignatureTables(const Manifest& manifest) {
       const TableInfo* table = manifest.FindTable(use.name);
       if (table == nullptr) {
         Refuse(at + ".name: got " + Repr(use.name) + ", expected one of the tables " +
-               PythonList(SortedNames(manifest), 8));
+               Listed(SortedNames(manifest)));
       }
       if (use.num_embeddings != table->num_embeddings) {
         Refuse(at + ".num_embeddings: got " + std::to_string(use.num_embeddings) + ", expected " +
@@ -126,8 +126,8 @@ void CheckTargetPlan(const Target& target, const Manifest& manifest, const std::
     for (const TablePlan& table : collection.tables) named.insert(collection.TablePath(table));
   }
   if (known != named) {
-    Refuse(at + ".plan: missing tables " + PythonList(Lacking(known, named), 8) +
-           ", unknown tables " + PythonList(Lacking(named, known), 8));
+    Refuse(at + ".plan: missing tables " + Listed(Lacking(known, named)) + ", unknown tables " +
+           Listed(Lacking(named, known)));
   }
   std::set<std::tuple<std::string, Wide, Wide>> cuts;
   for (const RowBlock& block : manifest.blocks) {

@@ -1,8 +1,7 @@
 #ifndef RECSYS_CHECK_FILES_MANIFEST_CHECKS_H_
 #define RECSYS_CHECK_FILES_MANIFEST_CHECKS_H_
 
-// Checks that the parts of a manifest are consistent. All throw Error (kManifest), with the texts
-// of recsys/artifact/manifest.py.
+// Checks that the parts of a manifest are consistent. All throw Error (kManifest).
 
 #include <string>
 #include <vector>

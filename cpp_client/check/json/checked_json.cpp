@@ -106,14 +106,6 @@ std::string JsonHex(const Json& data, const char* key, const std::string& at,
   return value;
 }
 
-std::string PythonList(const std::vector<std::string>& names, std::size_t most) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < std::min(most, names.size()); ++i) {
-    text += (i > 0 ? ", " : "") + Repr(names[i]);
-  }
-  return text + "]";
-}
-
 std::vector<std::string> Doubled(std::vector<std::string> names) {
   std::sort(names.begin(), names.end());
   std::vector<std::string> doubled;

@@ -1,7 +1,7 @@
 #ifndef RECSYS_CHECK_JSON_CHECKED_JSON_H_
 #define RECSYS_CHECK_JSON_CHECKED_JSON_H_
 
-// Reads untrusted JSON: every field is checked, every error (kManifest) names it, with the texts of
+// Reads untrusted JSON: every field is checked, every error (kManifest) names it, as in
 // recsys/json_checks.py. `at` is the path of the object being read, `key` the field in it.
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace recsys {
 /// Returns the field, of any type.
 const Json& JsonField(const Json& data, const char* key, const std::string& at);
 
-/// Returns the error for an invalid field. `got`: as Python's str() writes it.
+/// Returns the error for an invalid field. `got`: of StrOf.
 Error WrongField(const std::string& at, const std::string& key, const std::string& got,
                  const std::string& expected);
 
@@ -64,9 +64,6 @@ std::vector<std::int64_t> JsonShape(const Json& data, const char* key, const std
 /// Returns a text of `num_digits` hexadecimal digits.
 std::string JsonHex(const Json& data, const char* key, const std::string& at,
                     std::size_t num_digits);
-
-/// Returns names as Python prints a list of texts, at most the first `most`.
-std::string PythonList(const std::vector<std::string>& names, std::size_t most = SIZE_MAX);
 
 /// Returns the names that occur more than once, sorted, each once.
 std::vector<std::string> Doubled(std::vector<std::string> names);

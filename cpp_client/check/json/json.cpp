@@ -1,12 +1,10 @@
 #include "check/json/json.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 #include <vector>
 
-#include "base/text.h"
 #include "base/utf8.h"
 
 namespace recsys {
@@ -114,121 +112,6 @@ class Builder : public nlohmann::json_sax<Json> {
   std::string key_;
 };
 
-/// Appends a text like Python's json.dumps with ensure_ascii.
-void AppendString(const std::string& value, std::string* out) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  const auto escape = [&](std::uint32_t unit) {
-    *out += "\\u";
-    for (int shift = 12; shift >= 0; shift -= 4) *out += kDigits[unit >> shift & 15];
-  };
-  *out += '"';
-  for (std::size_t at = 0; at < value.size();) {
-    const Utf8Char found = CharAt(value, at);
-    at += found.num_bytes;
-    const char* const kShort = "\"\\\n\r\t\f\b";
-    const char* const kLetters = "\"\\nrtfb";
-    const char* special = found.code != 0 && found.code < 0x80
-                              ? std::strchr(kShort, static_cast<int>(found.code))
-                              : nullptr;
-    if (special != nullptr) {
-      *out += '\\';
-      *out += kLetters[special - kShort];
-    } else if (found.code >= 0x20 && found.code < 0x7f) {
-      *out += static_cast<char>(found.code);
-    } else if (found.code < 0x10000) {
-      escape(found.code);
-    } else {
-      escape(0xd800 + ((found.code - 0x10000) >> 10));
-      escape(0xdc00 + ((found.code - 0x10000) & 0x3ff));
-    }
-  }
-  *out += '"';
-}
-
-class Writer {
- public:
-  Writer(bool is_canonical, std::string* out) : is_canonical_(is_canonical), out_(out) {}
-
-  void Write(const Json& value, std::size_t depth = 0) {
-    if (value.is_object()) {
-      std::vector<const Fields::value_type*> fields;
-      for (const auto& field : value.get_ref<const Json::object_t&>()) fields.push_back(&field);
-      // UTF-8 bytes sort in the order of the characters.
-      if (is_canonical_) {
-        std::sort(fields.begin(), fields.end(),
-                  [](auto* a, auto* b) { return a->first < b->first; });
-      }
-      List('{', '}', fields.size(), depth, [&](std::size_t i) {
-        AppendString(fields[i]->first, out_);
-        *out_ += is_canonical_ ? ":" : ": ";
-        Write(fields[i]->second, depth + 1);
-      });
-    } else if (value.is_array()) {
-      List('[', ']', value.size(), depth, [&](std::size_t i) { Write(value[i], depth + 1); });
-    } else {
-      Scalar(value);
-    }
-  }
-
- private:
-  void Scalar(const Json& value) {
-    if (value.is_string()) {
-      AppendString(value.get_ref<const std::string&>(), out_);
-    } else if (value.is_number_float()) {
-      *out_ += ReprFloat(value.get<double>());
-    } else {
-      *out_ += value.dump();
-    }
-  }
-
-  template <typename Item>
-  void List(char open, char close, std::size_t size, std::size_t depth, Item item) {
-    *out_ += open;
-    for (std::size_t i = 0; i < size; ++i) {
-      if (i > 0) *out_ += ',';
-      Line(depth + 1);
-      item(i);
-    }
-    if (size > 0) Line(depth);
-    *out_ += close;
-  }
-
-  void Line(std::size_t depth) {
-    if (is_canonical_) return;
-    *out_ += '\n';
-    out_->append(depth, ' ');
-  }
-
-  bool is_canonical_;
-  std::string* out_;
-};
-
-/// Appends Python's repr(); stops once it is longer than any message shows.
-void AppendPython(const Json& value, std::string* out) {
-  if (out->size() > 4 * kMaxStrChars) return;
-  if (value.is_string()) {
-    *out += Repr(FirstChars(value.get_ref<const std::string&>(), kMaxStrChars + 1));
-  } else if (value.is_object() || value.is_array()) {
-    const bool is_object = value.is_object();
-    *out += is_object ? '{' : '[';
-    bool is_first = true;
-    for (auto item = value.begin(); item != value.end() && out->size() <= 4 * kMaxStrChars;
-         ++item) {
-      if (!is_first) *out += ", ";
-      is_first = false;
-      if (is_object) *out += Repr(FirstChars(item.key(), kMaxStrChars + 1)) + ": ";
-      AppendPython(*item, out);
-    }
-    *out += is_object ? '}' : ']';
-  } else if (value.is_boolean()) {
-    *out += value.get<bool>() ? "True" : "False";
-  } else if (value.is_number_float()) {
-    *out += ReprFloat(value.get<double>());
-  } else {
-    *out += value.is_null() ? "None" : value.dump();
-  }
-}
-
 }  // namespace
 
 Json ParseJson(std::string_view text) {
@@ -237,35 +120,11 @@ Json ParseJson(std::string_view text) {
   return builder.Take();
 }
 
-std::string CanonicalJson(const Json& value) {
-  std::string text;
-  Writer(true, &text).Write(value);
-  return text;
-}
-
-std::string IndentedJson(const Json& value) {
-  std::string text;
-  Writer(false, &text).Write(value);
-  return text;
-}
-
 std::string StrOf(const Json& value) {
-  std::string text;
-  if (value.is_string()) {
-    text = value.get_ref<const std::string&>();
-  } else {
-    AppendPython(value, &text);
-  }
+  const std::string text = value.is_string()
+                               ? value.get<std::string>()
+                               : value.dump(-1, ' ', false, Json::error_handler_t::replace);
   return std::string(FirstChars(text, kMaxStrChars));
-}
-
-std::string TypeOf(const Json& value) {
-  if (value.is_object()) return "dict";
-  if (value.is_array()) return "list";
-  if (value.is_string()) return "str";
-  if (value.is_boolean()) return "bool";
-  if (value.is_null()) return "NoneType";
-  return value.is_number_float() ? "float" : "int";
 }
 
 }  // namespace recsys

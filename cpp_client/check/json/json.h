@@ -21,18 +21,8 @@ class JsonError : public std::runtime_error {
 /// first. Throws JsonError. Time and memory are bounded in proportion to the text.
 Json ParseJson(std::string_view text);
 
-/// Returns the value as Python's json.dumps(value, sort_keys=True, separators=(",", ":")) writes
-/// it: the input of digests.
-std::string CanonicalJson(const Json& value);
-
-/// Returns the value as Python's json.dumps(value, indent=1) writes it.
-std::string IndentedJson(const Json& value);
-
-/// Returns the first 80 characters of Python's str() of the value: for messages.
+/// Returns the first 80 characters of the value, for messages: a text as it is, others as JSON.
 std::string StrOf(const Json& value);
-
-/// Returns the name of the value's Python type: for messages.
-std::string TypeOf(const Json& value);
 
 }  // namespace recsys
 

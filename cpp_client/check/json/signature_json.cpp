@@ -85,7 +85,7 @@ std::vector<std::string> ColumnsFromJson(const Json& data, const std::string& at
     names.push_back(name.get<std::string>());
   });
   if (static_cast<std::int64_t>(names.size()) != width || !Doubled(names).empty()) {
-    throw Error(ErrorKind::kManifest, at + ".columns: got " + PythonList(names, 8) +
+    throw Error(ErrorKind::kManifest, at + ".columns: got " + Listed(names) +
                                           ", expected as many different names as the width, " +
                                           std::to_string(width));
   }
@@ -102,7 +102,7 @@ void CheckSameLengths(const std::vector<SparseInput>& sparse) {
       free.push_back(sparse[i].name);
     } else if (std::find(free.begin(), free.end(), other) == free.end()) {
       throw WrongField(at, "same_lengths_as", other,
-                       "one of the inputs before it: " + PythonList(free, 8));
+                       "one of the inputs before it: " + Listed(free));
     } else {
       const auto found = std::find_if(sparse.begin(), sparse.end(), [&](const SparseInput& input) {
         return input.name == other;
@@ -118,7 +118,7 @@ void CheckSameLengths(const std::vector<SparseInput>& sparse) {
 void CheckUnique(const char* what, const std::vector<std::string>& names) {
   if (Doubled(names).empty()) return;
   throw Error(ErrorKind::kManifest,
-              std::string("signature: ") + what + " names are not unique: " + PythonList(names));
+              std::string("signature: ") + what + " names are not unique: " + Listed(names));
 }
 
 std::vector<std::string> ContextFromJson(const Json& data, const std::vector<std::string>& inputs) {
@@ -129,13 +129,12 @@ std::vector<std::string> ContextFromJson(const Json& data, const std::vector<std
     if (!name.is_string() || known.count(name.get<std::string>()) == 0) {
       throw Error(ErrorKind::kManifest, at + ": got " + Repr(StrOf(name)) +
                                             ", expected a dense or sparse input, one of " +
-                                            PythonList({known.begin(), known.end()}, 8));
+                                            Listed({known.begin(), known.end()}));
     }
     names.push_back(name.get<std::string>());
   });
   if (!Doubled(names).empty()) {
-    throw Error(ErrorKind::kManifest,
-                "signature.context: names are not unique: " + PythonList(names));
+    throw Error(ErrorKind::kManifest, "signature.context: names are not unique: " + Listed(names));
   }
   return names;
 }

@@ -8,8 +8,7 @@
 
 namespace recsys {
 
-/// Reads the untrusted signature of a manifest. Throws Error (kManifest) with the texts of
-/// recsys/signature.py.
+/// Reads the untrusted signature of a manifest. Throws Error (kManifest).
 Signature SignatureFromJson(const Json& data);
 
 /// Writes the signature as recsys/signature.py does.

@@ -22,7 +22,7 @@ const std::vector<std::string>& ShardingTypes() {
 }
 
 const Json& Mapping(const Json& data, const std::string& at) {
-  if (!data.is_object()) throw PlanError(at + ": got " + TypeOf(data) + ", expected an object");
+  if (!data.is_object()) throw PlanError(at + ": got " + StrOf(data) + ", expected an object");
   return data;
 }
 
@@ -105,29 +105,6 @@ Plan PlanFromJson(const Json& data) {
     throw PlanError(error.what());
   }
   return plan;
-}
-
-Json PlanToJson(const Plan& plan) {
-  Json data = Json::object();
-  for (const CollectionPlan& collection : plan) {
-    Json tables = Json::object();
-    for (const TablePlan& table : collection.tables) {
-      Json shards = Json::array();
-      for (const Shard& shard : table.shards) {
-        Json item = Json::object();
-        item["shard_offsets"] = {shard.row_start, shard.column_start};
-        item["shard_sizes"] = {shard.num_rows, shard.num_columns};
-        item["rank"] = shard.rank;
-        shards.push_back(std::move(item));
-      }
-      Json& found = tables[table.name] = Json::object();
-      found["sharding_type"] = table.sharding_type;
-      if (!table.compute_kernel.empty()) found["compute_kernel"] = table.compute_kernel;
-      found["shards"] = std::move(shards);
-    }
-    data[collection.path] = std::move(tables);
-  }
-  return data;
 }
 
 void CheckTablePlan(const TablePlan& plan, std::int64_t num_embeddings, std::int64_t embedding_dim,

@@ -58,7 +58,6 @@ using Plan = std::vector<CollectionPlan>;
 
 /// Reads an untrusted plan. Throws PlanError.
 Plan PlanFromJson(const Json& data);
-Json PlanToJson(const Plan& plan);
 
 /// Checks that the table's shards cover it exactly once, and that every rank exists. Throws
 /// PlanError.

@@ -68,9 +68,6 @@ class QueueFullError : public Error {
 /// Returns the kind's name in snake case without its k, such as "queue_full".
 const char* KindName(ErrorKind kind);
 
-/// Whether the error concerns an artifact, or the libraries that its operators need.
-inline bool IsArtifactError(ErrorKind kind) { return kind <= ErrorKind::kLibrary; }
-
 }  // namespace recsys
 
 #endif  // RECSYS_ERROR_H_

@@ -24,22 +24,28 @@ Json = Any
 
 
 def manifest_of(path: Path) -> Json:
-    """The manifest as plain data."""
-    return json.loads((path / MANIFEST_NAME).read_text())
+    """The manifest as plain data, without its digests."""
+    data = json.loads((path / MANIFEST_NAME).read_text())
+    return {key: value for key, value in data.items() if key not in ("bytes_sha256", "manifest_sha256")}
 
 
-def digest_of(data: Json) -> str:
-    """The manifest's own digest, as ``docs/export/artifact.md`` tells how to take it."""
-    rest = {key: value for key, value in data.items() if key != "manifest_sha256"}
-    canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
+def with_digest(data: Json) -> str:
+    """The text of a manifest with its own digest, as ``docs/export/artifact.md`` tells how to take it."""
+    text = "".join(f"{json.dumps(key)}: {json.dumps(value)}, " for key, value in data.items())
+    digest = hashlib.sha256(f"{{{text}".encode()).hexdigest()
+    return f'{{{text}"bytes_sha256": "{digest}"}}'
+
+
+def with_old_digest(data: Json) -> str:
+    """The text of a manifest as releases before 0.2.0 wrote its digest: of its JSON, keys sorted."""
+    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return json.dumps({**data, "manifest_sha256": hashlib.sha256(canonical.encode()).hexdigest()}, indent=7)
 
 
 def write_manifest(path: Path, data: Json) -> None:
     """Write plain data as a manifest whose digest fits."""
-    if isinstance(data, dict):
-        data = {**data, "manifest_sha256": digest_of(data)}
-    (path / MANIFEST_NAME).write_text(json.dumps(data))
+    text = with_digest(data) if isinstance(data, dict) else json.dumps(data)
+    (path / MANIFEST_NAME).write_text(text)
 
 
 def lie(path: Path, change: Callable[[Json], object]) -> None:

@@ -18,7 +18,15 @@ from recsys.artifact.manifest import Manifest
 from recsys.artifact.manifest_file import MANIFEST_NAME
 from recsys.artifact.parts import read_manifest
 from recsys.errors import ArtifactError, ManifestError, NewerVersionError, PartSizeError
-from tests.recsys.artifact.damage import answers, digest_of, lie, manifest_of, same, write_manifest
+from tests.recsys.artifact.damage import (
+    answers,
+    lie,
+    manifest_of,
+    same,
+    with_digest,
+    with_old_digest,
+    write_manifest,
+)
 
 Change = Callable[[Any], object]
 
@@ -47,16 +55,31 @@ def test_a_manifest_round_trips(pristine: Path) -> None:
     assert again.dumps() == (pristine / MANIFEST_NAME).read_text()
 
 
-def test_the_digest_is_of_the_canonical_json(pristine: Path) -> None:
-    data = manifest_of(pristine)
-    assert data["manifest_sha256"] == digest_of(data)
+def test_the_digests_are_of_the_bytes_and_for_earlier_releases_of_the_json(pristine: Path) -> None:
+    stored = (pristine / MANIFEST_NAME).read_bytes()
+    data = json.loads(stored)
+    assert data["bytes_sha256"] == hashlib.sha256(stored[: stored.index(b'"bytes_sha256"')]).hexdigest()
+    old = data.pop("manifest_sha256")
+    assert old == json.loads(with_old_digest(data))["manifest_sha256"]
 
 
-def test_white_space_and_order_of_fields_do_not_matter(artifact: Path, expected: dict[str, Tensor]) -> None:
+def test_manifests_of_earlier_releases_load_in_any_form(artifact: Path, expected: dict[str, Tensor]) -> None:
     data = manifest_of(artifact)
     reordered = {key: data[key] for key in sorted(data, reverse=True)}
-    (artifact / MANIFEST_NAME).write_text(json.dumps(reordered, indent=7))
+    (artifact / MANIFEST_NAME).write_text(with_old_digest(reordered))
     assert same(answers(load_artifact(artifact)), expected)
+
+
+@pytest.mark.parametrize("text_of", [with_digest, with_old_digest])
+@pytest.mark.parametrize("changed", [('"pooling": "sum"', '"pooling": "none"'), ("_sha256", "_sha255")])
+def test_a_change_shows_by_either_digest(
+    artifact: Path, text_of: Callable[[Any], str], changed: tuple[str, str]
+) -> None:
+    text = text_of(manifest_of(artifact))
+    assert changed[0] in text
+    (artifact / MANIFEST_NAME).write_text(text.replace(*changed))
+    with pytest.raises(ManifestError, match="its own digest does not match"):
+        load_artifact(artifact)
 
 
 def test_unknown_fields_of_the_same_version_do_not_matter(
@@ -297,7 +320,7 @@ def test_every_field_is_missed_where_it_is_missing(pristine: Path) -> None:
         for step in at:
             found = found[step]
         for key in sorted(found):
-            if at == [] and key in ("format", "format_version", "manifest_sha256", "answers"):
+            if at == [] and key in ("format", "format_version", "answers"):
                 continue
             if key == "program":
                 continue
@@ -306,9 +329,8 @@ def test_every_field_is_missed_where_it_is_missing(pristine: Path) -> None:
             for step in at:
                 inner = inner[step]
             del inner[key]
-            broken["manifest_sha256"] = digest_of(broken)
             with pytest.raises(ManifestError, match=f"{key}: missing"):
-                Manifest.loads(json.dumps(broken))
+                Manifest.loads(with_digest(broken))
 
 
 @pytest.mark.parametrize("version", [4, 5, 10**6])
@@ -320,7 +342,7 @@ def test_a_newer_version_is_told_before_all_else(artifact: Path, version: int) -
 
 def test_an_artifact_is_named_by_the_text_as_it_is_stored(artifact: Path) -> None:
     manifest = artifact / MANIFEST_NAME
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()), indent=3))
+    write_manifest(artifact, manifest_of(artifact))
     found = read_manifest(artifact)
     assert artifact_digest(found) == hashlib.sha256(manifest.read_bytes()).hexdigest()[:12]
     changed = replace(found, name="other")
