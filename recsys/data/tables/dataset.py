@@ -58,7 +58,11 @@ def table_dataset(data: Any, schema: Schema, limit_rows: int | None = None) -> D
         DataError: Files that are missing, malformed, or lack columns; wrong types; fewer than two rows. Wrong
             values raise it when they are read.
     """
-    files = open_files(data)
+    return dataset_of(open_files(data), schema, limit_rows)
+
+
+def dataset_of(files: Sequence[TableFile], schema: Schema, limit_rows: int | None = None) -> Dataset:
+    """Return the data set of files that are parts of one table; see ``table_dataset``."""
     for file in files:
         _check(file, schema)
     pieces = list(_limited(listed(files), limit_rows))

@@ -41,6 +41,7 @@ class TextFile:
         path: The file, compressed or not.
         separator: That of its name; empty to find it.
         name: The file's name in messages; None for that of the path.
+        header: The columns; None to find them.
 
     Attributes:
         types: The columns' Arrow types: all are texts, or lists where the header says so.
@@ -50,13 +51,15 @@ class TextFile:
         DataError: The file is missing, empty, not UTF-8, or has no header.
     """
 
-    def __init__(self, path: Path, separator: str = "", name: str | None = None) -> None:
+    def __init__(
+        self, path: Path, separator: str = "", name: str | None = None, header: Header | None = None
+    ) -> None:
         if not path.is_file():
             raise DataError(f"{path}: there is no such file")
         self.path = path
         self.name = path.name if name is None else name
         self._stream = ByteStream(path)
-        self._header = self._read_header(separator)
+        self._header = self._read_header(separator) if header is None else header
         self._num_header_lines = CsvRows(self._stream.at(0, self._header.num_bytes), "\0").num_lines
         self.kinds = self._header.kinds
         self.types: dict[str, pa.DataType] = {
