@@ -18,7 +18,7 @@ from pyarrow import csv as arrow_csv
 
 from recsys.data.lines import DataError, shown_error
 from recsys.data.tables.reading.byte_stream import ByteStream, first_not_utf8
-from recsys.data.tables.reading.csv_rows import CsvRows
+from recsys.data.tables.reading.csv_rows import WRONG_QUOTES, CsvRows
 from recsys.data.tables.reading.headers import Header, read_header, separator_of
 from recsys.data.tables.reading.in_order import in_order
 from recsys.data.tables.reading.pieces import Piece, first_rows
@@ -164,24 +164,9 @@ class TextFile:
             raise DataError(f"{self._at(line + rows.line_at(wrong[0]))}: not UTF-8 text ({wrong[1]})")
         if rows.are_plain:
             return
-        opened = rows.open_quote()
-        if opened is not None:
-            raise DataError(
-                f"{self._at(line + rows.line_at(opened))}: a field begins with a quote and has no closing quote; "
-                "quotes that are text are doubled, within a quoted field"
-            )
-        escaped = rows.escaped_quote()
-        if escaped is not None:
-            raise DataError(
-                f"{self._at(line + rows.line_at(escaped))}: a backslash before a quote within a quoted field; there "
-                "quotes are doubled (Spark writes them so with .option('escape', '\"'))"
-            )
-        spilled = rows.spilled_quote()
-        if spilled is not None:
-            raise DataError(
-                f"{self._at(line + rows.line_at(spilled))}: a quoted field goes over several lines, and text follows "
-                "its closing quote; quotes that are text are doubled, within a quoted field"
-            )
+        quote = rows.wrong_quote()
+        if quote is not None:
+            raise DataError(f"{self._at(line + rows.line_at(quote[1]))}: {WRONG_QUOTES[quote[0]]}")
 
     def _read(
         self, offset: int, num_bytes: int, line: int, num_rows: int, columns: Sequence[str]

@@ -8,15 +8,16 @@ Shape letters: N number of rows, Q number of quotes that open or close a field.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recsys.data.examples import Ints
 
-_QUOTE, _LF, _CR, _BACKSLASH = b'"'[0], b"\n"[0], b"\r"[0], b"\\"[0]
+_QUOTE, _LF, _CR = b'"'[0], b"\n"[0], b"\r"[0]
 # Bytes that are looked at together: few enough for the processor's caches.
 _WINDOW = 1 << 18
 
@@ -66,7 +67,11 @@ class CsvRows:
     @cached_property
     def _quotes(self) -> Ints:
         """The places of the quotes that open and close fields, in turn, ``[Q]``; Q is odd if the last field is open."""
-        return _field_quotes(self._bytes, self._separator) if b'"' in self.data else np.zeros(0, np.int64)
+        fields = _quoted_fields(self._separator).finditer(self.data) if b'"' in self.data else ()
+        places = [place for field in fields for place in (field.start(), field.start(2))]
+        if places and places[-1] == len(self.data):
+            del places[-1]
+        return np.array(places, dtype=np.int64)
 
     @cached_property
     def _line_ends(self) -> Ints:
@@ -155,49 +160,18 @@ class CsvRows:
         places = places[~self._is_quoted(places)]
         return 1 + np.searchsorted(places, self._bounds.stops) - np.searchsorted(places, self._bounds.starts)
 
-    def open_quote(self) -> int | None:
-        """Return the place of the quote that opens a field without an end; None if there is none."""
-        return int(self._quotes[-1]) if len(self._quotes) % 2 else None
-
-    @cached_property
-    def _has_text_after(self) -> NDArray[np.bool_]:
-        """Whether text follows each closing quote."""
-        closing = self._quotes[1::2]
-        inner = closing < len(self.data) - 1
-        after = self._bytes[closing[inner] + 1]
-        text_after = np.zeros(len(closing), dtype=bool)
-        is_end = (after == self._separator) | (after == _LF) | (after == _CR) | (after == _QUOTE)
-        text_after[inner] = ~is_end
-        return text_after
-
-    def escaped_quote(self) -> int | None:
-        """Return the place of the first closing quote between a backslash and text; None if there is none.
-
-        It was meant as a quote within the field.
-        """
-        closing = self._quotes[1::2]
-        found = np.flatnonzero(self._has_text_after & (self._bytes[closing - 1] == _BACKSLASH))
-        return int(closing[found[0]]) if len(found) else None
-
-    def spilled_quote(self) -> int | None:
-        """Return the place of the first quote that opens a field over several lines with text after its end.
-
-        Such a quote was meant as text, and the field's end is the beginning of another: the rows between are lost.
-        """
-        if not len(self._quotes) or not self._is_quoted(self._line_ends).any():
-            return None
-        text_after = self._has_text_after
-        if not text_after.any():
-            return None
-        opening, closing = self._quotes[0::2][: len(self._quotes) // 2], self._quotes[1::2]
-        # A doubled quote closes and opens: the field begins where the last quote before it does not follow another.
-        begins = np.concatenate(([True], opening[1:] != closing[:-1] + 1))
-        first = np.maximum.accumulate(np.where(begins, np.arange(len(opening)), 0))
-        for field in np.flatnonzero(text_after):
-            start = int(opening[first[field]])
-            if self.line_at(start) != self.line_at(int(closing[field])):
-                return start
-        return None
+    def wrong_quote(self) -> tuple[str, int] | None:
+        """Return what is wrong with a quoted field, one of ``WRONG_QUOTES``, and the place of a quote of it."""
+        found: dict[str, int] = {}
+        for field in _quoted_fields(self._separator).finditer(self.data):
+            content, closing, text_after = field.groups()
+            if not closing:
+                return "open", field.start()
+            if text_after and content.endswith(b"\\"):
+                found.setdefault("escaped", field.start(2))
+            elif text_after and (b"\n" in content or b"\r" in content):
+                found.setdefault("spilled", field.start())
+        return min(found.items(), default=None)
 
 
 @dataclass(frozen=True)
@@ -206,27 +180,21 @@ class _Bounds:
     stops: Ints
 
 
-def _field_quotes(data: NDArray[np.uint8], separator: int) -> Ints:
-    """Return the places of the quotes that open and close fields, in turn; a doubled quote closes and opens."""
-    quotes: Ints = np.flatnonzero(data == _QUOTE)
-    before = data[quotes - 1]
-    can_open = (before == separator) | (before == _LF) | (before == _CR)
-    can_open[0] |= quotes[0] == 0
-    follows = np.concatenate(([False], np.diff(quotes) == 1))
-    # If quotes open and close in turn, these open fields that have begun already.
-    wrong = ~(can_open | follows)
-    wrong_by_turn = [np.flatnonzero(wrong[turn::2]) * 2 + turn for turn in (0, 1)]
-    texts: list[int] = []
-    at = 0
-    while at < len(quotes):
-        if not can_open[at]:
-            texts.append(at)
-            at += 1
-            continue
-        found = wrong_by_turn[at % 2]
-        next_wrong = int(np.searchsorted(found, at))
-        if next_wrong == len(found):
-            break
-        texts.append(int(found[next_wrong]))
-        at = texts[-1] + 1
-    return np.delete(quotes, texts) if texts else quotes
+#: What may be wrong with a quoted field.
+WRONG_QUOTES = {
+    "open": "a field begins with a quote and has no closing quote; quotes that are text are doubled, within a quoted "
+    "field",
+    # Meant as a quote within the field.
+    "escaped": "a backslash before a quote within a quoted field; there quotes are doubled (Spark writes them so with "
+    ".option('escape', '\"'))",
+    # The field's end is the beginning of another, and the rows between are lost.
+    "spilled": "a quoted field goes over several lines, and text follows its closing quote; quotes that are text are "
+    "doubled, within a quoted field",
+}
+
+
+@lru_cache
+def _quoted_fields(separator: int) -> re.Pattern[bytes]:
+    """Return the pattern of a quoted field: what is in it, its closing quote, and text after it."""
+    edge = re.escape(bytes([separator])) + rb"\r\n"
+    return re.compile(rb"(?:\A|(?<=[" + edge + rb']))"([^"]*+(?:""[^"]*+)*+)("?)([^' + edge + rb"]*+)")

@@ -107,7 +107,7 @@ def test_rows_are_counted_as_python_counts_them() -> None:
         text = _random_text(draw)
         rows = CsvRows(text.encode(), ",")
         expected = _by_csv(text)
-        if rows.open_quote() is None:
+        if (rows.wrong_quote() or ("", 0))[0] != "open":
             assert rows.num_rows == len(expected), repr(text)
             assert rows.num_fields().tolist() == [len(row) for row in expected], repr(text)
         reader = csv.reader(io.StringIO(text, newline=""))
