@@ -44,6 +44,22 @@ def text(data: Any, key: str, at: str) -> str:
     return value
 
 
+def hex_digits(data: Any, key: str, at: str, num_digits: int) -> str:
+    """Return a text of hexadecimal digits in lower case."""
+    value = text(data, key, at)
+    if len(value) != num_digits or set(value) - set("0123456789abcdef"):
+        raise wrong(at, key, value, f"{num_digits} hexadecimal digits")
+    return value
+
+
+def mapping(data: Any, key: str, at: str) -> dict[str, Any]:
+    """Return an object."""
+    value = json_field(data, key, at)
+    if not isinstance(value, dict):
+        raise wrong(at, key, value, "an object")
+    return value
+
+
 def choice(data: Any, key: str, at: str, choices: tuple[str, ...]) -> str:
     """Return one of the choices."""
     value = text(data, key, at)

@@ -22,6 +22,7 @@ from recsys.json_checks import (
     check_once,
     choice,
     count,
+    hex_digits,
     json_field,
     shape,
     text,
@@ -179,8 +180,8 @@ class DeltaHeader:
         check_once([weight.name for weight in dense], "delta.dense")
         return cls(
             model=text(data, "model", "delta"),
-            artifact=_hex(data, "artifact", "delta", DIGEST_DIGITS),
-            base=_hex(data, "base", "delta", DIGEST_DIGITS),
+            artifact=hex_digits(data, "artifact", "delta", DIGEST_DIGITS),
+            base=hex_digits(data, "base", "delta", DIGEST_DIGITS),
             created_s=_seconds(data, "created_s"),
             num_dense_left=whole(data, "num_dense_left", "delta"),
             tables=tuple(tables),
@@ -243,7 +244,7 @@ def _section(
             start,
             f"a multiple of {SECTION_ALIGNMENT_BYTES} from {bounds[0]} on, with {num_bytes} bytes up to {bounds[1]}",
         )
-    return DeltaSection(offset_bytes=start, sha256=_hex(found, "sha256", at, 64)), start + num_bytes
+    return DeltaSection(offset_bytes=start, sha256=hex_digits(found, "sha256", at, 64)), start + num_bytes
 
 
 def _seconds(data: Any, key: str) -> float:
@@ -252,10 +253,3 @@ def _seconds(data: Any, key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < _MAX_SECONDS:
         raise wrong("delta", key, value, "seconds since the epoch")
     return float(value)
-
-
-def _hex(data: Any, key: str, at: str, num_digits: int) -> str:
-    value = text(data, key, at)
-    if len(value) != num_digits or set(value) - set("0123456789abcdef"):
-        raise wrong(at, key, value, f"{num_digits} hexadecimal digits")
-    return value

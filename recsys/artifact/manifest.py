@@ -24,7 +24,6 @@ from recsys.artifact.targets import (
     check_target_plan,
     file_name,
     graph_parts,
-    mapping,
     target_from_json,
     target_to_json,
 )
@@ -38,7 +37,9 @@ from recsys.json_checks import (
     choice,
     count,
     flag,
+    hex_digits,
     json_field,
+    mapping,
     text,
     whole,
     wrong,
@@ -235,7 +236,11 @@ class Manifest:
         _check_columns(layout, stored)
         path = json_field(rows, "path", "manifest.rows")
         skeletons = tuple(
-            Part(path=file_name(p, "path", at), size_bytes=whole(p, "size_bytes", at), sha256=_sha256(p, at))
+            Part(
+                path=file_name(p, "path", at),
+                size_bytes=whole(p, "size_bytes", at),
+                sha256=hex_digits(p, "sha256", at, 64),
+            )
             for at, p in a_list(data, "skeletons", "manifest")
         )
         targets = tuple(target_from_json(t, at) for at, t in a_list(data, "targets", "manifest"))
@@ -370,7 +375,7 @@ def _layout_from_json(rows: Any, tables: dict[str, StoredTable]) -> tuple[BlobLa
             raise wrong(at, "offset_bytes", block.offset_bytes, f"a multiple of 128 from {end} on")
         end = block.offset_bytes + block.num_bytes
         blocks.append(block)
-        digests.append(_sha256(data, at))
+        digests.append(hex_digits(data, "sha256", at, 64))
     layout = BlobLayout(blocks=tuple(blocks))
     if whole(rows, "size_bytes", "manifest.rows") != layout.num_bytes:
         raise wrong(
@@ -420,10 +425,3 @@ def _check_signature(signature: Signature, tables: Mapping[str, StoredTable]) ->
 
 def _texts(data: Any, key: str, at: str) -> dict[str, str]:
     return {name: str(value)[:80] for name, value in mapping(data, key, at).items()}
-
-
-def _sha256(data: Any, at: str) -> str:
-    value = text(data, "sha256", at)
-    if len(value) != 64 or set(value) - set("0123456789abcdef"):
-        raise wrong(at, "sha256", value, "64 hexadecimal digits")
-    return value

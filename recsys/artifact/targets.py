@@ -11,7 +11,7 @@ import torch
 
 from recsys.configs import BaseEmbeddingConfig
 from recsys.errors import ManifestError, PlanError
-from recsys.json_checks import a_list, choice, json_field, text, whole, wrong
+from recsys.json_checks import a_list, choice, json_field, mapping, text, whole, wrong
 from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.rows.layout import BlobLayout
 from recsys.rows.quantize import StoredTable
@@ -109,29 +109,24 @@ def target_to_json(target: Target) -> dict[str, Any]:
         "name": target.name,
         "devices": list(target.devices),
         "plan": target.plan.to_json(),
-        "skeleton": target.skeleton,
-        "rows": dict(target.rows),
-        "ranks": dict(target.ranks),
+        **_graph_to_json(target),
         "dense_dtype": target.dense_dtype,
     }
     if target.linear_dtype != "float32":
         data["linear_dtype"] = target.linear_dtype
-    data |= _formats_to_json(target)
     if target.ranking is not None:
-        graph = target.ranking
-        data["ranking"] = {"skeleton": graph.skeleton, "rows": dict(graph.rows), "ranks": dict(graph.ranks)}
-        data["ranking"] |= _formats_to_json(graph)
+        data["ranking"] = _graph_to_json(target.ranking)
     return data
 
 
-def _formats_to_json(graph: Target | RankingGraph) -> dict[str, Any]:
-    """Return the formats of a graph beside TorchScript."""
-    data: dict[str, Any] = {}
-    if graph.program is not None:
-        data["program"] = graph.program
-    if graph.exported is not None:
-        data["exported"] = graph.exported
-    return data
+def _graph_to_json(graph: Target | RankingGraph) -> dict[str, Any]:
+    formats = {"program": graph.program, "exported": graph.exported}
+    return {
+        "skeleton": graph.skeleton,
+        "rows": dict(graph.rows),
+        "ranks": dict(graph.ranks),
+        **{name: part for name, part in formats.items() if part is not None},
+    }
 
 
 def graph_parts(graph: Target | RankingGraph) -> list[str]:
@@ -156,19 +151,17 @@ def target_from_json(data: Any, at: str) -> Target:
         raise wrong(at, "plan", sorted(plan.ranks()), f"ranks below {env.world_size}")
     if "exported" in data and any(device != "cpu" for device in devices):
         raise ManifestError(f"{at}.exported: got a graph for {name!r}, expected none: only cpu has them")
-    exported = _part_of(data, "exported", at)
+    graph, ranking = _graph_from_json(data, at, env.world_size), None
+    if data.get("ranking") is not None:
+        ranking = RankingGraph(**_graph_from_json(_renamed(data["ranking"]), f"{at}.ranking", env.world_size))
     target = Target(
         name=name,
         devices=tuple(devices),
         plan=plan,
-        skeleton=_skeleton(data, at, exported),
-        rows=_ranks(data, "rows", at, env.world_size),
-        ranks=_ranks(data, "ranks", at, env.world_size),
+        **graph,
         dense_dtype=choice(data, "dense_dtype", at, ("float32", "bfloat16")),
         linear_dtype=choice(data, "linear_dtype", at, LINEAR_DTYPES) if "linear_dtype" in data else "float32",
-        ranking=_ranking_from_json(data.get("ranking"), f"{at}.ranking", env.world_size),
-        exported=exported,
-        program=_part_of(data, "program", at),
+        ranking=ranking,
     )
     formats = {(graph.skeleton is None, graph.exported is None) for graph in target.graphs}
     if len(formats) > 1:
@@ -176,15 +169,18 @@ def target_from_json(data: Any, at: str) -> Target:
     return target
 
 
-def _skeleton(data: Any, at: str, exported: str | None) -> str | None:
-    """Return the TorchScript graph's part; null is for graphs that are exported in its place."""
-    is_absent = exported is not None and json_field(data, "skeleton", at) is None
-    return None if is_absent else file_name(data, "skeleton", at)
-
-
-def _part_of(graph: Any, key: str, at: str) -> str | None:
-    """Return the part of a format that a graph need not have."""
-    return file_name(graph, key, at) if isinstance(graph, dict) and key in graph else None
+def _graph_from_json(data: Any, at: str, world_size: int) -> dict[str, Any]:
+    """Return the fields that a target and its ranking form share."""
+    has = data if isinstance(data, dict) else {}
+    formats = {name: file_name(data, name, at) for name in ("exported", "program") if name in has}
+    # Null is for graphs that are exported in its place.
+    has_script = "exported" not in has or json_field(data, "skeleton", at) is not None
+    return {
+        "skeleton": file_name(data, "skeleton", at) if has_script else None,
+        "rows": _ranks(data, "rows", at, world_size),
+        "ranks": _ranks(data, "ranks", at, world_size),
+        **formats,
+    }
 
 
 def _renamed(graph: Any) -> Any:
@@ -200,34 +196,12 @@ def _renamed(graph: Any) -> Any:
     return {new: compiled[old] for old, new in names.items() if old in compiled} | graph
 
 
-def _ranking_from_json(data: Any, at: str, world_size: int) -> RankingGraph | None:
-    if data is None:
-        return None
-    data = _renamed(data)
-    exported = _part_of(data, "exported", at)
-    return RankingGraph(
-        skeleton=_skeleton(data, at, exported),
-        rows=_ranks(data, "rows", at, world_size),
-        ranks=_ranks(data, "ranks", at, world_size),
-        exported=exported,
-        program=_part_of(data, "program", at),
-    )
-
-
 def _ranks(data: Any, key: str, at: str, world_size: int) -> dict[str, int]:
     found = mapping(data, key, at)
     for path in found:
         if whole(found, path, f"{at}.{key}") >= world_size:
             raise wrong(f"{at}.{key}", path, found[path], f"a rank below {world_size}")
     return found
-
-
-def mapping(data: Any, key: str, at: str) -> dict[str, Any]:
-    """Return a field that is an object."""
-    value = json_field(data, key, at)
-    if not isinstance(value, dict):
-        raise wrong(at, key, value, "an object")
-    return value
 
 
 def file_name(data: Any, key: str, at: str) -> str:

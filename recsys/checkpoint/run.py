@@ -22,9 +22,9 @@ from typing import Any
 
 from recsys.checkpoint.dcp_metadata import METADATA_NAME
 from recsys.checkpoint.single_file import check_plain
-from recsys.errors import CheckpointError, ManifestError
+from recsys.errors import ArtifactError, CheckpointError
 from recsys.files import read_json, replacing, sync
-from recsys.json_checks import a_list, json_field, shape, text, whole, wrong
+from recsys.json_checks import a_list, check_format_version, json_field, mapping, shape, text, whole, wrong
 
 LATEST_NAME = "latest"
 BEST_NAME = "best"
@@ -164,7 +164,7 @@ def read_record(directory: Path) -> TrainingRecord:
         if path.stat().st_size > _MAX_JSON_BYTES:
             raise CheckpointError(f"got {path.stat().st_size} bytes, expected at most {_MAX_JSON_BYTES}")
         return _record(read_json(path, "training record", CheckpointError))
-    except (ManifestError, CheckpointError) as error:
+    except (ArtifactError, CheckpointError) as error:
         raise CheckpointError(f"{at}: {error}") from None
 
 
@@ -172,27 +172,22 @@ def _record(data: Any) -> TrainingRecord:
     at = "training"
     if json_field(data, "format", at) != FORMAT:
         raise CheckpointError(f"{at}.format: got {str(data['format'])[:80]!r}, expected {FORMAT!r}")
-    version = whole(data, "format_version", at, least=1)
-    if version > FORMAT_VERSION:
-        raise CheckpointError(
-            f"{at}.format_version: got {version}, expected at most {FORMAT_VERSION}: written by a newer release; "
-            "install that one"
-        )
+    check_format_version(data, FORMAT_VERSION, at)
     check_plain(data, at)
     return TrainingRecord(
         step=whole(data, "step", at),
         factory=None if json_field(data, "factory", at) is None else text(data, "factory", at),
-        arguments=_object(data, "arguments", at),
-        shared=_object(data, "shared", at),
-        ranks=tuple(_object({"rank": rank}, "rank", to) for to, rank in a_list(data, "ranks", at)),
-        plan=_object(data, "plan", at),
-        optimizer=_optimizer(_object(data, "optimizer", at), f"{at}.optimizer"),
+        arguments=mapping(data, "arguments", at),
+        shared=mapping(data, "shared", at),
+        ranks=tuple(mapping({"rank": rank}, "rank", to) for to, rank in a_list(data, "ranks", at)),
+        plan=mapping(data, "plan", at),
+        optimizer=_optimizer(mapping(data, "optimizer", at), f"{at}.optimizer"),
     )
 
 
 def _optimizer(data: dict[str, Any], at: str) -> dict[str, Any]:
     for key in ("counters", "column_widths", "values"):
-        _object(data, key, at)
+        mapping(data, key, at)
     for name, steps in data["counters"].items():
         if type(steps) not in (int, float):
             raise wrong(f"{at}.counters", name, steps, "a number of steps")
@@ -203,13 +198,6 @@ def _optimizer(data: dict[str, Any], at: str) -> dict[str, Any]:
             if not isinstance(group, dict):
                 raise CheckpointError(f"{to}: got {type(group).__name__}, expected an object")
     return data
-
-
-def _object(data: Any, key: str, at: str) -> dict[str, Any]:
-    value = json_field(data, key, at)
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{at}.{key}: got {type(value).__name__}, expected an object")
-    return value
 
 
 def new_directory(run: Path, record: TrainingRecord) -> Path:

@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from recsys.errors import ManifestError
-from recsys.json_checks import a_list, choice, count, flag, json_field, shape, text, whole
+from recsys.json_checks import (
+    a_list,
+    choice,
+    count,
+    flag,
+    hex_digits,
+    json_field,
+    mapping,
+    shape,
+    text,
+    whole,
+)
 
 Read = Callable[[Any, str, str], Any]
 
@@ -17,10 +28,16 @@ def of_choices(data: Any, key: str, at: str) -> str:
     return choice(data, key, at, ("sum", "mean"))
 
 
+def of_digits(data: Any, key: str, at: str) -> str:
+    return hex_digits(data, key, at, 4)
+
+
 RIGHT: list[tuple[Read, Any]] = [
     (json_field, None),
     (text, "a"),
     (of_choices, "mean"),
+    (of_digits, "09af"),
+    (mapping, {"a": 1}),
     (whole, 0),
     (whole, 2**63 - 1),
     (count, 1),
@@ -46,6 +63,9 @@ WRONG: list[tuple[Read, Any, str]] = [
     (text, None, "a non-empty text"),
     (of_choices, "max", "one of sum, mean"),
     (of_choices, ["sum"], "a non-empty text"),
+    (of_digits, "09aF", "4 hexadecimal digits"),
+    (of_digits, "09a", "4 hexadecimal digits"),
+    (mapping, [], "an object"),
     (whole, -1, "a whole number of at least 0"),
     (whole, 1.0, "a whole number of at least 0"),
     (whole, True, "a whole number of at least 0"),
@@ -71,7 +91,7 @@ def test_wrong_fields_are_named(read: Read, value: Any, expected: str) -> None:
         read({"key": value}, "key", "at")
 
 
-@pytest.mark.parametrize("read", [text, of_choices, whole, count, flag, a_list, shape, json_field])
+@pytest.mark.parametrize("read", [text, of_choices, whole, count, flag, a_list, shape, mapping, json_field])
 @pytest.mark.parametrize("data", [{}, [], None, "key", 3], ids=str)
 def test_missing_fields_are_named(read: Read, data: Any) -> None:
     with pytest.raises(ManifestError, match=r"^at\.key: missing$"):
