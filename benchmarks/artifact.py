@@ -38,7 +38,7 @@ from recsys.kernels import operators
 from serve.profiler.rounds import CLOCKS, RoundsConfig
 
 _DESCRIPTION = """\
-Samples per second of an exported DLRM (13-512-256-64, 26 tables of dim 64, 512-256-1) and of TorchRec's own
+Samples per second of an exported DLRM (13-512-256-64, 26 tables of width 64, 512-256-1) and of TorchRec's own
 inference DLRM with the same weights, quantized to INT8 and scripted as TorchRec's packager does it (without
 sharding, which cannot run on CPU there). From plain tensors to probabilities, one ID per feature, one process, one
 intra-op thread, the allocator settings of recsys-serve for all. Beside it MLPerf's DCNv2, with 214 IDs per sample,

@@ -39,7 +39,7 @@ from recsys.cli import count
 from recsys.sharding.plan.env import num_cuda_devices
 
 _DESCRIPTION = """\
-An exported DLRM (13-512-256-64, 26 tables of dim 64 in INT8, 512-256-1) on the first CUDA device: the bytes per second
+An exported DLRM (13-512-256-64, 26 INT8 tables of width 64, 512-256-1) on the first CUDA device: the bytes per second
 that lookups of random rows need, as a share of the memory's bandwidth, which is measured in the same run; how often a
 batch waits for the device; and the latency of calls, from inputs in host memory to outputs there, with CUDA graphs and
 without.

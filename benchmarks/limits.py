@@ -38,7 +38,7 @@ from serve.profiler.rounds import Contestant, RoundsConfig, run_rounds
 from serve.profiler.run import Options, measure
 
 _DESCRIPTION = """\
-The share of the machine's limits that an exported DLRM (13-512-256-64, 26 tables of dim 64, 512-256-1) reaches: rows
+The share of the machine's limits that an exported DLRM (13-512-256-64, 26 tables of width 64, 512-256-1) reaches: rows
 gathered, and products of the linear layers' type. Limits and the steps of programs are measured in turns in one
 process; one intra-op thread, one ID per feature. The lookups of a batch are compared with reads of the very same rows,
 which a probe in C++ touches and does nothing with: by themselves, as the probe is, and within the batch, where linear
@@ -179,7 +179,7 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
 
 
 class _Lookups(nn.Module):
-    """The lookups of a model: ``[B, sum of the dims]``."""
+    """The lookups of a model: ``[B, sum of the widths]``."""
 
     def __init__(self, tables: nn.Module) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ examples:
 It writes two artifacts of --size-gb, one after the other, and needs the memory of the float model besides: twice
 that for fp16 rows, nearly four times for int8. Exit codes: 0 measured, 1 a step failed, 2 bad usage.
 """
-# Bytes of a stored row of dim 64 in host memory (recsys.rows.format).
+# Bytes of a stored row of width 64 in host memory (recsys.rows.format).
 _ROW_BYTES = {"fp32": 4 * EMBEDDING_DIM, "fp16": 2 * EMBEDDING_DIM, "int8": EMBEDDING_DIM + 4}
 _FORMS = ("directory", "single-file")
 _ROOT = Path(__file__).resolve().parent.parent

@@ -5,7 +5,7 @@ by default for tables, small ones, and wide ones. The plain loop reads the texts
 text once, and has nn.Embedding(sparse=True) for each table and Adagrad for all. Both are measured with rows that are
 already read, too. The dense layers' products alone are the limit of both.
 
-Shape letters: B batch, D dim, F sparse features, I dense features, N rows.
+Shape letters: B batch, D embedding dim, F sparse features, I dense features, N rows.
 """
 
 from __future__ import annotations

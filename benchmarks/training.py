@@ -1,6 +1,6 @@
 """How fast sharded tables train, beside TorchRec's DistributedModelParallel, in one run.
 
-Shape letters: B batch of one rank, D dim, R rows, W world size.
+Shape letters: B batch of one rank, D embedding dim, R rows, W world size.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from serve.profiler.rounds import Timing
 from tests.support.ranks import RankError, RankPool, run_ranks
 
 _DESCRIPTION = """\
-Samples per second of our DistributedModelParallel and of TorchRec's: 26 tables of dim 64 on two gloo ranks of this
+Samples per second of our DistributedModelParallel and of TorchRec's: 26 tables of width 64 on two gloo ranks of this
 machine, one thread each, with the same plan, weights and batches and row-wise Adagrad in the backward pass. A step
 goes from plain tensors to updated tables: KeyedJaggedTensor, forward, backward. The loss is linear in the pooled
 embeddings (its gradient is given), so that the tables are all there is; --dlrm trains a whole DLRM (13-512-256-64,

@@ -31,10 +31,10 @@ from pathlib import Path
 from recsys.stack import STACKS
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Each with the newest torch that FBGEMM fits. The workshop's environment has Python 3.11 and the torch before.
+#: Each with the newest torch that FBGEMM fits. The development environment has Python 3.11 and the torch before.
 PYTHONS = ("3.11", "3.12", "3.13")
 STACK = STACKS[-1]
-#: Of the project's groups, for the smoke's tests.
+#: The project's groups that the smoke's tests need.
 TESTS = ("aiohttp", "hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "tritonclient")
 CASES = (
     "tests/conformance/protocols/test_predict.py",

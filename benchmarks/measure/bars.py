@@ -11,7 +11,7 @@ from rich.table import Table
 
 #: The exit status of a missed bar, as of recsys-bench.
 MISSED = 3
-#: Of a command's epilog.
+#: For the epilog of a command.
 MISSED_TEXT = f"{MISSED} a bar is missed (with --check)"
 
 

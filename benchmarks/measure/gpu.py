@@ -61,7 +61,7 @@ class LookupShape:
         num_ids: L.
         num_tables: S; each has one feature.
         num_rows: R.
-        dim: numbers of a row.
+        dim: the width of a row.
     """
 
     batch_size: int

@@ -58,7 +58,7 @@ class Started:
 
     @property
     def address(self) -> str:
-        """Of its gRPC port."""
+        """The address of its gRPC port."""
         return f"127.0.0.1:{self.ready['port']}"
 
 
@@ -95,7 +95,7 @@ def run_json(command: list[str], *, good_codes: tuple[int, ...] = (0,)) -> dict[
 
     Args:
         command: of the tool.
-        good_codes: exit codes with which it also prints JSON.
+        good_codes: exit codes after which it has printed JSON too.
 
     Raises:
         StepError: it failed.

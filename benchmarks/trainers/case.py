@@ -1,6 +1,6 @@
 """The tables, plans, weights and batches that both sides of the training comparison get.
 
-Shape letters: B batch of one rank, D dim, F features, N number of IDs, R rows, W world size.
+Shape letters: B batch of one rank, D embedding dim, F features, N number of IDs, R rows, W world size.
 """
 
 from __future__ import annotations

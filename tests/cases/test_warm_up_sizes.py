@@ -1,4 +1,4 @@
-"""The batches with which servers warm up and exports try a model are those that the native engine's tests read."""
+"""The batches that warm servers up, and that exports try, are those that the native engine's tests read."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ DECIMALS = {
 }
 
 
-#: Of inputs that tables hold as lists: the name, the input, and the texts.
+#: Inputs that tables hold as lists: the name, the input, and the texts.
 LIST_TEXTS = (
     ("values", 2, (b"a", b" a\t", b"b c\r\n", b"a,b", b"[", b"(a]", b"\xff ")),
     ("of-texts", 2, (b"a", b"b, c")),

@@ -23,7 +23,7 @@ from tests.support.helpers import bag
 
 
 class _Model(nn.Module):
-    """One table of dim 8."""
+    """One table of width 8."""
 
     def __init__(self) -> None:
         super().__init__()

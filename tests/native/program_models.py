@@ -97,7 +97,7 @@ def ranking_inputs(artifact: LoadedArtifact, rows: tuple[int, ...]) -> list[Tens
     return list(ranking_batch(artifact.signature, contexts, candidates, row_context).inputs())
 
 
-#: Of the largest output: products of numbers that are rounded to 24, 8 and 7 bits.
+#: Relative to the largest output: products of numbers that are rounded to 24, 8 and 7 bits.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 2.0**-6, "int8": 2.0**-5}
 
 

@@ -30,7 +30,7 @@ from tests.support.kernels import needs_kernels
 
 pytestmark = needs_kernels
 
-#: Of the module: weights ``[4, 6]`` or ``[6]``, by which pooled rows ``[B, 4, 6]`` are multiplied.
+#: From a module, weights ``[4, 6]`` or ``[6]``, by which pooled rows ``[B, 4, 6]`` are multiplied.
 WEIGHTS: dict[str, Callable[[Any], Tensor]] = {
     "taken": lambda m: m.by_place[m.places].permute(2, 0, 1)[:, :, 0],
     "scaled": lambda m: (m.by_place[m.places] * 2).permute(2, 0, 1)[:, :, 0],

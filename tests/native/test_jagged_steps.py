@@ -59,7 +59,7 @@ def _hop(m: Any, history: JaggedTensor, query: Tensor) -> Tensor:
     return m.turn((shares * _first(history, history.values())).sum(1))
 
 
-#: Of the module, a history and the row's vector ``[B, D]``.
+#: From a module, a history and the row's vector ``[B, D]``.
 STEPS: dict[str, Callable[[Any, JaggedTensor, Tensor], Tensor]] = {
     "layers": lambda m, h, _: _first(h, m.layers(h.values())).flatten(1),
     "padding": lambda m, h, _: _first(h, m.score(h.values()), -3.5).flatten(1),

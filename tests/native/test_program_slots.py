@@ -28,7 +28,7 @@ from tests.support.kernels import needs_kernels
 
 pytestmark = needs_kernels
 
-#: Two slots of 4 rows of 2 float32 numbers: offset, rows, type, dim, column, modulus, last ID, feature.
+#: Two slots of 4 rows of 2 float32 numbers: offset, rows, type, width, column, modulus, last ID, feature.
 SLOTS = torch.tensor([[0, 4, 0, 2, 0, 0, -1, 0], [32, 4, 0, 2, 2, 0, -1, 1]])
 ROWS = torch.arange(16.0).view(torch.uint8)
 

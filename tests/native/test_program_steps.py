@@ -43,7 +43,7 @@ def _with_sums(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return torch.cat([both + c, a, both, a * b, b, b + b, c, c - a], dim=1)
 
 
-#: Of the module and its pooled rows as ``[B, 4, 6]``.
+#: From a module and its pooled rows as ``[B, 4, 6]``.
 STEPS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "sums": lambda _, x: x.sum(2),
     "sums_of_both": lambda _, x: x.sum((1, 2)).unsqueeze(1),

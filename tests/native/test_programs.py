@@ -253,7 +253,7 @@ class Pooled(nn.Module):
 @pytest.mark.parametrize("policy", [IdPolicy.REJECT, IdPolicy.HASH, IdPolicy.ZERO, IdPolicy.FMIX64])
 @pytest.mark.parametrize("data_type", [DataType.INT4, DataType.INT8, DataType.FP16])
 def test_lookups_of_all_kinds_have_programs(tmp_path: Path, policy: IdPolicy, data_type: DataType) -> None:
-    # Of dims that stored rows pad, with sums and means in turns, weights, and a feature in two tables.
+    # Widths that stored rows pad, with sums and means in turns, weights, and a feature in two tables.
     tables = [bag("t", 20, 10, ["f", "g"]), bag("u", 30, 7, ["h"], "MEAN"), bag("v", 9, 10, ["f"])]
     model = Pooled(EmbeddingBagCollection(tables, is_weighted=True))
     export_model(model.eval(), tmp_path / "a", ExportConfig(id_policy=policy, data_type=data_type))

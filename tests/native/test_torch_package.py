@@ -14,7 +14,7 @@ import pytest
 pytestmark = pytest.mark.skipif(
     shutil.which("cmake") is None or shutil.which("c++") is None, reason="needs cmake and a C++ compiler"
 )
-#: Of the installed torch, whose headers stand beside the libraries here.
+#: The version of the installed torch, whose headers stand beside the libraries here.
 _VERSION = version("torch").partition("+")[0]
 CMAKE_FOLDER = Path(__file__).parents[2] / "cpp_client" / "cmake"
 

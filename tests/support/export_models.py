@@ -39,7 +39,7 @@ def dlrm(num_tables: int = 4, dim: int = 16, seed: int = 0) -> DLRM:
 
 
 def bare(*, weighted: bool = False) -> EmbeddingBagCollection:
-    """A collection that is the model; odd dims, a table of two features, a feature of two tables."""
+    """A collection that is the model; odd widths, a table of two features, a feature of two tables."""
     torch.manual_seed(1)
     tables = [
         bag("users", 40, 63, ["user"]),

@@ -96,7 +96,7 @@ class Case:
         return made
 
     def quantized(self) -> QuantEmbeddingBagCollection | QuantEmbeddingCollection:
-        """Of ``float_collection``."""
+        """Quantize ``float_collection``."""
         made = self.float_collection()
         if isinstance(made, EmbeddingCollection):
             return QuantEmbeddingCollection.from_float(made, table_data_types=self.data_types)
@@ -116,7 +116,7 @@ class Case:
 
 
 def random_case(rng: random.Random) -> Case:
-    """Tables share features, features share tables; dims that are odd; every type and way to cut."""
+    """Tables share features, features share tables; odd widths; every type and way to cut."""
     of_rows = rng.random() < 0.4
     weighted = not of_rows and rng.random() < 0.4
     features = [f"f{i}" for i in range(rng.randint(1, 5))]
@@ -226,5 +226,5 @@ def scripted(collection: nn.Module, keys: Sequence[str], *, weighted: bool = Fal
 
 
 def float_dtype(data_type: DataType) -> torch.dtype:
-    """Of a float table."""
+    """Return the dtype of a float table."""
     return FLOAT_DTYPES[data_type]

@@ -99,7 +99,7 @@ def test_rows_are_aligned_to_16_bytes_on_the_device(tmp_path: Path) -> None:
     _, on_gpu = _both(tmp_path / "a", "dlrm", ("cuda:0",))
     before = torch.cuda.memory_allocated()
     again = load_artifact(tmp_path / "a", target="cuda:0")
-    # Four tables of 50, 80, 110 and 140 rows of dim 16: 4 + 16 bytes become 32.
+    # Four tables of 50, 80, 110 and 140 rows of width 16: 4 + 16 bytes become 32.
     assert torch.cuda.memory_allocated() - before >= (50 + 80 + 110 + 140) * 32
     assert again.target_name == on_gpu.target_name
 

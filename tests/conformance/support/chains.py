@@ -64,7 +64,7 @@ def make_chain(exported: Exported, folder: Path, *, seed: int = 0) -> Chain:
     Args:
         exported: the artifact.
         folder: for the deltas.
-        seed: with which its model was made.
+        seed: of its model.
     """
     sample = exported.sample(6, seed=5, max_ids=8)
     oracle, model = load_artifact(exported.path), SmallModel(seed).eval()

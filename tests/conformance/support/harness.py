@@ -42,7 +42,7 @@ class ServerUnderTest:
 
     Attributes:
         process: its process.
-        ready: the line with which it said that it is ready.
+        ready: the line that said that it is ready.
         log: where its standard error goes.
     """
 

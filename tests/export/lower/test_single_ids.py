@@ -1,4 +1,4 @@
-"""Rows of single IDs with which no step computes: torch reads them side by side.
+"""Rows of single IDs that no step uses: torch reads them side by side.
 
 Shape letters: B rows, N number of IDs.
 """

@@ -167,7 +167,7 @@ def test_a_flipped_byte_in_the_rows_names_the_table(artifact: Path, table: str, 
     flip(artifact / ROWS_NAME, at)
     with pytest.raises(ChecksumError, match=f"rows of table '{table}': the checksum does not match"):
         load_artifact(artifact)
-    # Of a program, stored answers may tell.
+    # A program may be told by its stored answers.
     load_artifact(artifact, verify_checksums=False, scripted=True)
 
 

@@ -248,7 +248,7 @@ PATHS = [
 @pytest.mark.parametrize(("change", "message"), LIES.values(), ids=LIES)
 def test_lies_are_found(artifact: Path, change: Change, message: str, verify: bool) -> None:
     lie(artifact, change)
-    # Of the graph in TorchScript, which is not read where there is a program.
+    # The graph in TorchScript is not read where there is a program.
     with pytest.raises(ManifestError, match=message):
         load_artifact(artifact, target="cpu", verify_checksums=verify, scripted=True)
 

@@ -227,7 +227,7 @@ class TestManifest:
     @pytest.mark.parametrize(("change", "message"), LIES.values(), ids=LIES)
     def test_lies_are_named(self, ranking: Path, change: Callable[[Json], object], message: str) -> None:
         lie(ranking, change)
-        # Of the graph in TorchScript, which is not read where there is a program.
+        # The graph in TorchScript is not read where there is a program.
         with pytest.raises(ManifestError, match=message):
             load_artifact(ranking, scripted=True)
 

@@ -146,7 +146,7 @@ def test_hostile_metadata_runs_nothing(written: Path, tmp_path: Path, kind: str)
 
 @pytest.mark.parametrize("kind", ["alone", "in the metadata", "as a key", "protocol 0", "instance opcode"])
 def test_the_payloads_are_armed(tmp_path: Path, kind: str) -> None:
-    """What the test above relies on: pickle.load, with which torch reads such files, runs them."""
+    """What the test above relies on: pickle.load, which torch reads such files by, runs them."""
     evidence = tmp_path / "pwned"
     pickle.loads(_hostile(kind, evidence))
     assert evidence.is_dir()

@@ -23,7 +23,7 @@ class Spawned:
 
     Attributes:
         process: its process; standard output is a pipe of JSON lines.
-        ready: the line with which it said that it is ready.
+        ready: the line that said that it is ready.
     """
 
     process: subprocess.Popen[str] | Forked

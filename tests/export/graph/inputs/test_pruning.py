@@ -1,4 +1,4 @@
-"""Of a model exported for some of its outputs, only what these need is left."""
+"""A model that is exported for some of its outputs keeps only what these need."""
 
 from __future__ import annotations
 

@@ -286,7 +286,7 @@ def test_a_collection_alone_is_a_model() -> None:
 
 
 def from_meta(rank: int, world_size: int) -> bool:
-    """Whether a model whose every part is on the meta device gets real layers, equal on all ranks, and trains."""
+    """Whether a model that is on the meta device as a whole gets real layers, equal on all ranks, and trains."""
     pooled, rows = _cases(world_size)
     torch.manual_seed(3)
     with torch.device("meta"):

@@ -31,7 +31,7 @@ from serve.tools.predict import main as predict_main
 from tests.support.click_tables import write_clicks
 from tests.support.serve.spawned import spawned
 
-#: Of an AUC: scores that differ in the last bit change places.
+#: Tolerance of an AUC: scores that differ in the last bit change places.
 _A_FEW_PAIRS = 1e-4
 _TRAIN = ["--epochs", "1", "--embedding-dim", "8", "--over-layers", "16,8", "--json"]
 

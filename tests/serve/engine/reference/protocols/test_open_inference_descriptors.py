@@ -107,7 +107,7 @@ def test_every_message_of_ours_has_only_fields_of_theirs(
 
 def test_messages_of_inference_are_whole(theirs: list[descriptor_pb2.FileDescriptorProto]) -> None:
     expected = _messages(f".{theirs[0].package}", theirs[0].message_type)
-    # Of statistics, only what is counted here; of the configuration (their other file), only what has a meaning here.
+    # The statistics have only what is counted here, the configuration (their other file) only what has a meaning here.
     partial = {".inference.ModelStatistics", ".inference.InferStatistics"}
     for name, fields in _messages(f".{OURS.package}", OURS.message_type).items():
         if name in expected and name not in partial:
