@@ -47,7 +47,7 @@ $(VENV)/.user: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing $(TORCH) into $(VENV): minutes."
 	$(BIN)/pip install -q --no-deps --timeout 15 --retries 2 $(TORCH_INDEX_URL:%=--extra-index-url %) "$(TORCH)"
-	fbgemm=$$($(BIN)/python -m recsys.stack fbgemm) && $(BIN)/pip install -q -e ".[rest]" "$$fbgemm"
+	fbgemm=$$($(BIN)/python -m recsys.base.stack fbgemm) && $(BIN)/pip install -q -e ".[rest]" "$$fbgemm"
 	touch $@
 
 # Developers' tools; groups need pip 25.1.
@@ -60,7 +60,7 @@ $(VENV)/.dev: $(VENV)/.user
 $(VENV)/.peer: $(VENV)/.dev
 	@echo "Installing torchrec and the other packages that tests and benchmarks compare with into $(VENV): minutes."
 	$(BIN)/pip install -q --group dev --group peer
-	torchrec=$$($(BIN)/python -m recsys.stack torchrec) && $(BIN)/pip install -q --no-deps "$$torchrec"
+	torchrec=$$($(BIN)/python -m recsys.base.stack torchrec) && $(BIN)/pip install -q --no-deps "$$torchrec"
 	touch $@
 
 setup: $(VENV)/.peer

@@ -30,10 +30,10 @@ from recsys.data.examples import Block, Dataset
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.metrics.exact import auc
 from recsys.models.click import ClickModel
+from recsys.train.commands.defaults import DEFAULTS
+from recsys.train.commands.sources import DataConfig, open_dataset
 from recsys.train.config import ModelConfig
-from recsys.train.defaults import DEFAULTS
 from recsys.train.job import train
-from recsys.train.sources import DataConfig, open_dataset
 
 #: Maximum difference of an artifact's AUC to the float model's.
 TOLERANCE = 0.0005

@@ -26,9 +26,9 @@ from benchmarks.measure.machine import prepare as prepare_machine
 from benchmarks.measure.machine import wide_console
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig
-from recsys.artifact.delta import apply, prepare
-from recsys.artifact.delta_file import DeltaWriter
-from recsys.artifact.delta_header import DeltaHeader
+from recsys.artifact.delta.apply import apply, prepare
+from recsys.artifact.delta.file import DeltaWriter
+from recsys.artifact.delta.header import DeltaHeader
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.rows.format import quantize_rows
 

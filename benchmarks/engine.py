@@ -29,8 +29,8 @@ from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table
 from benchmarks.measure.machine import prepare, wide_console
 from benchmarks.measure.processes import Seen, Started, StepError, module, run_json, started
 from benchmarks.serving import export_dlrm
-from recsys.cli import count
-from recsys.machine import num_processors
+from recsys.base.cli import count
+from recsys.base.machine import num_processors
 
 _EPILOG = f"""\
 examples:

@@ -22,10 +22,10 @@ from rich.table import Table
 
 from benchmarks.measure.machine import prepare, wide_console
 from benchmarks.measure.memory import PeakSampler, resident
-from recsys.cli import counts
+from recsys.base.cli import counts
 from recsys.data.batches import EpochOrder, batches
-from recsys.train.defaults import DEFAULTS
-from recsys.train.sources import DataConfig, open_dataset
+from recsys.train.commands.defaults import DEFAULTS
+from recsys.train.commands.sources import DataConfig, open_dataset
 
 NUM_NUMBERS = 13
 NUM_TEXTS = 26

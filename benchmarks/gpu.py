@@ -33,9 +33,9 @@ from benchmarks.measure.machine import Machine, prepare, wide_console
 from benchmarks.models.dlrm import EMBEDDING_DIM, NUM_TABLES, add_options, build, requests
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys.artifact.cuda_graphs import CudaGraphOptions
+from recsys.artifact.cuda.graphs import CudaGraphOptions
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from recsys.cli import count
+from recsys.base.cli import count
 from recsys.sharding.plan.env import num_cuda_devices
 
 _DESCRIPTION = """\

@@ -15,12 +15,12 @@ from rich.table import Table
 from torch import Tensor, fx, nn
 
 from benchmarks.measure.machine import prepare, wide_console
-from export.graph.tracing import trace
+from export.graph.tracing.trace import trace
 from recsys.configs import EmbeddingBagConfig
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.managed import LFU_EvictionPolicy, ManagedCollisionCollection, MCHManagedCollisionModule
 from recsys.managed.frozen import FrozenLookup
-from recsys.torchscript import script
+from recsys.scripting.torchscript import script
 from serve.profiler.rounds import CLOCKS, Contestant, RoundsConfig, run_rounds
 
 _NUM_BATCHES = 50

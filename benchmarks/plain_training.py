@@ -37,15 +37,15 @@ from benchmarks.first_batch import NUM_NUMBERS, NUM_TEXTS, write_table
 from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import prepare, wide_console
 from benchmarks.measure.profiling import shares
-from recsys.cli import count
+from recsys.base.cli import count
+from recsys.base.hashing import ID_MASK
 from recsys.data.batches import EpochOrder, batches
 from recsys.data.examples import Dataset, LabeledBatch
 from recsys.data.prefetch import prefetched
 from recsys.data.tables.dataset import table_dataset
-from recsys.hashing import ID_MASK
-from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
+from recsys.inputs.schema import DenseColumn, LabelColumn, Schema, TableSpec
+from recsys.train.commands.defaults import DEFAULTS
 from recsys.train.config import MATMUL_PRECISIONS, ModelConfig, RunConfig, TrainConfig
-from recsys.train.defaults import DEFAULTS
 from recsys.train.ranks import ONE_RANK, process_group
 from recsys.train.trainer import Trainer
 

@@ -27,7 +27,7 @@ from export.pipeline import export_model
 from recsys.artifact.load import load_artifact
 from recsys.artifact.parts import map_rows, part_bytes, read_manifest
 from recsys.artifact.programs import ProgramPart
-from recsys.cli import count
+from recsys.base.cli import count
 from recsys.kernels import operators
 
 _MOST_PROGRAM_MS = 30.0

@@ -27,7 +27,7 @@ from benchmarks.measure.processes import Seen, StepError, module, run_json, star
 from benchmarks.models.dlrm import FEATURE_NAMES, build
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys.cli import count
+from recsys.base.cli import count
 
 _EPILOG = """\
 examples:

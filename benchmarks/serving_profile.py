@@ -31,7 +31,7 @@ from benchmarks.models.dlrm import build
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.artifact.load import LoadedArtifact
-from recsys.cli import count
+from recsys.base.cli import count
 from serve.bench.load.requests import Shape, draw_requests
 from serve.config.models import ModelSettings
 from serve.config.settings import ConnectionLimits, ServerConfig

@@ -31,9 +31,9 @@ from benchmarks.measure.machine import prepare, wide_console
 from benchmarks.measure.processes import StepError, module, started
 from benchmarks.models.peer import PeerMissingError, check_installed
 from export.cli import main as export
+from recsys.artifact.batches.samples import Batch, random_batch
 from recsys.artifact.load import load_artifact
-from recsys.artifact.samples import Batch, random_batch
-from recsys.signature import Signature
+from recsys.inputs.signature import Signature
 from serve.client import Client
 
 TARGETS = ("cpu", "cpu,cpu")

@@ -32,7 +32,7 @@ from benchmarks.trainers.rounds import (
     profiled,
     turn,
 )
-from recsys.cli import count
+from recsys.base.cli import count
 from serve.profiler.rounds import Timing
 from tests.support.ranks import RankError, RankPool, run_ranks
 

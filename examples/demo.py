@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.table import Table
 
 from recsys import KeyedJaggedTensor
+from recsys.artifact.batches.samples import Batch, random_batch
 from recsys.artifact.parts import read_manifest
-from recsys.artifact.samples import Batch, random_batch
 from recsys.checkpoint import build_model, load_checkpoint
-from recsys.signature import Signature
+from recsys.inputs.signature import Signature
 from serve.client import Client
 
 BIN = Path(sys.executable).parent

@@ -2,7 +2,7 @@
 
 import sys
 
-from recsys.cli import command
+from recsys.base.cli import command
 
 main = command("recsys-export", "export.cli", options="export.options")
 

@@ -26,10 +26,10 @@ from export.report import print_report
 from export.source.load import Source, load_model, read_arguments
 from export.source.torchrec_modules import our_names
 from recsys.artifact.parts import read_manifest
-from recsys.cli import size
+from recsys.base.cli import size
+from recsys.base.hashing import STRING_HASHES
 from recsys.errors import ExportError, PlanError
-from recsys.example_rows import held_by
-from recsys.hashing import STRING_HASHES
+from recsys.inputs.example_rows import held_by
 from recsys.models.retrieval import retrieval_model
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.plan_file import read_plan

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from export.choices import AUTO, DENSE_DTYPE_NAMES, GRAPH_FORMATS
+from recsys.base.hashing import STRING_HASHES
 from recsys.configs import DataType
 from recsys.errors import ExportError
-from recsys.hashing import STRING_HASHES
+from recsys.inputs.signature import BATCHES, IdPolicy
 from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.plan import ShardingPlan
-from recsys.signature import BATCHES, IdPolicy
 
 #: Stands for every feature in ``ExportConfig.strings``.
 ALL_FEATURES = "all"
@@ -59,10 +59,10 @@ class ExportConfig:
         defaults: The inputs that are left at the defaults that ``forward`` gives them.
         outputs: The names of the outputs to keep; all if it is empty. Outputs within others are named by dots.
         context: The dense and sparse inputs, by the names that the signature gives them, that a ranking request gives
-            once for all of its rows; with any, the artifact has a ranking form (``recsys.signature``).
+            once for all of its rows; with any, the artifact has a ranking form (``recsys.inputs.signature``).
         strings: For features, by the names that the signature gives them, the hash that turns a text into an ID
-            (``recsys.hashing.STRING_HASHES``); requests may then give these features' texts. ``all`` stands for every
-            feature that is not named.
+            (``recsys.base.hashing.STRING_HASHES``); requests may then give these features' texts. ``all`` stands for
+            every feature that is not named.
         separators: For features, by the names that the signature gives them, what stands between the values of lists
             that tables of the training hold as texts.
         submodule: The path of the part of the checkpoint's model that is exported, which deltas take too; empty for the

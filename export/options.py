@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from export.choices import AUTO, DENSE_DTYPE_NAMES, GRAPH_FORMATS
-from recsys.cli import Parser, add_program_options, count
+from recsys.base.cli import Parser, add_program_options, count
+from recsys.base.hashing import STRING_HASHES
 from recsys.data_type import LINEAR_DTYPES, DataType
-from recsys.hashing import STRING_HASHES
-from recsys.signature import BATCHES, IdPolicy
+from recsys.inputs.signature import BATCHES, IdPolicy
 
 _EPILOG = """\
 examples:

@@ -19,8 +19,8 @@ from export.artifact.destination import Destination
 from export.artifact.single_file import write_single_file
 from export.artifact.writing import make_manifest, write_programs, write_targets
 from export.config import ExportConfig
-from export.graph.place import naming_places
 from export.graph.prepared import PreparedModel, Progress
+from export.graph.tracing.source_location import naming_places
 from export.prepare import prepare
 from export.report import ExportReport, table_reports
 from export.source.torchrec_modules import our_names, with_our_modules
@@ -34,7 +34,7 @@ from export.verify.run import Verified, verify
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.manifest_file import MANIFEST_NAME
 from recsys.artifact.parts import ROWS_NAME
-from recsys.files import naming_full_disk
+from recsys.base.files import naming_full_disk
 from recsys.kernels.operators import instructions, multiplies_in
 
 

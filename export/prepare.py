@@ -30,13 +30,13 @@ from export.graph.prepared import PreparedModel, Progress, skeletons_of
 from export.tables.tables import plan_tables
 from export.verify.retrieval import check_options
 from export.verify.samples import verification_samples
-from recsys.artifact.samples import Batch
+from recsys.artifact.batches.samples import Batch
 from recsys.embedding import FloatCollection
 from recsys.errors import ExportError
 from recsys.find_collections import find_collections
+from recsys.inputs.signature import IdPolicy, Signature, SparseInput
 from recsys.quant import float_weights
 from recsys.sharding.plan.device_rows import table_path
-from recsys.signature import IdPolicy, Signature, SparseInput
 
 
 def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> PreparedModel:

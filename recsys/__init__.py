@@ -108,7 +108,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from recsys.machine import package_version
+        from recsys.base.machine import package_version
 
         return package_version("recsys-serving") or "unknown"
     if name not in _MODULE_OF:
@@ -116,7 +116,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(_MODULE_OF[name]), name)
     except (ImportError, OSError) as error:
-        from recsys.stack import unusable_package
+        from recsys.base.stack import unusable_package
 
         unusable = unusable_package(error)
         if unusable is None:

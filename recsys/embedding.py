@@ -273,7 +273,7 @@ class EmbeddingBagCollection(EmbeddingBagCollectionInterface):
             return self._pooled(features)
 
     def _scripted(self, features: KeyedJaggedTensor) -> KeyedTensor:
-        """Look up in TorchScript (``recsys.scripted``), where keys share one batch."""
+        """Look up in TorchScript (``recsys.scripting.scripted``), where keys share one batch."""
         jagged = features.to_dict()
         pooled = [torch.zeros(features.stride(), 0, device=features.values().device)]
         for i, bag in enumerate(self.embedding_bags.values()):
@@ -408,7 +408,7 @@ class EmbeddingCollection(EmbeddingCollectionInterface):
             return self._rows(features)
 
     def _scripted(self, features: KeyedJaggedTensor) -> dict[str, JaggedTensor]:
-        """Look up in TorchScript (``recsys.scripted``), where keys share one batch."""
+        """Look up in TorchScript (``recsys.scripting.scripted``), where keys share one batch."""
         jagged = features.to_dict()
         found: dict[str, JaggedTensor] = {}
         for i, table in enumerate(self.embeddings.values()):

@@ -18,7 +18,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
-from recsys.allocator import tune_malloc
+from recsys.base.allocator import tune_malloc
 from recsys.errors import PlanError
 from recsys.find_collections import find_collections
 from recsys.managed import ManagedCollisionCollection
@@ -127,7 +127,7 @@ class DistributedModelParallel(nn.Module):
         model_tracker_configs: None: there are no trackers.
 
     For training in host memory, glibc's malloc is set to keep freed memory, for the whole process
-    (``recsys.allocator``), unless ``RECSYS_MALLOC=default`` is in the environment.
+    (``recsys.base.allocator``), unless ``RECSYS_MALLOC=default`` is in the environment.
 
     Raises:
         PlanError: The plan names collections that the model lacks, or does not fit; several ranks have no group.

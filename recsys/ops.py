@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from recsys.hashing import FMIX64_FACTORS, FMIX64_SHIFT, ID_MASK
-from recsys.stack import check_stack, unusable_package, without_fbgemm_remarks
+from recsys.base.hashing import FMIX64_FACTORS, FMIX64_SHIFT, ID_MASK
+from recsys.base.stack import check_stack, unusable_package, without_fbgemm_remarks
 
 check_stack()
 try:
@@ -68,7 +68,7 @@ def fmix64(ids: Tensor) -> Tensor:
 
 
 def mixed_ids(ids: Tensor) -> Tensor:
-    """Return the mixed IDs, int64 ``[N]``, as ``recsys.hashing.mix_ids`` does."""
+    """Return the mixed IDs, int64 ``[N]``, as ``recsys.base.hashing.mix_ids`` does."""
     return torch.bitwise_and(fmix64(ids), ID_MASK)
 
 

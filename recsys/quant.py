@@ -31,6 +31,7 @@ from recsys.embedding import (
     with_indices,
 )
 from recsys.errors import PlanError
+from recsys.inputs.signature import IdPolicy
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.tensor import JaggedTensor
@@ -47,7 +48,6 @@ from recsys.sharding.sharded import (
     ShardedEmbeddingCollection,
     ShardedOptions,
 )
-from recsys.signature import IdPolicy
 from recsys.table_modules import TableModules
 
 

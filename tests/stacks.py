@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from recsys.stack import STACKS
+from recsys.base.stack import STACKS
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Each with the newest torch that FBGEMM fits. The development environment has Python 3.11 and the torch before.
@@ -38,8 +38,8 @@ STACK = STACKS[-1]
 TESTS = ("aiohttp", "hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "tritonclient")
 CASES = (
     "tests/conformance/protocols/test_predict.py",
-    "tests/recsys/test_stack.py",
-    "tests/recsys/test_torchscript.py",
+    "tests/recsys/base/test_stack.py",
+    "tests/recsys/scripting/test_torchscript.py",
 )
 TIMEOUT_S = 1800
 #: What installing an environment takes of the disk, with CUDA's libraries, which the first one brings.

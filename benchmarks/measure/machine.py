@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from recsys.allocator import tune_malloc
-from recsys.machine import package_versions
+from recsys.base.allocator import tune_malloc
+from recsys.base.machine import package_versions
 
 TABLE_WIDTH = 150
 _PACKAGES = ("torch", "fbgemm-gpu-cpu", "fbgemm-gpu", "torchrec")
@@ -25,7 +25,7 @@ class Machine:
         num_cores: that this process may run on.
         instruction_set: the widest that torch uses here.
         num_threads: torch's intra-op threads.
-        malloc_tuned: whether the C library took the allocator settings of ``recsys.allocator``.
+        malloc_tuned: whether the C library took the allocator settings of ``recsys.base.allocator``.
         versions: of the packages that matter.
     """
 

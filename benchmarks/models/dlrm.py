@@ -16,7 +16,7 @@ from torch import Tensor
 from export.config import DENSE_DTYPES, ExportConfig
 from export.pipeline import export_model
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from recsys.cli import count, counts
+from recsys.base.cli import count, counts
 from recsys.kernels import operators
 from recsys.models.click import ClickModel, build_dlrm
 

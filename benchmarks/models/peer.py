@@ -30,8 +30,8 @@ from benchmarks.models.dlrm import (
     OVER_LAYERS,
     Request,
 )
-from recsys import torchscript
 from recsys.models.click import ClickModel
+from recsys.scripting import torchscript
 
 OUTPUT_NAME = "default"
 TensorDict = dict[str, Tensor]

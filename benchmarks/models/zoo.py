@@ -21,9 +21,9 @@ from benchmarks.models.peer import TensorDict
 from benchmarks.models.sequences import Behavior, History, Pointwise, SelfAttentive
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys import torchscript
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.kernels import operators
+from recsys.scripting import torchscript
 
 OUTPUT = "score"
 NUM_DENSE = 13

@@ -19,8 +19,8 @@ from benchmarks.measure.memory import PeakSampler, memory, resident
 from benchmarks.models.dlrm import EMBEDDING_DIM, NUM_DENSE, NUM_TABLES, build, requests
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys.allocator import tune_malloc
 from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.base.allocator import tune_malloc
 from recsys.configs import DataType
 
 _FLOAT_BYTES = 4

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recsys.allocator import tune_malloc
 from recsys.artifact.load import LoadedArtifact
+from recsys.base.allocator import tune_malloc
 from serve.bench.load.requests import Shape, draw_requests, parse_mix
 from serve.config.models import BatchLimits, ModelSettings
 from serve.engine.reference.collate import collate

@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import torch
 
-from recsys.allocator import tune_malloc
+from recsys.base.allocator import tune_malloc
 from serve.client import CHANNEL_OPTIONS
 from serve.config.models import BatchLimits, ModelSettings
 from serve.engine.reference.collate import check_outputs, collate

@@ -22,7 +22,7 @@ from benchmarks.measure.profiling import OperatorShare, shares
 from benchmarks.trainers.case import Side, TrainingBatch, TrainingCase, batches, initialize
 from benchmarks.trainers.ours import our_side
 from benchmarks.trainers.peer import peer_side
-from recsys.allocator import tune_malloc
+from recsys.base.allocator import tune_malloc
 
 PEER = "TorchRec"
 OURS = "recsys"
@@ -52,8 +52,8 @@ class TurnsConfig:
         turn_s: length of a turn, roughly.
         clock: one of ``TRAINING_CLOCKS``.
         with_profile: whether some steps are profiled afterwards.
-        tune_allocator: whether both sides' ranks keep freed memory (``recsys.allocator``). By default each side has
-            what it brings: ours sets it, TorchRec does not.
+        tune_allocator: whether both sides' ranks keep freed memory (``recsys.base.allocator``). By default each side
+            has what it brings: ours sets it, TorchRec does not.
     """
 
     num_rounds: int

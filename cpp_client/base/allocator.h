@@ -2,7 +2,7 @@
 #define RECSYS_BASE_ALLOCATOR_H_
 
 // Tunes the C allocator for servers: freed memory is kept instead of returned to the system
-// (recsys/allocator.py).
+// (recsys/base/allocator.py).
 //
 // With glibc's defaults every large buffer, such as a worker thread's output, is mapped, faulted in
 // page by page and unmapped again, which costs more than the lookup that fills it. The three

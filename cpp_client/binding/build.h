@@ -3,7 +3,7 @@
 
 namespace recsys {
 
-/// What a Python module was built with. recsys/native_module.py searches the file for this text
+/// What a Python module was built with. recsys/base/native_module.py searches the file for this text
 /// before loading it, because loading with another torch could fail or crash.
 [[gnu::used]] static constexpr char kBuild[] =
     "recsys-native-build {\"engine\": \"" RECSYS_VERSION "\", \"torch\": \"" RECSYS_TORCH_VERSION

@@ -2,7 +2,7 @@
 #define RECSYS_MODEL_ANSWERS_H_
 
 // Answers that the export has verified, by which operators are checked that it did not verify
-// (recsys/artifact/answers.py).
+// (recsys/artifact/batches/answers.py).
 
 #include <ATen/ATen.h>
 

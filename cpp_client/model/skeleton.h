@@ -1,7 +1,7 @@
 #ifndef RECSYS_MODEL_SKELETON_H_
 #define RECSYS_MODEL_SKELETON_H_
 
-// A small interface to TorchScript (recsys/torchscript.py, and the parts of recsys/artifact/load.py
+// A small interface to TorchScript (recsys/scripting/torchscript.py, and the parts of recsys/artifact/load.py
 // that access modules).
 
 #include <torch/script.h>

@@ -9,8 +9,8 @@ from types import TracebackType
 
 from recsys.artifact.manifest_file import MANIFEST_NAME
 from recsys.artifact.parts import read_manifest
+from recsys.base.files import is_utf8, not_utf8, sync
 from recsys.errors import ArtifactError, ExportError
-from recsys.files import is_utf8, not_utf8, sync
 
 
 class Destination:

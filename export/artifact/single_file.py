@@ -17,16 +17,16 @@ from pathlib import Path
 import torch
 
 from export.graph.prepared import PreparedModel
-from recsys import torchscript
 from recsys.artifact.graphs import set_attribute
 from recsys.artifact.load import load_artifact, load_opened, open_artifact
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.manifest_file import MANIFEST_NAME
 from recsys.artifact.parts import ROWS_NAME, map_rows
 from recsys.artifact.targets import SINGLE_FILE
+from recsys.base.files import reserve
 from recsys.errors import VerificationError
-from recsys.files import reserve
 from recsys.rows.memory import RowsMemory
+from recsys.scripting import torchscript
 
 #: Rows of which a single file holds no more are copied in memory: it takes seconds to start a process.
 MOST_COPIED_BYTES = 1 << 26

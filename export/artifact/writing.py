@@ -22,13 +22,14 @@ from export.graph.tree import exchanged
 from export.lower.lowering import lower
 from export.lower.part import program_part
 from export.lower.values import NotLoweredError
-from recsys import machine, torchscript
 from recsys.artifact.manifest import Manifest, Part, TableInfo
 from recsys.artifact.parts import ROWS_NAME
 from recsys.artifact.targets import RankingGraph, Target
+from recsys.base import machine
 from recsys.configs import EmbeddingBagConfig
 from recsys.errors import ExportError
 from recsys.rows.quantize import QuantizationError
+from recsys.scripting import torchscript
 from recsys.sharding.plan.device_rows import table_path
 
 

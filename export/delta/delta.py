@@ -23,13 +23,13 @@ from export.delta.models import changed_dense, check_hashes, check_mappings, flo
 from export.delta.report import DeltaReport, DeltaTableReport
 from export.graph.prepared import Progress
 from export.tables.mapped import release
-from recsys.artifact.delta import apply, check_fit, prepare
-from recsys.artifact.delta_file import DeltaFile, DeltaWriter
-from recsys.artifact.delta_header import DeltaHeader
+from recsys.artifact.delta.apply import apply, check_fit, prepare
+from recsys.artifact.delta.file import DeltaFile, DeltaWriter
+from recsys.artifact.delta.header import DeltaHeader
 from recsys.artifact.load import load_rows
 from recsys.artifact.loaded_rows import LoadedRows
+from recsys.base.files import replacing
 from recsys.errors import ArtifactError, ExportError, VerificationError
-from recsys.files import replacing
 from recsys.rows.format import quantize_rows
 from recsys.rows.layout import RowBlock, block_rows
 from recsys.rows.quantize import CHUNK_ROWS, QuantizationError, StoredTable, stored_rows

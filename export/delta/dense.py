@@ -24,16 +24,16 @@ from export.lower.part import text_and_weights
 from export.prepare import in_range, prepare
 from export.verify.float_model import float_outputs, with_outputs
 from export.verify.reference import float_model
-from recsys import torchscript
+from recsys.artifact.batches.warm_up import warm_up_rows
 from recsys.artifact.graphs import dense_tensors
 from recsys.artifact.load import load_skeletons
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.parts import checked_part
 from recsys.artifact.targets import DENSE_DTYPES, Target
-from recsys.artifact.warm_up import warm_up_rows
 from recsys.errors import ExportError
 from recsys.find_collections import find_collections
-from recsys.signature import IdPolicy
+from recsys.inputs.signature import IdPolicy
+from recsys.scripting import torchscript
 
 _WHOLE = "export the new checkpoint as a whole, or pass --tables-only to leave the dense weights as they are"
 

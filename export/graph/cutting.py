@@ -3,7 +3,7 @@
 Shape letters: P parts that are sent.
 
 ``forward`` stays as it is. Beside it the graph gets two methods over the same attributes, of which loaders make CUDA
-graphs (``recsys.artifact.cuda_graphs``):
+graphs (``recsys.artifact.cuda.graphs``):
 
 * ``to_send(...)`` takes the inputs of ``forward`` and returns the P tensors that ``forward`` sends, before they are
   packed, and the sizes of other tensors in host memory that the device's part reads;
@@ -21,7 +21,7 @@ from torch import Tensor, fx
 
 from export.graph.inputs.nodes import descendants
 from export.graph.passes import is_pure, without_unused
-from recsys.artifact.cuda_graphs import ON_DEVICE, TO_SEND
+from recsys.artifact.cuda.graphs import ON_DEVICE, TO_SEND
 
 _ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)
 

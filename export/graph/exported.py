@@ -22,7 +22,7 @@ from export.graph.inputs.computed import checked_ids
 from recsys.artifact.exported import quiet
 from recsys.artifact.graphs import set_attribute
 from recsys.errors import ExportError
-from recsys.signature import Signature
+from recsys.inputs.signature import Signature
 
 _shape_config: Any = torch.fx.experimental._config
 # Sizes of the example that is traced: different ones, none of them 0 or 1.

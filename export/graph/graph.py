@@ -31,14 +31,14 @@ from export.graph.passes import (
     relu_in_place,
     without_unused,
 )
-from export.graph.place import Line
 from export.graph.ranking import Expansion, RankingCollection, RankingFeatures
-from export.graph.sizes import BatchSizes, Sizes
-from export.graph.tracing import LINE, trace
-from recsys import torchscript
+from export.graph.tracing.sizes import BatchSizes, Sizes
+from export.graph.tracing.source_location import Line
+from export.graph.tracing.trace import LINE, trace
 from recsys.errors import ExportError
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.ops import is_traced
+from recsys.scripting import torchscript
 from recsys.sharding.sharded import DistributedKeyedJaggedTensor, ShardedCollection
 from recsys.sharding.transport.inputs import DistInput, PairIds
 from recsys.sharding.transport.local import LocalInputDist, send
@@ -106,7 +106,7 @@ class ExportedModel(nn.Module):
     def run(
         self, dense: Sequence[Tensor], lengths: Tensor, values: Tensor, weights: Tensor | None
     ) -> dict[str, Tensor]:
-        """Predict; see ``recsys.signature`` for the arguments."""
+        """Predict; see ``recsys.inputs.signature`` for the arguments."""
         features = _of_request(split_features(self._binding, lengths, values, weights))
         if features:
             dense = self._same_rows(dense, lengths)
@@ -117,7 +117,7 @@ class ExportedModel(nn.Module):
     def run_ranking(
         self, dense: Sequence[Tensor], context: Ids, rows: Ids, row_context: Tensor
     ) -> dict[str, Tensor]:
-        """Predict for rows that share contexts; see ``recsys.signature`` for the arguments."""
+        """Predict for rows that share contexts; see ``recsys.inputs.signature`` for the arguments."""
         num_rows = row_context.size(0)
         num_contexts = self._num_contexts(dense, context)
         if self._is_elsewhere:

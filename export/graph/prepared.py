@@ -18,9 +18,10 @@ from export.graph.inputs.computed import check_computed
 from export.graph.managed import ManagedTables
 from export.graph.ranking import RankingCollection
 from export.tables.tables import StoredModel
-from recsys.artifact.samples import Batch
+from recsys.artifact.batches.samples import Batch
 from recsys.configs import BaseEmbeddingConfig, tables_with
 from recsys.embedding import EmbeddingBagCollection, FloatCollection, takes_weights
+from recsys.inputs.signature import Signature
 from recsys.sharding.plan.device_rows import DeviceRows, device_layouts, empty, table_path
 from recsys.sharding.sharded import (
     ShardedCollection,
@@ -28,7 +29,6 @@ from recsys.sharding.sharded import (
     ShardedEmbeddingCollection,
     ShardedOptions,
 )
-from recsys.signature import Signature
 
 #: Called with a step's name, the number of units done and the total.
 Progress = Callable[[str, int, int], None]

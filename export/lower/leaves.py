@@ -25,6 +25,7 @@ from export.lower.values import (
 )
 from recsys.configs import BaseEmbeddingConfig, EmbeddingBagConfig, PoolingType, tables_with
 from recsys.embedding import EmbeddingBagCollection, takes_weights
+from recsys.inputs.signature import IdPolicy
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.tensor import JaggedTensor
@@ -33,7 +34,6 @@ from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.plan.layout import make_layout
 from recsys.sharding.plan.sharding_types import table_wise
 from recsys.sharding.sharded import ShardedCollection
-from recsys.signature import IdPolicy
 
 _POOLING_CODES = {PoolingType.SUM: 0, PoolingType.MEAN: 1}
 

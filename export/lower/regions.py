@@ -28,9 +28,9 @@ from export.lower.values import (
     Weight,
 )
 from export.verify.samples import with_numbers_of
-from recsys import torchscript
-from recsys.artifact.ranking import ranking_batch
-from recsys.artifact.samples import Batch, random_batch
+from recsys.artifact.batches.ranking import ranking_batch
+from recsys.artifact.batches.samples import Batch, random_batch
+from recsys.scripting import torchscript
 
 # Rows and contexts of batches. The sizes differ from each other, and from those of most models.
 _BATCHES = ((13, 5), (17, 7), (29, 11))

@@ -21,13 +21,13 @@ from export.source.ranks import LocalShards, rank_parts, read_rank_file
 from export.source.shards import Parts, directory_parts, put_together
 from export.source.torchrec_modules import their_tables_on, with_our_modules
 from recsys.artifact.parts import read_manifest
+from recsys.base.files import parse_json
 from recsys.checkpoint.dcp_metadata import METADATA_NAME
 from recsys.checkpoint.run import TRAINING_NAME, kept, read_record
 from recsys.checkpoint.single_file import build_model, empty_model, load_checkpoint, with_example_rows
 from recsys.embedding import tables_on
 from recsys.errors import ArtifactError, CheckpointError, ExportError
-from recsys.example_rows import EXAMPLE_ROWS, held_by
-from recsys.files import parse_json
+from recsys.inputs.example_rows import EXAMPLE_ROWS, held_by
 
 # Packages of ours, whose names files of users may have.
 _OURS = ("export", "recsys", "serve")

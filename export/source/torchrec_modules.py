@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from export.graph.place import is_of_model
 from export.graph.plain_weights import computes_weights
+from export.graph.tracing.source_location import is_of_model
 from export.graph.tree import exchanged
 from export.source.torchrec_counterparts import MAKERS
 from recsys.as_torchrec.table import load_table

@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from recsys.base.files import reserve
 from recsys.errors import CheckpointError
-from recsys.files import reserve
 
 # Bytes written before their pages are released: enough for long writes, little compared to a table.
 _BLOCK_BYTES = 16 << 20

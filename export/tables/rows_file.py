@@ -16,8 +16,8 @@ from torch import Tensor
 
 from export.tables.mapped import release
 from export.tables.tables import StoredModel
+from recsys.base.files import reserve
 from recsys.errors import ExportError
-from recsys.files import reserve
 from recsys.rows.layout import BlobLayout
 from recsys.rows.quantize import QuantizationError, Writer, store_table
 

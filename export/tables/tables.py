@@ -13,6 +13,7 @@ from export.config import ExportConfig, target_name
 from recsys.configs import BaseEmbeddingConfig
 from recsys.embedding import FloatCollection
 from recsys.errors import ExportError
+from recsys.inputs.signature import IdPolicy
 from recsys.planner.devices import DeviceOptions, plan_devices
 from recsys.quant import float_tables
 from recsys.rows.format import row_alignment_for
@@ -22,7 +23,6 @@ from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.plan import ParameterSharding, ShardingPlan, ShardMetadata, check_plan
 from recsys.sharding.plan.sharding_types import table_wise, without_replicas
-from recsys.signature import IdPolicy
 
 T = TypeVar("T")
 

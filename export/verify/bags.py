@@ -15,12 +15,12 @@ from export.graph.inputs.binding import Binding
 from export.graph.prepared import PreparedModel
 from export.verify.reference import arguments
 from export.verify.samples import with_numbers_of
-from recsys.artifact.answers import MOST_IDS, few_rows
-from recsys.artifact.ranking import picked
-from recsys.artifact.samples import Batch, random_batch
-from recsys.artifact.warm_up import made_batch, warm_up_rows, warm_up_sizes
+from recsys.artifact.batches.answers import MOST_IDS, few_rows
+from recsys.artifact.batches.ranking import picked
+from recsys.artifact.batches.samples import Batch, random_batch
+from recsys.artifact.batches.warm_up import made_batch, warm_up_rows, warm_up_sizes
 from recsys.errors import ExportError
-from recsys.signature import Signature
+from recsys.inputs.signature import Signature
 
 _NUM_ROWS = 16
 _SEED = 20260101

@@ -23,10 +23,10 @@ from export.verify.retrieval import ItemScores, comparable, item_scores
 from export.verify.rows import check_rows
 from export.verify.samples import with_numbers_of
 from export.verify.shapes import request_outputs, signature_outputs
-from recsys.artifact.ranking import picked
-from recsys.artifact.samples import Batch, random_batch
+from recsys.artifact.batches.ranking import picked
+from recsys.artifact.batches.samples import Batch, random_batch
 from recsys.errors import ExportError, ManifestError, VerificationError
-from recsys.signature import Output, Signature
+from recsys.inputs.signature import Output, Signature
 
 # What torch says of an ID beyond its table.
 _BEYOND = re.compile("valid range|index_size|out of range|out of bounds")

@@ -17,9 +17,9 @@ import torch
 from export.choices import AUTO
 from export.graph.prepared import PreparedModel
 from export.verify.samples import with_numbers_of
+from recsys.artifact.batches.samples import random_batch
 from recsys.artifact.load import LoadedArtifact, load_opened, open_artifact
 from recsys.artifact.manifest import Manifest
-from recsys.artifact.samples import random_batch
 from recsys.data.scoring import label_outputs, schema_for, scores
 from recsys.data.tables.dataset import rows_of
 from recsys.errors import ExportError

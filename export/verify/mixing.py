@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from export.graph.place import Line, line_of_caller
+from export.graph.tracing.source_location import Line, line_of_caller
 
 # Rounding of sums in another order.
 _RELATIVE = 2.0**-16

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from export.graph.prepared import PreparedModel
 from export.verify.compare import Difference, compare
-from recsys.artifact.ranking import RankingBatch, expand, picked, ranking_batch
-from recsys.artifact.samples import Batch
+from recsys.artifact.batches.ranking import RankingBatch, expand, picked, ranking_batch
+from recsys.artifact.batches.samples import Batch
 
 # Lookups are bit-identical, and the dense layers get tensors of the same shapes and values. The remaining
 # differences come from memory alignment or fusion, relative to the largest output: some roundings of fp32

@@ -22,19 +22,19 @@ from export.graph.prepared import PreparedModel
 from export.graph.tree import exchanged
 from export.verify.compare import model_outputs
 from export.verify.retrieval import ItemScores, comparable, item_scores
+from recsys.artifact.batches.ranking import picked
+from recsys.artifact.batches.samples import Batch
 from recsys.artifact.parts import ROWS_NAME, map_rows
-from recsys.artifact.ranking import picked
-from recsys.artifact.samples import Batch
+from recsys.base.hashing import mix_ids
 from recsys.configs import BaseEmbeddingConfig, EmbeddingBagConfig, PoolingType, embedding_names
 from recsys.embedding import pool, takes_weights
-from recsys.hashing import mix_ids
+from recsys.inputs.signature import IdPolicy
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.tensor import JaggedTensor
 from recsys.rows.format import dequantize_rows, row_error_bounds
 from recsys.rows.layout import BlobLayout
 from recsys.sharding.plan.device_rows import table_path
-from recsys.signature import IdPolicy
 
 # fp32 sums in another order: a few units in the last place of the terms' magnitudes.
 _FP32_SLACK = 2.0**-20

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from export.verify.compare import END_TO_END_TOLERANCES, MOST_ROUNDED, distance
-from recsys.artifact.ranking import picked
-from recsys.artifact.samples import Batch
+from recsys.artifact.batches.ranking import picked
+from recsys.artifact.batches.samples import Batch
 from recsys.errors import VerificationError
-from recsys.signature import Signature
+from recsys.inputs.signature import Signature
 
 # Rows that are predicted alone.
 _NUM_ALONE = 4

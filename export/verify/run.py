@@ -34,14 +34,14 @@ from export.verify.float_model import FloatOutputs
 from export.verify.ranking import Predict, PredictRanking, check_ranking
 from export.verify.reference import Reference, arguments, oracles, with_collections
 from export.verify.retrieval import comparable
-from recsys.artifact.answers import Answers, few_rows
+from recsys.artifact.batches.answers import Answers, few_rows
+from recsys.artifact.batches.ranking import RankingBatch, picked
+from recsys.artifact.batches.samples import Batch, fewest_rows
 from recsys.artifact.exported import load_exported_opened
 from recsys.artifact.load import LoadedArtifact, load_opened, open_artifact
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.parts import ROWS_NAME, map_rows
 from recsys.artifact.programs import ProgramGraphs
-from recsys.artifact.ranking import RankingBatch, picked
-from recsys.artifact.samples import Batch, fewest_rows
 from recsys.errors import VerificationError
 from recsys.kernels import operators
 from recsys.rows.memory import RowsMemory

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from export.config import ExportConfig
 from export.graph.inputs.binding import schema_of
 from export.verify.retrieval import num_samples
-from recsys.artifact.ranking import picked
-from recsys.artifact.samples import (
+from recsys.artifact.batches.ranking import picked
+from recsys.artifact.batches.samples import (
     Batch,
     batch_of_request,
     joined,
@@ -24,9 +24,9 @@ from recsys.artifact.samples import (
     request_of_batch,
 )
 from recsys.errors import ExportError
-from recsys.example_rows import example_rows_of
-from recsys.schema import Schema
-from recsys.signature import Signature
+from recsys.inputs.example_rows import example_rows_of
+from recsys.inputs.schema import Schema
+from recsys.inputs.signature import Signature
 
 #: Rows of the random batch, and its seed.
 NUM_SAMPLES = 256

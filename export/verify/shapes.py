@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from recsys.errors import ExportError
-from recsys.signature import FLOAT32, INT64, ROWS_FIRST, Output
+from recsys.inputs.signature import FLOAT32, INT64, ROWS_FIRST, Output
 
 _HINT = (
     "If the rows of a request belong together, as in logits [B, B], or an output has no rows, as the vectors of all "

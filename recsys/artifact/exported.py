@@ -32,9 +32,9 @@ from recsys.artifact.parts import check_rows, checked_part, open_rows, read_mani
 from recsys.artifact.programs import Call, ProgramGraphs
 from recsys.artifact.targets import DENSE_DTYPES, RankingGraph, Target, TensorInfo
 from recsys.errors import ManifestError, TargetError
+from recsys.inputs.signature import Signature
 from recsys.rows.memory import RowsMemory
 from recsys.sharding.plan.device_rows import DeviceRows
-from recsys.signature import Signature
 
 
 def load_exported_artifact(

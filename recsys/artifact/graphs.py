@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recsys import torchscript
-from recsys.artifact.cuda_graphs import METHODS, BucketedForward, Capture, check_recordable
-from recsys.artifact.samples import Batch, fewest_rows
+from recsys.artifact.batches.samples import Batch, fewest_rows
+from recsys.artifact.batches.warm_up import warm_up_inputs, warm_up_rows
+from recsys.artifact.cuda.graphs import METHODS, BucketedForward, Capture, check_recordable
 from recsys.artifact.targets import RankingGraph, Target
-from recsys.artifact.warm_up import warm_up_inputs, warm_up_rows
 from recsys.errors import ManifestError
+from recsys.inputs.signature import Signature
+from recsys.scripting import torchscript
 from recsys.sharding.plan.device_rows import DeviceRows
 from recsys.sharding.plan.plan import ShardingPlan
-from recsys.signature import Signature
 
 # The attribute of a skeleton that holds the model's own modules.
 _ROOT = "model"
@@ -148,7 +148,7 @@ class GraphChange:
 
         Args:
             signature: Of the model.
-            verified: See ``recsys.artifact.warm_up``.
+            verified: See ``recsys.artifact.batches.warm_up``.
 
         Raises:
             RuntimeError: A form fails; torch's words.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from recsys.errors import ComputedIdError
-from recsys.signature import Signature
+from recsys.inputs.signature import Signature
 
 # With it the message of ``export.graph.inputs.computed`` begins.
 _COMPUTED_ID = "computed ID: table '"
@@ -29,7 +29,7 @@ def without_rows(
 
     Args:
         signature: Of the model.
-        inputs: As ``recsys.signature`` describes them.
+        inputs: As ``recsys.inputs.signature`` describes them.
         is_ranking: Whether they are those of the ranking form.
 
     Raises:
@@ -47,7 +47,7 @@ def check_same_lengths(signature: Signature, inputs: Sequence[Tensor]) -> None:
 
     Args:
         signature: Of the model.
-        inputs: Of the plain form, as ``recsys.signature`` describes them. Others are left to the graph's own checks.
+        inputs: Of the plain form, as ``recsys.inputs.signature`` describes them. Others are left to the graph's checks.
 
     Raises:
         ValueError: Names the inputs and the row.
@@ -103,7 +103,7 @@ def checked_inputs(signature: Signature, inputs: Sequence[Tensor], *, is_ranking
 
     Args:
         signature: Of the model.
-        inputs: As ``recsys.signature`` describes them.
+        inputs: As ``recsys.inputs.signature`` describes them.
         is_ranking: Whether they are those of the ranking form.
 
     Raises:

@@ -20,9 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recsys import torchscript
-from recsys.artifact.answers import Answers
-from recsys.artifact.cuda_graphs import Capture, CudaGraphOptions
+from recsys.artifact.batches.answers import Answers
+from recsys.artifact.cuda.graphs import Capture, CudaGraphOptions
 from recsys.artifact.graphs import LoadedGraphs, place, share, tensor_at
 from recsys.artifact.inputs import check_same_lengths, computed_id_error, without_rows
 from recsys.artifact.loaded_rows import LoadedRows
@@ -47,11 +46,12 @@ from recsys.errors import (
     RowsMemoryError,
     TargetError,
 )
+from recsys.inputs.signature import Signature
 from recsys.rows.file import RowsFile
 from recsys.rows.memory import RowsMemory, lock
+from recsys.scripting import torchscript
 from recsys.sharding.plan.device_rows import DeviceRows, device_layouts, fill
 from recsys.sharding.plan.env import ShardingEnv, num_cuda_devices
-from recsys.signature import Signature
 
 _LOGGER = logging.getLogger(__name__)
 _DEFAULT_MEMORY = RowsMemory()
@@ -66,8 +66,8 @@ class LoadedArtifact:
         manifest: The manifest of the artifact.
         target: The target that was loaded.
         graphs: The model, and its ranking form over the same rows if the signature has a context: programs, or scripted
-            graphs that are frozen with their rows in place. ``recsys.artifact.delta`` replaces them.
-        rows: The rows that its lookups read; ``recsys.artifact.delta`` changes them in place.
+            graphs that are frozen with their rows in place. ``recsys.artifact.delta.apply`` replaces them.
+        rows: The rows that its lookups read; ``recsys.artifact.delta.apply`` changes them in place.
     """
 
     manifest: Manifest
@@ -118,7 +118,7 @@ class LoadedArtifact:
         return self.target.name
 
     def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Predict from dense inputs, lengths, values and, if weighted, weights; see ``recsys.signature``.
+        """Predict from dense inputs, lengths, values and, if weighted, weights; see ``recsys.inputs.signature``.
 
         Inputs and outputs are in host memory for every target. A batch without rows reaches no graph. Threads that call
         it often should do so within ``torch.inference_mode()``; otherwise it enters the mode itself, which takes some
@@ -135,7 +135,7 @@ class LoadedArtifact:
         return self._run(0, inputs)
 
     def forward_ranking(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Predict for rows that share contexts; see ``recsys.signature`` for the inputs.
+        """Predict for rows that share contexts; see ``recsys.inputs.signature`` for the inputs.
 
         Otherwise like ``forward``.
 

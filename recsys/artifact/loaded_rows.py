@@ -35,7 +35,7 @@ def artifact_digest(manifest: Manifest) -> str:
 
 @dataclass(kw_only=True)
 class LoadedRows:
-    """A loaded artifact's rows, which deltas change in place (see ``recsys.artifact.delta``).
+    """A loaded artifact's rows, which deltas change in place (see ``recsys.artifact.delta.apply``).
 
     Attributes:
         manifest: The manifest of the artifact.

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from recsys.artifact.answers import Answers
-from recsys.artifact.samples import Batch, batch_of_request
+from recsys.artifact.batches.answers import Answers
+from recsys.artifact.batches.samples import Batch, batch_of_request
 from recsys.artifact.targets import (
     SINGLE_FILE,
     Target,
@@ -27,10 +27,8 @@ from recsys.artifact.targets import (
     target_from_json,
     target_to_json,
 )
-from recsys.configs import DataType
-from recsys.errors import ForeignFileError, ManifestError, PlanError, SchemaError
-from recsys.files import parse_json
-from recsys.json_checks import (
+from recsys.base.files import parse_json
+from recsys.base.json_checks import (
     a_list,
     check_format_version,
     check_once,
@@ -44,10 +42,12 @@ from recsys.json_checks import (
     whole,
     wrong,
 )
+from recsys.configs import DataType
+from recsys.errors import ForeignFileError, ManifestError, PlanError, SchemaError
+from recsys.inputs.schema import Schema
+from recsys.inputs.signature import IdPolicy, Signature
 from recsys.rows.layout import BLOCK_ALIGNMENT_BYTES, BlobLayout, RowBlock
 from recsys.rows.quantize import StoredTable
-from recsys.schema import Schema
-from recsys.signature import IdPolicy, Signature
 
 FORMAT = "recsys-artifact"
 #: Incremented when readers of the previous version cannot read new manifests. Fields that such readers may
@@ -104,7 +104,7 @@ class Manifest:
         options: The export's options that say what of the model is exported, as it wrote them, for deltas.
         schema: The columns that the inputs were made of in training; None if they are not known.
         examples: Rows like those that the model was trained on, as a request in JSON; empty if none are known.
-        answers: Rows with the answers that the export has verified, of ``recsys.artifact.answers``; empty without any.
+        answers: Rows with the answers that the export has verified (``recsys.artifact.batches.answers``), or empty.
         stored: The text that it was read from; None if it was made or changed in memory.
     """
 

@@ -7,8 +7,8 @@ import zipfile
 import zlib
 from pathlib import Path
 
+from recsys.base.files import is_utf8, not_utf8
 from recsys.errors import ArtifactNotFoundError, ForeignFileError
-from recsys.files import is_utf8, not_utf8
 
 MANIFEST_NAME = "manifest.json"
 _EXPECTED = "expected a folder or file that recsys-export wrote"

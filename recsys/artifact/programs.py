@@ -13,12 +13,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from recsys.artifact.batches.samples import Batch
 from recsys.artifact.graphs import LoadedGraphs
-from recsys.artifact.samples import Batch
 from recsys.artifact.targets import TensorInfo
 from recsys.errors import ManifestError
+from recsys.inputs.signature import Signature
 from recsys.kernels import operators
-from recsys.signature import Signature
 
 Call = Callable[..., dict[str, Tensor]]
 

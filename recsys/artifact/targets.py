@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
+from recsys.base.json_checks import a_list, choice, json_field, mapping, text, whole, wrong
 from recsys.configs import BaseEmbeddingConfig
 from recsys.errors import ManifestError, PlanError
-from recsys.json_checks import a_list, choice, json_field, mapping, text, whole, wrong
+from recsys.inputs.signature import Signature
 from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.rows.layout import BlobLayout
 from recsys.rows.quantize import StoredTable
 from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.plan import ShardingPlan, check_plan
-from recsys.signature import Signature
 
 #: The skeleton of a single file, which is the TorchScript file itself.
 SINGLE_FILE = "self"
@@ -46,7 +46,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class RankingGraph:
-    """A target's second graph: that of ``forward_ranking`` (see ``recsys.signature``), over the same stored rows.
+    """A target's second graph: that of ``forward_ranking`` (see ``recsys.inputs.signature``), over the same stored rows.
 
     Attributes:
         skeleton: The part that holds it; None without TorchScript.

@@ -13,7 +13,7 @@ from recsys.as_torchrec.listing import listed, names_json, names_text
 from recsys.as_torchrec.rewrite.files import python_files, rewrite_file
 from recsys.as_torchrec.run import run_module, run_script
 from recsys.as_torchrec.table import load_table
-from recsys.cli import Parser, add_program_options
+from recsys.base.cli import Parser, add_program_options
 
 _PROGRAM = "python -m recsys.as_torchrec"
 _EXAMPLES = """\

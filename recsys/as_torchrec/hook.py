@@ -38,7 +38,7 @@ class _Module(ModuleType):
             value = entry.load()
             if entry.ours.startswith("recsys.jagged."):
                 # As TorchRec's, they can stand in what torch.jit.script compiles.
-                from recsys.scripted import know_types
+                from recsys.scripting.scripted import know_types
 
                 know_types()
             self.__dict__[name] = value

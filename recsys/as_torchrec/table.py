@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from recsys.cli import near_misses
+from recsys.base.cli import near_misses
 
 #: The release of TorchRec whose names these are.
 TORCHREC_VERSION = "1.8.0"

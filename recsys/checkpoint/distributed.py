@@ -28,6 +28,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from recsys.base.files import disk_full_error, naming_full_disk, open_for_torch
 from recsys.checkpoint.dcp_metadata import CheckpointReader
 from recsys.checkpoint.ranks import (
     from_first,
@@ -47,7 +48,6 @@ from recsys.checkpoint.run import (
 )
 from recsys.checkpoint.state import OptimizerViews, View, model_views, optimizer_views
 from recsys.errors import CheckpointError, CheckpointWriteError
-from recsys.files import disk_full_error, naming_full_disk, open_for_torch
 from recsys.optim.state import recut_row_state
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.table_shards import sharded_tensor

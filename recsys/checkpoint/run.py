@@ -20,11 +20,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recsys.base.files import read_json, replacing, sync
+from recsys.base.json_checks import (
+    a_list,
+    check_format_version,
+    json_field,
+    mapping,
+    shape,
+    text,
+    whole,
+    wrong,
+)
 from recsys.checkpoint.dcp_metadata import METADATA_NAME
 from recsys.checkpoint.single_file import check_plain
 from recsys.errors import ArtifactError, CheckpointError
-from recsys.files import read_json, replacing, sync
-from recsys.json_checks import a_list, check_format_version, json_field, mapping, shape, text, whole, wrong
 
 LATEST_NAME = "latest"
 BEST_NAME = "best"

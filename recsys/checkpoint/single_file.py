@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from recsys.base.files import open_for_torch, replacing
 from recsys.errors import CheckpointError, ManifestError
-from recsys.example_rows import EXAMPLE_ROWS, hold_example_rows
-from recsys.files import open_for_torch, replacing
+from recsys.inputs.example_rows import EXAMPLE_ROWS, hold_example_rows
 
 FORMAT = "recsys-checkpoint"
 FORMAT_VERSION = 1

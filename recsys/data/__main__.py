@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from recsys.cli import command
+from recsys.base.cli import command
 
 main = command("recsys-data", "recsys.data.cli", options="recsys.data.options")
 

@@ -10,7 +10,8 @@ from dataclasses import asdict
 
 from rich.console import Console, ConsoleRenderable
 
-from recsys.cli import announced, whole_table
+from recsys.base.cli import announced, whole_table
+from recsys.base.files import replacing
 from recsys.data.options import parse
 from recsys.data.tables.dataset import input_pieces
 from recsys.data.tables.infer import SAMPLE_ROWS, ColumnReport, NoLabelError, infer
@@ -18,7 +19,6 @@ from recsys.data.tables.reading.files import open_files
 from recsys.data.tables.reading.sample import sample_rows
 from recsys.data.tables.row_use import RowUse, row_uses, warnings_of
 from recsys.data.tables.schema_file import read_schema, to_toml
-from recsys.files import replacing
 
 _FILE_WIDTH = 160
 # Features that are shown of a wide table; all labels, times, weights and dates are.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recsys.data.examples import Bags, Dataset
-from recsys.example_rows import ExampleRows
+from recsys.inputs.example_rows import ExampleRows
 
 #: Of the text of all rows: they are in each artifact's manifest.
 _MOST_BYTES = 1 << 20

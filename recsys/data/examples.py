@@ -17,8 +17,8 @@ from torch import Tensor
 
 from recsys import KeyedJaggedTensor
 from recsys.data.labels import check_both_classes
-from recsys.example_rows import ExampleRows
-from recsys.schema import Schema, TableSpec
+from recsys.inputs.example_rows import ExampleRows
+from recsys.inputs.schema import Schema, TableSpec
 
 Ints = NDArray[np.int64]
 

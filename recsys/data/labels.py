@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from recsys.data.lines import DataError
-from recsys.schema import LabelColumn
+from recsys.inputs.schema import LabelColumn
 
 #: Texts that are labels, in any case.
 _WORDS = {

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from recsys.cli import Parser, add_program_options, count
+from recsys.base.cli import Parser, add_program_options, count
 
 _EXAMPLES = """\
 examples:

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recsys.artifact.load import LoadedArtifact
+from recsys.base.hashing import rows_of_ids
 from recsys.data.batches import row_chunks
 from recsys.data.examples import Examples
 from recsys.data.lines import DataError
 from recsys.errors import ComputedIdError
-from recsys.hashing import rows_of_ids
-from recsys.schema import RAW, Schema
-from recsys.signature import IdPolicy, Signature
+from recsys.inputs.schema import RAW, Schema
+from recsys.inputs.signature import IdPolicy, Signature
 
 _BATCH_ROWS = 1024
 
@@ -114,7 +114,7 @@ def _outputs(artifact: LoadedArtifact, examples: Examples, rows: NDArray[np.int6
 
 
 def model_inputs(signature: Signature, examples: Examples) -> list[Tensor]:
-    """Return the arguments of ``forward`` (``recsys.signature``) for some examples."""
+    """Return the arguments of ``forward`` (``recsys.inputs.signature``) for some examples."""
     dense, start = [], 0
     for column in signature.dense:
         dense.append(torch.from_numpy(np.ascontiguousarray(examples.dense[:, start : start + column.width])))

@@ -16,13 +16,13 @@ import torch
 from pyarrow import compute, parquet
 from torch import Tensor, nn
 
+from recsys.base.files import replacing
 from recsys.checkpoint.single_file import build_model, load_checkpoint
 from recsys.data.batches import row_chunks
 from recsys.data.examples import Bags
 from recsys.data.lines import DataError
 from recsys.data.tables.dataset import check_kept, unlabeled
 from recsys.data.tables.reading.files import open_files
-from recsys.files import replacing
 from recsys.models.click import ClickModel
 from recsys.models.retrieval import item_digest
 from recsys.models.zoo import TwoTowerModel, towers_of

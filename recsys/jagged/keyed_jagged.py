@@ -84,7 +84,7 @@ class KeyedJaggedTensor(JaggedBase):
     """
 
     _looked_into: ClassVar[Mapping[str, int]] = {"keys": 0}
-    # Missing on batches that come out of TorchScript (``recsys.scripted``), which sets the other fields alone.
+    # Missing on batches that come out of TorchScript (``recsys.scripting.scripted``), which sets only the others.
     _variable: VariableBatch | None = None
     _jt_dict: dict[str, JaggedTensor] | None = None
 

@@ -30,7 +30,7 @@ def call_later(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return found[0].tracer.create_proxy("call_function", function, args, kwargs)
 
 
-@torch.jit.unused  # TorchScript cannot compile these types; recsys.scripted has what it reads instead
+@torch.jit.unused  # TorchScript cannot compile these types; recsys.scripting.scripted has what it reads instead
 class Recorded:
     """A data type whose constructor FX can record."""
 

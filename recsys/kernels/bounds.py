@@ -13,8 +13,8 @@ from enum import IntEnum
 import torch
 from torch import Tensor, nn
 
+from recsys.inputs.signature import IdPolicy
 from recsys.ops import fbgemm, is_traced, lengths_to_offsets, mixed_ids
-from recsys.signature import IdPolicy
 
 INT64_MAX = 2**63 - 1
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recsys.base.native_module import NotBuiltError, load_native
 from recsys.data_type import LINEAR_DTYPES as LINEAR_DTYPES
-from recsys.native_module import NotBuiltError, load_native
 
 _FOLDER = Path(__file__).parent
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, distributed
 
-from recsys.collectives import gather_rows
+from recsys.base.collectives import gather_rows
 from recsys.errors import CheckpointError
 from recsys.managed.expiry import (
     SECONDS_PER_HOUR,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, distributed
 
-from recsys.collectives import gather_rows
+from recsys.base.collectives import gather_rows
 
 ThresholdFilter = Callable[[Tensor], tuple[Tensor, float | Tensor]]
 

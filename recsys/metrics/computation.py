@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from recsys.collectives import gather_rows
+from recsys.base.collectives import gather_rows
 from recsys.metrics.config import RecComputeMode
 from recsys.metrics.names import MetricNameBase, MetricPrefix
 

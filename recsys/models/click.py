@@ -19,6 +19,7 @@ from recsys import (
     PoolingType,
 )
 from recsys.configs import BaseEmbeddingConfig
+from recsys.inputs.schema import Schema
 from recsys.managed import (
     DistanceLFU_EvictionPolicy,
     LFU_EvictionPolicy,
@@ -33,7 +34,6 @@ from recsys.managed import (
 )
 from recsys.models.dense import DenseTransforms
 from recsys.models.dlrm import DLRM, BagCollection, SparseDLRM
-from recsys.schema import Schema
 
 SequenceCollection = EmbeddingCollection | ManagedCollisionEmbeddingCollection
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from recsys.schema import DenseColumn
+from recsys.inputs.schema import DenseColumn
 
 
 class DenseTransforms(nn.Module):

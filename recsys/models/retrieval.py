@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.configs import tables_with
+from recsys.inputs.schema import Schema
 from recsys.managed import (
     ManagedCollisionCollection,
     ManagedCollisionEmbeddingBagCollection,
@@ -23,7 +24,6 @@ from recsys.models.click import ClickModel
 from recsys.models.dense import DenseTransforms
 from recsys.models.dlrm import BagCollection, SparseArch
 from recsys.models.zoo import TwoTowerModel, flat, towers_of
-from recsys.schema import Schema
 
 
 class UserTower(nn.Module):

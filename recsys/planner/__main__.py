@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from recsys.cli import command
+from recsys.base.cli import command
 
 main = command("recsys-plan", "recsys.planner.cli", options="recsys.planner.options")
 

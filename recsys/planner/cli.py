@@ -12,10 +12,10 @@ from typing import Any
 
 from rich.console import Console
 
+from recsys.base.files import read_json, replacing
 from recsys.checkpoint import build_model, load_checkpoint
 from recsys.embedding import takes_weights
 from recsys.errors import PlanError
-from recsys.files import read_json, replacing
 from recsys.find_collections import find_collections
 from recsys.planner.cost.calibrate import CalibrateOptions, calibrate
 from recsys.planner.cost.constraints import read_constraints

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from recsys.cli import Parser, add_program_options, count, size
+from recsys.base.cli import Parser, add_program_options, count, size
 from recsys.data_type import DataType
 from recsys.planner.constants import DEFAULT_RESERVED_FRACTION, OPTIMIZERS
 from recsys.planner.cost.topology import DEVICES

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recsys.base.machine import memory_bytes
 from recsys.errors import RowsMemoryError
-from recsys.machine import memory_bytes
 
 if TYPE_CHECKING:  # settings are read without torch
     from torch import Tensor

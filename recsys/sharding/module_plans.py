@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from recsys.collectives import get_local_size
+from recsys.base.collectives import get_local_size
 from recsys.errors import PlanError
 from recsys.sharding.plan.kinds import ShardingType
 from recsys.sharding.plan.plan import (

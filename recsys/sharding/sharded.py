@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys.configs import BaseEmbeddingConfig
+from recsys.inputs.signature import IdPolicy
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.tensor import JaggedTensor
@@ -26,7 +27,6 @@ from recsys.sharding.table_shards import TableShards
 from recsys.sharding.transport.awaitable import Awaitable, LazyAwaitable, NoWait, V, W
 from recsys.sharding.transport.inputs import CheckedIds, DistInput, PairIds
 from recsys.sharding.transport.local import LocalTransport, int_nbit_kernel
-from recsys.signature import IdPolicy
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from recsys.cli import command
+from recsys.base.cli import command
 
-main = command("recsys-train", "recsys.train.cli", options="recsys.train.options")
+main = command("recsys-train", "recsys.train.commands.train", options="recsys.train.commands.train_options")
 #: The command recsys-eval.
-evaluate = command("recsys-eval", "recsys.train.eval_cli", options="recsys.train.eval_options")
+evaluate = command("recsys-eval", "recsys.train.commands.eval", options="recsys.train.commands.eval_options")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from recsys.base.machine import install_command
 from recsys.data.examples import Dataset, Reference
 from recsys.data.lines import counted
-from recsys.machine import install_command
 from recsys.metrics.exact import Metrics
 from recsys.train.progress import Epoch, Window
 

@@ -13,7 +13,7 @@ from recsys.train.best import BEST_METRICS
 
 if TYPE_CHECKING:  # options and their defaults need no torch
     from recsys.data.examples import Dataset
-    from recsys.schema import TableSpec
+    from recsys.inputs.schema import TableSpec
 
 MODELS = ("dlrm", "dcn", "deepfm", "din", "mmoe", "twotower")
 _FACTORIES = {

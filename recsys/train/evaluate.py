@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from recsys.collectives import gather_rows
+from recsys.base.collectives import gather_rows
 from recsys.data.batches import ONE_RANK, Share, batches
 from recsys.data.examples import Dataset, LabeledBatch
 from recsys.data.prefetch import prefetched

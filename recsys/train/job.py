@@ -21,7 +21,7 @@ from recsys.checkpoint.run import best, choose_best, newest, read_record
 from recsys.data.example_rows import example_rows
 from recsys.data.examples import Dataset
 from recsys.errors import CheckpointError
-from recsys.example_rows import EXAMPLE_ROWS
+from recsys.inputs.example_rows import EXAMPLE_ROWS
 from recsys.models.click import ClickModel
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.train.callbacks import Callback

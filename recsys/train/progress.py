@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from recsys.base.json_checks import a_list, json_field, whole, wrong
 from recsys.errors import CheckpointError, ManifestError
-from recsys.json_checks import a_list, json_field, whole, wrong
 from recsys.metrics.exact import Metrics, entropy
 
 

@@ -13,7 +13,7 @@ from recsys.checkpoint.run import kept, read_record
 from recsys.checkpoint.single_file import load_checkpoint
 from recsys.data.examples import Dataset
 from recsys.errors import CheckpointError
-from recsys.schema import Schema
+from recsys.inputs.schema import Schema
 from recsys.train.trainer import Trainer
 
 

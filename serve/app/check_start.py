@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from recsys.cli import near_misses
-from recsys.machine import install_command
+from recsys.base.cli import near_misses
+from recsys.base.machine import install_command
 from serve.config.models import ModelSettings
 from serve.config.settings import ServerConfig, Settings
 from serve.models.repository import ModelSource, Repository

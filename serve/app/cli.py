@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from recsys.cli import imported
+from recsys.base.cli import imported
 from recsys.errors import ArtifactError
 from serve.app.check_start import check_start, missing_packages
 from serve.app.options import flags_of, parser

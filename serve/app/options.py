@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from recsys.cli import Parser, add_program_options
+from recsys.base.cli import Parser, add_program_options
 from serve.config.options import NONE, POSITIONAL, Option, Section, key_of, sections
 
 _EPILOG = """\

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from recsys.cli import Parser, VersionAction, add_program_options
-from recsys.files import replacing
+from recsys.base.cli import Parser, VersionAction, add_program_options
+from recsys.base.files import replacing
 from serve.bench.load.plan import LoadError
 from serve.bench.load.wires import PROTOCOLS
 from serve.bench.report.page import page

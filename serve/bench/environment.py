@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from recsys.machine import package_version
+from recsys.base.machine import package_version
 from serve.bench.load.native import native_versions
 from serve.wire import predict_pb2 as wire
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import grpc
 
-from recsys.files import is_utf8
+from recsys.base.files import is_utf8
 from serve.client.retries import Retries
 from serve.net.tls import check_authorities, check_pair, read_file
 from serve.wire import predict_pb2 as wire

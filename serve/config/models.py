@@ -16,7 +16,7 @@ from recsys.rows.memory import RowsMemory
 from serve.errors import RequestTooLargeError
 
 if TYPE_CHECKING:  # clients read settings too, without torch
-    from recsys.artifact.cuda_graphs import CudaGraphOptions
+    from recsys.artifact.cuda.graphs import CudaGraphOptions
 
 LATEST = "latest"
 _MAY_BE_ZERO = ("max_delay_us", "priority_window_us")
@@ -262,13 +262,13 @@ class ModelSettings:
     @property
     def cuda_graphs(self) -> CudaGraphOptions:
         """Return which batches run as CUDA graphs."""
-        from recsys.artifact.cuda_graphs import CudaGraphOptions  # imports torch
+        from recsys.artifact.cuda.graphs import CudaGraphOptions  # imports torch
 
         return CudaGraphOptions(rows=self.cuda_graph_rows, ids_per_row=self.cuda_graph_ids_per_row)
 
     @property
     def max_executors(self) -> int:
         """Return ``num_executors``, or the number of processors if it is 0."""
-        from recsys.machine import num_processors  # clients read settings too, without torch
+        from recsys.base.machine import num_processors  # clients read settings too, without torch
 
         return self.num_executors or len(self.cpus) or num_processors()

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from recsys.cli import size
+from recsys.base.cli import size
 from serve.config.models import ModelSettings
 from serve.config.settings import Settings
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recsys.cli import near_misses
+from recsys.base.cli import near_misses
 from serve.config.models import ModelSettings
 from serve.config.options import (
     ENV_PREFIX,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from recsys.native_module import NotBuiltError
+from recsys.base.native_module import NotBuiltError
 from serve.engine import native
 from serve.engine.interface import Engine
 from serve.engine.records import Observer

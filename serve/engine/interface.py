@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from recsys.artifact.loaded_rows import artifact_digest
 from recsys.artifact.manifest import Manifest
+from recsys.inputs.signature import Signature
 from recsys.rows.memory import RowsPages
-from recsys.signature import Signature
 from serve.config.models import ModelSettings
 from serve.config.settings import ConnectionLimits, TlsConfig
 from serve.metrics.counters import ModelTotals

@@ -18,10 +18,10 @@ from typing import Any
 
 from recsys import errors as artifact_errors
 from recsys.artifact.parts import read_manifest
-from recsys.machine import num_processors
-from recsys.native_module import load_native
+from recsys.base.machine import num_processors
+from recsys.base.native_module import load_native
+from recsys.inputs.signature import Signature
 from recsys.rows.memory import RowsPages
-from recsys.signature import Signature
 from serve.config.models import ModelSettings
 from serve.engine.interface import EngineCounts, ModelInfo, PortSettings, RareCall, Submitted
 from serve.engine.native_events import (
@@ -67,7 +67,7 @@ _ARTIFACT_ERRORS: dict[str, type[Exception]] = {
 
 
 def load_binding(folder: Path = _FOLDER) -> Any:
-    """Import the binding; see ``recsys.native_module.load_native``.
+    """Import the binding; see ``recsys.base.native_module.load_native``.
 
     Args:
         folder: the folder of the binding.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from recsys.signature import Output
+from recsys.inputs.signature import Output
 
 # Version, trace ID, parent span ID, flags; versions above 00 may append fields, ff is forbidden.
 _PATTERN = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?", re.ASCII)

@@ -10,8 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from recsys.machine import package_version
-from recsys.table_names import short_names
+from recsys.base.machine import package_version
+from recsys.base.table_names import short_names
 from serve.metrics.counters import CAPTURE_RESULTS, STATES, HistogramTotals, ModelTotals
 from serve.metrics.streams import StreamState, StreamStatus
 

@@ -12,7 +12,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from recsys.artifact.delta_file import DeltaFile
+from recsys.artifact.delta.file import DeltaFile
 from recsys.errors import ArtifactError
 
 _log = logging.getLogger("serve")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from recsys.signature import Signature
+from recsys.inputs.signature import Signature
 from serve.config.models import LATEST, Routing
 from serve.engine.routes import Plan
 from serve.errors import listed

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recsys.files import replacing
+from recsys.base.files import replacing
 from serve.config.models import Routing
 
 _log = logging.getLogger("serve")

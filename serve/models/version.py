@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from recsys.allocator import memory_apart, returning_memory
 from recsys.artifact.parts import read_manifest, rows_file
+from recsys.base.allocator import memory_apart, returning_memory
 from recsys.errors import ArtifactError
 from recsys.rows.file import RowsFile
 from serve.config.models import ModelSettings

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from recsys.machine import install_command
+from recsys.base.machine import install_command
 from serve.config.settings import TraceConfig
 from serve.engine.records import EndedRequest
 from serve.threads import Worker

@@ -13,12 +13,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from recsys.artifact.batches.ranking import picked, ranking_batch
+from recsys.artifact.batches.samples import Batch, random_dense
 from recsys.artifact.manifest import Manifest
-from recsys.artifact.ranking import picked, ranking_batch
-from recsys.artifact.samples import Batch, random_dense
-from recsys.hashing import mix_ids
+from recsys.base.hashing import mix_ids
+from recsys.inputs.signature import IdPolicy, Signature, SparseInput, TableUse
 from recsys.rows.layout import BlobLayout
-from recsys.signature import IdPolicy, Signature, SparseInput, TableUse
 from serve.bench.load.ids import draw_ids
 from serve.bench.load.requests import Mix
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from recsys.artifact.batches.samples import read_samples
 from recsys.artifact.parts import read_manifest
-from recsys.artifact.samples import read_samples
+from recsys.base.files import replacing
 from recsys.errors import ArtifactError
-from recsys.files import replacing
 from serve.bench.load.requests import Mix
 from serve.profiler.batches import Shape
 from serve.profiler.options import BATCH_SIZES, parse

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from recsys.artifact.load import LoadedArtifact
+from recsys.base.table_names import short_names
+from recsys.inputs.signature import IdPolicy
 from recsys.kernels import operators as own
-from recsys.signature import IdPolicy
-from recsys.table_names import short_names
 from serve.profiler.result import BETWEEN, CALL, Hint, Profile, linear_layers, lookups
 from serve.profiler.work import REGION
 

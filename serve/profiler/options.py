@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from recsys.cli import Parser, add_program_options, count, counts
+from recsys.base.cli import Parser, add_program_options, count, counts
 from serve.bench.load.requests import Mix, parse_mix
 
 _EPILOG = """\

@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recsys.allocator import tune_malloc
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramGraphs
+from recsys.base.allocator import tune_malloc
+from recsys.base.machine import package_versions
 from recsys.errors import TargetError
+from recsys.inputs.signature import IdPolicy
 from recsys.kernels import operators as own
-from recsys.machine import package_versions
 from recsys.rows.memory import RowsMemory
-from recsys.signature import IdPolicy
 from serve.bench.environment import machine, now
 from serve.profiler.batches import Drawn, Shape, draw, grouped, num_batches
 from serve.profiler.hints import hints

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from recsys.signature import Output, Signature
+from recsys.inputs.signature import Output, Signature
 from serve.config.models import Priority
 from serve.errors import RequestError, short
 from serve.wire import open_inference_pb2 as wire

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from recsys.signature import DenseInput, Signature
+from recsys.inputs.signature import DenseInput, Signature
 from serve.client.packing import output_array
 from serve.config.models import BatchLimits
 from serve.errors import RequestError, listed

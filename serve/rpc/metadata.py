@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from google.protobuf.message import Message
 
-from recsys.signature import IdPolicy, Signature, SparseInput
+from recsys.inputs.signature import IdPolicy, Signature, SparseInput
 from serve.client.packing import build_request
 from serve.config.models import BatchLimits
 from serve.engine.interface import ModelInfo, Servable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from recsys.machine import package_version
+from recsys.base.machine import package_version
 from serve.config.models import Priority
 from serve.engine.interface import Servable
 from serve.metrics.counters import HistogramTotals, ModelTotals

@@ -21,7 +21,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from recsys.cli import Parser, add_program_options
+from recsys.base.cli import Parser, add_program_options
 from serve.client.errors import predict_error
 from serve.client.settings import add_tls_options, checked_address, checked_timeout_s, tls_of
 from serve.net.auth import read_token

@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from recsys.artifact.load import load_artifact
+from recsys.base.files import replacing
 from recsys.data.scoring import schema_for, scores
 from recsys.data.tables.dataset import check_kept, kept_types, unlabeled
 from recsys.data.tables.reading.files import open_files
 from recsys.data.tables.schema_file import read_schema
 from recsys.data.tables.values.arrow_types import plain
-from recsys.files import replacing
 from recsys.rows.memory import RowsMemory
 
 _SUFFIXES = (".parquet", ".csv")

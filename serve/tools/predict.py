@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.cli import Parser, VersionAction, add_program_options, check_address_space
-from recsys.files import parse_json
+from recsys.base.cli import Parser, VersionAction, add_program_options, check_address_space
+from recsys.base.files import parse_json
 from recsys.rows.memory import NUMA, RowsMemory
 from serve.client import Client, Context, Settings
 from serve.client.errors import InvalidRequestError, PredictError

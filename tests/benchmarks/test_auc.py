@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.auc import EQUAL, TOLERANCE, AucResult, bars_of, compare_auc
-from recsys.train.sources import DataConfig
+from recsys.train.commands.sources import DataConfig
 
 
 def test_every_artifact_is_compared_with_the_float_model(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recsys.signature import DenseInput, IdPolicy, Output, Signature, SparseInput, TableUse
+from recsys.inputs.signature import DenseInput, IdPolicy, Output, Signature, SparseInput, TableUse
 from serve.config.models import BatchLimits
 from serve.engine.reference.collate import collate
 from serve.engine.reference.request_check import RequestChecker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from recsys.hashing import mix_ids, rows_of_ids
+from recsys.base.hashing import mix_ids, rows_of_ids
 from recsys.ops import mixed_ids
 from tests.cases.rows_of_ids import FILE, fmix64, read, written
 

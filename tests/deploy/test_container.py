@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from recsys.stack import stack_of
+from recsys.base.stack import stack_of
 from serve.app import options
 from tests.deploy.dockerfile import Instruction, read
 from tests.deploy.manifests import BASE, ROOT, load

@@ -16,7 +16,7 @@ from tests.docs.pages import PAGES, ROOT, Command, code, commands
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 MODULES = {
     "recsys.as_torchrec": "recsys.as_torchrec.cli:main",
-    "recsys.train": "recsys.train.cli:main",
+    "recsys.train": "recsys.train.commands.train:main",
     "serve.probe": "serve.tools.probe:main",
 }
 COMMANDS = [command for page in PAGES for command in commands(page)]

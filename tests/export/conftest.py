@@ -6,14 +6,14 @@ import pytest
 from torch import nn
 
 from recsys.artifact.load import LoadedArtifact
-from tests.support.export_models import CASES, ModelCase, exported
+from tests.support.models.export_models import CASES, ModelCase, exported
 
 Exported = tuple[ModelCase, nn.Module, LoadedArtifact]
 
 
 @pytest.fixture(scope="session")
 def case_named(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Exported]:
-    """Exports a case of ``tests.support.export_models`` once: the case, its float model, its artifact."""
+    """Exports a case of ``tests.support.models.export_models`` once: the case, its float model, its artifact."""
     made: dict[str, Exported] = {}
 
     def get(name: str) -> Exported:

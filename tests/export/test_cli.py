@@ -16,14 +16,14 @@ import torch
 from export.cli import main
 from recsys.artifact.load import load_artifact
 from recsys.checkpoint import Checkpoint, save_checkpoint
+from recsys.inputs.signature import IdPolicy
 from recsys.models.click import build_dlrm
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import column_wise, row_wise, table_wise
-from recsys.signature import IdPolicy
-from tests.support.export_models import bare, dlrm
+from tests.support.models.export_models import bare, dlrm
 
 ROOT = Path(__file__).resolve().parents[2]
-BARE = ["--model", "tests.support.factories:make_bare"]
+BARE = ["--model", "tests.support.models.factories:make_bare"]
 PLAIN: dict[str, Any] = {
     "tables": [
         {"name": f"t{i}", "num_embeddings": 20 + i, "embedding_dim": 16, "feature_names": [f"f{i}"]}
@@ -53,7 +53,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
-    """A plain state dict of ``tests.support.export_models.bare``."""
+    """A plain state dict of ``tests.support.models.export_models.bare``."""
     torch.save(bare().state_dict(), tmp_path / "bare.pth")
     return tmp_path / "bare.pth"
 
@@ -226,7 +226,7 @@ def test_model_args(tmp_path: Path) -> None:
     torch.save({"state_dict": dlrm(2, 8).state_dict()}, tmp_path / "d.pt")
     arguments = [
         "--model",
-        "tests.support.factories:make_dlrm",
+        "tests.support.models.factories:make_dlrm",
         "--model-args",
         '{"num_tables": 2, "dim": 8}',
     ]
@@ -361,11 +361,11 @@ FAILURES: dict[str, tuple[Callable[[Path], list[str | Path]], str]] = {
         "cannot import 'no.where:make'",
     ),
     "factory that raises": (
-        lambda p: [p / "bare.pth", "--model", "tests.support.factories:make_trouble"],
+        lambda p: [p / "bare.pth", "--model", "tests.support.models.factories:make_trouble"],
         "failed: LookupError: no such feature store",
     ),
     "factory of another model": (
-        lambda p: [p / "bare.pth", "--model", "tests.support.factories:make_dlrm"],
+        lambda p: [p / "bare.pth", "--model", "tests.support.models.factories:make_dlrm"],
         "checkpoint: missing dense_arch.model._mlp.0._linear.bias",
     ),
     "unknown table": (

@@ -11,8 +11,8 @@ from torch import nn
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import table_wise
-from tests.support.export_models import Twice, exported
 from tests.support.helpers import bag, sequence
+from tests.support.models.export_models import Twice, exported
 
 CUDA_TARGETS = [("cuda:0",), ("cuda:0", "cuda:1"), ("cuda:0", "cuda:1", "cuda:2")]
 

@@ -13,7 +13,7 @@ from export.artifact import single_file
 from export.cli import main
 from recsys.checkpoint import Checkpoint, save_checkpoint
 from recsys.models.click import build_dlrm
-from tests.support.full_disk import Ended, on_small_disk, with_file_limit
+from tests.support.children.full_disk import Ended, on_small_disk, with_file_limit
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,8 @@ from recsys import EmbeddingBagCollection, KeyedJaggedTensor, KeyedTensor
 from recsys.artifact.load import LoadedArtifact
 from recsys.configs import DataType
 from recsys.errors import ExportError
-from tests.support.export_models import arguments, assert_close, batch_of, exported, predicted, rounded
 from tests.support.helpers import bag
+from tests.support.models.export_models import arguments, assert_close, batch_of, exported, predicted, rounded
 
 
 class _Model(nn.Module):

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from recsys import torchscript
 from recsys.artifact.load import LoadedArtifact
 from recsys.configs import DataType
 from recsys.quant import float_weights
 from recsys.rows.format import RowFormat, quantize_rows, row_error_bounds
-from tests.support.export_models import (
+from recsys.scripting import torchscript
+from tests.support.models.export_models import (
     CASES,
     ModelCase,
     Noisy,

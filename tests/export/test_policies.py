@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.artifact.load import LoadedArtifact
 from recsys.configs import DataType
+from recsys.inputs.signature import IdPolicy
 from recsys.quant import float_weights
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import column_wise, row_wise
-from recsys.signature import IdPolicy
 from tests.cases.rows_of_ids import row_of
-from tests.support.export_models import exported
 from tests.support.helpers import bag, sequence
+from tests.support.models.export_models import exported
 
 ROWS = 10
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1

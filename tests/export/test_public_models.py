@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from recsys import DataType, EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.artifact.load import load_artifact
-from tests.support.export_models import arguments, assert_close, batch_of, exported, predicted
 from tests.support.helpers import bag, sequence
+from tests.support.models.export_models import arguments, assert_close, batch_of, exported, predicted
 
 
 class Bilinear(nn.Module):

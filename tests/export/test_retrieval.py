@@ -26,12 +26,12 @@ from recsys.errors import ExportError, VerificationError
 from recsys.models.retrieval import RetrievalModel, UserTower, retrieval_model
 from recsys.models.zoo import towers_of
 from recsys.ops import is_traced
-from recsys.train.cli import main as train_main
+from recsys.train.commands.train import main as train_main
 from tests.export.test_cli import run
 from tests.recsys.data.blocks import all_of
 from tests.support.click_tables import write_clicks
 from tests.support.helpers import kjt_of
-from tests.support.two_towers import (
+from tests.support.models.two_towers import (
     KINDS,
     NUM_ITEMS,
     all_scores,

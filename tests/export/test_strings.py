@@ -11,13 +11,13 @@ import torch
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection
+from recsys.artifact.batches.samples import read_samples
 from recsys.artifact.manifest_file import MANIFEST_NAME
-from recsys.artifact.samples import read_samples
+from recsys.base.hashing import hash_text
 from recsys.errors import ExportError
-from recsys.hashing import hash_text
-from recsys.signature import IdPolicy
-from tests.support.export_models import exported
+from recsys.inputs.signature import IdPolicy
 from tests.support.helpers import bag
+from tests.support.models.export_models import exported
 
 HASHED = {"sites": IdPolicy.HASH, "apps": IdPolicy.HASH}
 

@@ -24,7 +24,7 @@ from serve.config.settings import ServerConfig
 from serve.engine.choose import choose_engine
 from serve.errors import EngineError
 from tests.models.archetypes import ARCHETYPES, Rows, call, trained
-from tests.support.export_models import named, rounded
+from tests.support.models.export_models import named, rounded
 from tests.support.serve.live import LiveServer
 
 _TARGETS = (("cpu",), ("cpu", "cpu"))

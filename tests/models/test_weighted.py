@@ -15,8 +15,8 @@ from recsys import DataType, EmbeddingBagCollection, JaggedTensor, KeyedJaggedTe
 from serve.client import Client
 from serve.config.settings import ServerConfig
 from tests.models.test_archetypes import ENGINES
-from tests.support.export_models import rounded
 from tests.support.helpers import bag
+from tests.support.models.export_models import rounded
 from tests.support.serve.live import LiveServer
 
 # Rows without IDs, with one, with several; weights of 0 and below.

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from export.config import ExportConfig
 from export.pipeline import export_model
+from recsys.artifact.batches.ranking import ranking_batch
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from recsys.artifact.ranking import ranking_batch
 from recsys.models import click, zoo
-from tests.support.export_models import batch_of
+from tests.support.models.export_models import batch_of
 
 NUM_DENSE = 5
 FEATURES = [f"f{i}" for i in range(5)]

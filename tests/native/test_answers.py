@@ -20,7 +20,7 @@ import torch
 
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys.artifact.answers import Answers
+from recsys.artifact.batches.answers import Answers
 from recsys.artifact.load import load_artifact
 from recsys.artifact.manifest import Manifest
 from recsys.errors import ManifestError, TargetError
@@ -28,8 +28,8 @@ from recsys.kernels import operators
 from tests.conformance.support.artifacts import export_small
 from tests.native.test_effects import Towers
 from tests.native.tool import NativeError, NativeModel, needs_tool
-from tests.support.export_models import dlrm
 from tests.support.kernels import needs_kernels
+from tests.support.models.export_models import dlrm
 
 pytestmark = needs_kernels
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from recsys.artifact.load import LoadedArtifact
-from recsys.hashing import hash_text
+from recsys.base.hashing import hash_text
 from serve.config.settings import ServerConfig
 from serve.engine.reference.executor import ServedModel
 from tests.conformance.support.artifacts import Exported, export_best, export_small

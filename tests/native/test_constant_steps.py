@@ -18,15 +18,15 @@ from torch.nn import functional
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
-from recsys.artifact.delta import apply, prepare
+from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramGraphs
 from tests.native.program_models import ranking_inputs
 from tests.native.test_programs import write_delta
 from tests.recsys.artifact.damage import same
-from tests.support.export_models import batch_of
 from tests.support.helpers import bag
 from tests.support.kernels import needs_kernels
+from tests.support.models.export_models import batch_of
 
 pytestmark = needs_kernels
 

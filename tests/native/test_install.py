@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recsys.signature import Signature
+from recsys.inputs.signature import Signature
 from serve.engine.reference.requests import RawDense, RawRequest, RawSparse
 from tests.conformance.support.artifacts import export_small
 from tests.native.test_model import python_answer

@@ -18,7 +18,7 @@ from torch.nn import functional
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import DataType, EmbeddingBagCollection, EmbeddingCollection, JaggedTensor, KeyedJaggedTensor
-from recsys.artifact.delta import apply, prepare
+from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramGraphs
 from recsys.kernels import operators

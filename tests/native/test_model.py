@@ -16,11 +16,11 @@ import torch
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
-from recsys.artifact.delta import apply, prepare
+from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.errors import ComputedIdError, RowsMemoryError
+from recsys.inputs.signature import Signature
 from recsys.rows.memory import RowsMemory, RowsPages
-from recsys.signature import Signature
 from serve.config.models import BatchLimits
 from serve.engine.interface import ModelInfo
 from serve.engine.reference.collate import check_outputs, collate
@@ -38,11 +38,11 @@ from tests.conformance.support.artifacts import (
 )
 from tests.native.tool import NativeError, NativeModel, as_json, assert_same_error, needs_tool
 from tests.recsys.artifact.conftest import artifact, delta, loaded, pristine, pristine_file, single
-from tests.recsys.artifact.deltas import CHANGES, write_delta
+from tests.recsys.artifact.delta.deltas import CHANGES, write_delta
 from tests.serve.engine.reference.test_ranking_check import split
-from tests.support.export_models import Folded
+from tests.support.children.limits import without_memory_locking
 from tests.support.helpers import bag
-from tests.support.limits import without_memory_locking
+from tests.support.models.export_models import Folded
 from tests.support.serve.messages.cases import Sample, assert_answers, random_sample
 from tests.support.serve.messages.texts import text_request, with_texts
 

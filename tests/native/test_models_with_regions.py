@@ -16,8 +16,8 @@ from recsys.artifact.load import load_artifact
 from recsys.artifact.programs import ProgramGraphs
 from tests.export.lower import test_computed_ids, test_effects, test_single_ids
 from tests.native.program_models import ranking_inputs
-from tests.support.export_models import arguments, batch_of, predicted
 from tests.support.kernels import needs_kernels
+from tests.support.models.export_models import arguments, batch_of, predicted
 
 pytestmark = needs_kernels
 

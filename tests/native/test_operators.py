@@ -21,17 +21,17 @@ from export.config import ExportConfig
 from export.delta.delta import DeltaConfig, export_delta
 from export.pipeline import export_model
 from export.report import print_report
-from recsys.artifact.delta import apply, prepare
+from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import load_artifact
 from recsys.configs import DataType
 from recsys.errors import ExportError, TargetError
+from recsys.inputs.signature import IdPolicy
 from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
-from recsys.signature import IdPolicy
 from tests.export.delta.test_delta import with_dense
 from tests.native.program_models import assert_near
-from tests.support.export_models import CASES, batch_of, dlrm
 from tests.support.kernels import needs_kernels
+from tests.support.models.export_models import CASES, batch_of, dlrm
 
 pytestmark = needs_kernels
 

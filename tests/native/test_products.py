@@ -15,8 +15,8 @@ from export.pipeline import export_model
 from export.report import print_report
 from recsys.artifact.load import load_artifact
 from recsys.kernels.operators import LINEAR_DTYPES, multiplies_in
-from tests.support.export_models import batch_of, dlrm
 from tests.support.kernels import needs_kernels
+from tests.support.models.export_models import batch_of, dlrm
 
 pytestmark = needs_kernels
 

@@ -22,15 +22,15 @@ from export.config import ExportConfig
 from export.lower.part import text_and_weights
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
+from recsys.artifact.batches.ranking import ranking_batch
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramPart
-from recsys.artifact.ranking import ranking_batch
 from recsys.errors import ManifestError
 from tests.native.test_programs import metadata_of
 from tests.recsys.artifact.damage import Json, resize_part, same
-from tests.support.export_models import batch_of
 from tests.support.helpers import bag
 from tests.support.kernels import needs_kernels
+from tests.support.models.export_models import batch_of
 
 pytestmark = needs_kernels
 PART = "ranking-program.safetensors"

@@ -21,9 +21,9 @@ from recsys import (
 )
 from recsys.kernels.operators import LINEAR_DTYPES
 from tests.native.program_models import SIZES, assert_near, loaded, row_alone
-from tests.support.export_models import batch_of
 from tests.support.helpers import bag
 from tests.support.kernels import needs_kernels
+from tests.support.models.export_models import batch_of
 
 pytestmark = needs_kernels
 

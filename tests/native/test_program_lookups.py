@@ -16,12 +16,12 @@ from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.inputs.signature import IdPolicy
 from recsys.sharding.plan.plan import ShardingPlan
-from recsys.signature import IdPolicy
 from tests.native.program_models import assert_near, row_alone
-from tests.support.export_models import batch_of
 from tests.support.helpers import bag, sequence
 from tests.support.kernels import needs_kernels
+from tests.support.models.export_models import batch_of
 
 pytestmark = needs_kernels
 

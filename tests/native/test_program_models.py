@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
+from recsys.inputs.signature import IdPolicy
 from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.models.deepfm import SimpleDeepFMNN
-from recsys.signature import IdPolicy
 from tests.native.program_models import (
     FEATURES,
     MODELS,
@@ -26,9 +26,9 @@ from tests.native.program_models import (
     ranking_inputs,
     row_alone,
 )
-from tests.support.export_models import batch_of
 from tests.support.helpers import bag
 from tests.support.kernels import needs_kernels
+from tests.support.models.export_models import batch_of
 
 pytestmark = needs_kernels
 

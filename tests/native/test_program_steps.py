@@ -17,7 +17,7 @@ from torch.nn import functional
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
-from recsys.artifact.delta import apply, prepare
+from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramGraphs
 from tests.export.lower.test_interleaved import JOINED, Joined
@@ -25,9 +25,9 @@ from tests.export.lower.test_lowering import Transformed
 from tests.native import program_models
 from tests.native.test_programs import last_row, write_delta
 from tests.recsys.artifact.damage import same
-from tests.support.export_models import batch_of
 from tests.support.helpers import bag
 from tests.support.kernels import needs_kernels
+from tests.support.models.export_models import batch_of
 
 pytestmark = needs_kernels
 

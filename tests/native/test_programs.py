@@ -17,27 +17,27 @@ from export.graph.ranking import jagged_places
 from export.pipeline import export_model
 from export.verify.compare import LINEAR_TOLERANCES
 from recsys import DataType, EmbeddingBagCollection, KeyedJaggedTensor
-from recsys.artifact.delta import apply, prepare
-from recsys.artifact.delta_file import DeltaWriter
-from recsys.artifact.delta_header import DeltaHeader
+from recsys.artifact.batches.samples import Batch
+from recsys.artifact.delta.apply import apply, prepare
+from recsys.artifact.delta.file import DeltaWriter
+from recsys.artifact.delta.header import DeltaHeader
 from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramGraphs
-from recsys.artifact.samples import Batch
 from recsys.errors import ChecksumError, ManifestError, TargetError, VerificationError
+from recsys.inputs.signature import IdPolicy
 from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
 from recsys.sharding.plan.plan import ShardingPlan
-from recsys.signature import IdPolicy
 from tests.export.lower.test_lowering import FORMED, LOWERED
 from tests.models.archetypes import ARCHETYPES
 from tests.native.program_models import MODELS, assert_near, loaded, ranking_inputs
 from tests.native.test_model import batches, python_answer
 from tests.native.tool import NativeModel, assert_same_error, needs_tool
 from tests.recsys.artifact.damage import Json, flip, lie, manifest_of, resize_part, same, without_torchscript
-from tests.support.export_models import CASES, batch_of
 from tests.support.helpers import bag
 from tests.support.kernels import needs_kernels
+from tests.support.models.export_models import CASES, batch_of
 
 pytestmark = needs_kernels
 PART = "program.safetensors"

@@ -16,17 +16,17 @@ from torch.nn.functional import linear
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import KeyedJaggedTensor
-from recsys.artifact.delta import apply, prepare
+from recsys.artifact.batches.ranking import ranking_batch
+from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramGraphs
-from recsys.artifact.ranking import ranking_batch
 from recsys.errors import ManifestError
 from tests.export.lower.test_lowering import Scored
 from tests.export.lower.test_regions import REGIONS, tied
 from tests.native.test_programs import PART, with_header, write_delta
 from tests.recsys.artifact.damage import Json, resize_part
-from tests.support.export_models import batch_of
 from tests.support.kernels import needs_kernels
+from tests.support.models.export_models import batch_of
 
 pytestmark = needs_kernels
 

@@ -19,7 +19,7 @@ import grpc
 import numpy as np
 import pytest
 
-from recsys.native_module import NotBuiltError
+from recsys.base.native_module import NotBuiltError
 from serve.client import PREDICT
 from serve.client.packing import read_response
 from serve.engine.native import load_binding

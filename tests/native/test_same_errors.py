@@ -15,7 +15,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recsys.artifact.delta import prepare
+from recsys.artifact.delta.apply import prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.errors import ArtifactError
 from recsys.kernels import operators
@@ -23,9 +23,9 @@ from tests.cases.fields import field_of
 from tests.native.tool import NativeError, NativeModel, assert_same_error, needs_tool
 from tests.recsys.artifact.conftest import artifact, delta, loaded, pristine, pristine_file, single
 from tests.recsys.artifact.damage import flip, lie, manifest_of, write_manifest
-from tests.recsys.artifact.deltas import GOODS, USERS
+from tests.recsys.artifact.delta.deltas import GOODS, USERS
+from tests.recsys.artifact.delta.test_damage import DAMAGE
 from tests.recsys.artifact.test_damage import DAMAGES, FOREIGN
-from tests.recsys.artifact.test_delta_damage import DAMAGE
 from tests.recsys.artifact.test_fuzz import VALUES, _mutated, _paths
 
 pytestmark = needs_tool

@@ -18,21 +18,21 @@ from torch import nn
 
 from export.config import ExportConfig
 from export.pipeline import export_model
+from recsys.artifact.batches.samples import Batch, batch_of_request, request_of_batch
 from recsys.artifact.parts import read_manifest
-from recsys.artifact.samples import Batch, batch_of_request, request_of_batch
 from recsys.configs import DataType
+from recsys.inputs.signature import Signature
 from recsys.kernels import operators
-from recsys.signature import Signature
 from serve.client import Client
 from tests.conformance.support import harness
 from tests.conformance.support.artifacts import SideBySideModel
 from tests.export.graph.inputs.test_tables_read import Tied, Unused
-from tests.export.graph.test_python_code import ListsOfParts, MadeInForward, Parametrized, StarShape
+from tests.export.graph.tracing.test_python_code import ListsOfParts, MadeInForward, Parametrized, StarShape
 from tests.models.timed_hstu import TimedHSTU
 from tests.native.test_effects import DIM, Towers
-from tests.support.export_models import arguments, assert_close, batch_of, predicted
 from tests.support.kernels import needs_kernels
-from tests.support.position_models import DensePosition, rows_of, samples_of
+from tests.support.models.export_models import arguments, assert_close, batch_of, predicted
+from tests.support.models.position_models import DensePosition, rows_of, samples_of
 
 pytestmark = needs_kernels
 

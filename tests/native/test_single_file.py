@@ -12,7 +12,7 @@ from torch import nn
 
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys.artifact.delta import apply, prepare
+from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import load_artifact
 from recsys.artifact.parts import read_manifest
 from recsys.artifact.programs import ProgramGraphs
@@ -23,8 +23,8 @@ from tests.native.test_model import batches, python_answer
 from tests.native.test_programs import PART, write_delta
 from tests.native.tool import NativeModel, assert_same_error, needs_tool
 from tests.recsys.artifact.damage import same
-from tests.support.export_models import batch_of
 from tests.support.kernels import needs_kernels
+from tests.support.models.export_models import batch_of
 
 pytestmark = needs_kernels
 

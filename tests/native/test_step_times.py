@@ -19,9 +19,9 @@ from recsys.artifact.programs import ProgramGraphs
 from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES, StepTime
 from tests.native.program_models import MODELS, loaded, ranking_inputs
-from tests.support.export_models import batch_of
 from tests.support.helpers import sequence
 from tests.support.kernels import needs_kernels
+from tests.support.models.export_models import batch_of
 
 pytestmark = needs_kernels
 # More than a tile of rows.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from recsys.artifact.delta import apply, prepare
+from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import load_artifact
 from recsys.artifact.programs import ProgramGraphs
 from recsys.errors import ManifestError

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from recsys import errors
-from recsys.signature import Signature
+from recsys.inputs.signature import Signature
 from serve import errors as serve_errors
 from serve.engine.reference.requests import RawRequestLike
 from tests.cases.fields import field_of

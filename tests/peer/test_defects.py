@@ -24,12 +24,12 @@ from recsys import (
     KeyedTensor,
 )
 from recsys.artifact.load import load_artifact
+from recsys.inputs.signature import Output, Signature, SparseInput, TableUse
 from recsys.quant import QuantEmbeddingBagCollection
+from recsys.scripting.torchscript import operators
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.plan import ParameterSharding
 from recsys.sharding.plan.sharding_types import column_wise, row_wise, table_wise
-from recsys.signature import Output, Signature, SparseInput, TableUse
-from recsys.torchscript import operators
 from serve.client.packing import build_request
 from serve.config.models import BatchLimits
 from serve.engine.reference.request_check import RequestChecker

@@ -14,13 +14,13 @@ from recsys import DataType, EmbeddingBagCollection, EmbeddingCollection, Embedd
 from recsys.configs import QuantConfig
 from recsys.embedding import EmbeddingBagCollectionInterface, EmbeddingCollectionInterface
 from recsys.errors import PlanError
+from recsys.inputs.signature import IdPolicy
 from recsys.quant import QuantEmbeddingBagCollection, QuantEmbeddingCollection
 from recsys.rows.format import RowFormat, dequantize_rows, quantize_rows, row_error_bounds
+from recsys.scripting.tracer import symbolic_trace
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.sharding_types import table_wise
 from recsys.sharding.sharded import ShardedOptions
-from recsys.signature import IdPolicy
-from recsys.tracer import symbolic_trace
 from tests.support.helpers import STORED_TYPES, bag, kjt_of, rounding, sequence
 
 TABLES = [

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from serve.client import Client
+from tests.support.serve.children.wire import PACKAGES, messages
 from tests.support.serve.spawned import Spawned, spawned
-from tests.support.serve.wire_child import PACKAGES, messages
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +89,7 @@ def server(
 
 
 def test_messages_are_the_same_bytes(environment: Environment) -> None:
-    said: dict[str, Any] = json.loads(environment.run("tests.support.serve.wire_child"))
+    said: dict[str, Any] = json.loads(environment.run("tests.support.serve.children.wire"))
     installed = {f"{name}=={number}" for name, number in said["versions"].items()}
     if environment.versions == "oldest":
         assert installed == set(_requirements("oldest"))

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys.artifact.cuda_graphs import BucketedForward, Capture, CudaGraphOptions
+from recsys.artifact.cuda.graphs import BucketedForward, Capture, CudaGraphOptions
 from recsys.artifact.graphs import LoadedGraphs, place, set_attribute
 from recsys.artifact.load import LoadedArtifact, load_artifact, load_skeletons
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.rows.layout import copy_blocks
 from recsys.sharding.plan.device_rows import DeviceRows, device_layouts
-from tests.support.export_models import ModelCase
+from tests.support.models.export_models import ModelCase
 
 TARGET = "cuda:0"
 # recsys.kernels.int_nbit: the operator of the CPU reads rows in host memory alone.

@@ -26,9 +26,9 @@ from recsys import (
 from recsys.configs import BaseEmbeddingConfig
 from recsys.embedding import FLOAT_DTYPES
 from recsys.quant import QuantEmbeddingBagCollection, QuantEmbeddingCollection
+from recsys.scripting.torchscript import script
 from recsys.sharding.plan.plan import ParameterSharding
 from recsys.sharding.plan.sharding_types import COLUMN_MULTIPLE, column_wise, row_wise, table_wise
-from recsys.torchscript import script
 
 STORED_TYPES = (DataType.FP32, DataType.FP16, DataType.INT8, DataType.INT4, DataType.INT2)
 

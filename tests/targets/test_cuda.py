@@ -16,11 +16,11 @@ from export.config import ExportConfig
 from export.pipeline import export_model
 from export.verify.compare import CUDA_ROWS_TOLERANCE
 from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.inputs.signature import IdPolicy
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import column_wise, row_wise, table_wise
-from recsys.signature import IdPolicy
-from tests.support.export_models import CUDA_CASES, assert_close, bare, batch_of
 from tests.support.helpers import needs_gpu
+from tests.support.models.export_models import CUDA_CASES, assert_close, bare, batch_of
 
 pytestmark = needs_gpu
 TARGETS = {"one": ("cuda:0",), "two ranks on one device": ("cuda:0", "cuda:0")}

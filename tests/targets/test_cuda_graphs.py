@@ -16,13 +16,13 @@ import torch
 from benchmarks.measure.gpu import num_synchronizations
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys.artifact import delta
-from recsys.artifact.cuda_graphs import BucketedForward, CudaGraphOptions
+from recsys.artifact.cuda.graphs import BucketedForward, CudaGraphOptions
+from recsys.artifact.delta import apply as delta
 from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from tests.recsys.artifact.deltas import write_delta
-from tests.support.export_models import CUDA_CASES, assert_close, batch_of
+from tests.recsys.artifact.delta.deltas import write_delta
 from tests.support.helpers import needs_gpu
+from tests.support.models.export_models import CUDA_CASES, assert_close, batch_of
 
 pytestmark = needs_gpu
 ROWS = (1, 8, 32)

@@ -16,7 +16,7 @@ struct DeltaRows {
   std::vector<unsigned char> rows;
 };
 
-/// A delta being read (recsys/artifact/delta_file.py has the layout). Not thread-safe.
+/// A delta being read (recsys/artifact/delta/file.py has the layout). Not thread-safe.
 class DeltaFile {
  public:
   /// Opens the file and checks its header. Throws Error; its kind says what is wrong.

@@ -49,7 +49,7 @@ const std::vector<std::string>& DenseDtypeNames();
 /// has.
 Wide TensorBytes(const std::string& dtype, const std::vector<std::int64_t>& shape);
 
-/// The header of a delta (recsys/artifact/delta_header.py, docs/export/deltas.md).
+/// The header of a delta (recsys/artifact/delta/header.py, docs/export/deltas.md).
 struct DeltaHeader {
   std::string model;
   /// The digest of the artifact it applies to.

@@ -1,7 +1,7 @@
 #ifndef RECSYS_CHECK_FILES_VERIFIED_ROWS_H_
 #define RECSYS_CHECK_FILES_VERIFIED_ROWS_H_
 
-// Rows that an export has verified (recsys/artifact/answers.py).
+// Rows that an export has verified (recsys/artifact/batches/answers.py).
 
 #include <cstdint>
 #include <string>

@@ -2,7 +2,7 @@
 #define RECSYS_CHECK_JSON_CHECKED_JSON_H_
 
 // Reads untrusted JSON: every field is checked, every error (kManifest) names it, as in
-// recsys/json_checks.py. `at` is the path of the object being read, `key` the field in it.
+// recsys/base/json_checks.py. `at` is the path of the object being read, `key` the field in it.
 
 #include <cstdint>
 #include <string>

@@ -11,7 +11,7 @@ namespace recsys {
 /// Reads the untrusted signature of a manifest. Throws Error (kManifest).
 Signature SignatureFromJson(const Json& data);
 
-/// Writes the signature as recsys/signature.py does.
+/// Writes the signature as recsys/inputs/signature.py does.
 Json SignatureToJson(const Signature& signature);
 
 /// Returns "reject", "hash", "zero", "mapped" or "fmix64".

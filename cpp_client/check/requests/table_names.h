@@ -9,7 +9,7 @@
 namespace recsys {
 
 /// Returns the names of all tables as people read them, by name: the last parts between points, as
-/// many as tell a name from all others (recsys/table_names.py).
+/// many as tell a name from all others (recsys/base/table_names.py).
 std::map<std::string, std::string> ShortTableNames(const Signature& signature);
 
 }  // namespace recsys

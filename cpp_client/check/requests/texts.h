@@ -20,7 +20,7 @@ struct WrongText {
   bool is_list;
 };
 
-/// Writes the ID of each text, as recsys/hashing.py and serve/engine/reference/texts.py define it.
+/// Writes the ID of each text, as recsys/base/hashing.py and serve/engine/reference/texts.py define it.
 /// Stops at the first text that has none and returns it.
 std::optional<WrongText> WriteIdsOfTexts(const SparseInput& input, const RawTexts& texts,
                                          std::int64_t* ids);

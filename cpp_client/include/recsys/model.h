@@ -156,7 +156,7 @@ class Model {
   /// applied.
   std::string rows_state() const;
   /// Reads and checks a delta of recsys-export --delta. Throws Error (kDelta and others, texts of
-  /// recsys/artifact/delta.py).
+  /// recsys/artifact/delta/apply.py).
   std::shared_ptr<const PreparedDelta> PrepareDelta(const std::string& path) const;
   /// Replaces rows in place, and the graphs if dense weights change. The caller must ensure that no
   /// batch runs meanwhile.

@@ -9,7 +9,7 @@
 
 namespace recsys {
 
-/// How an ID outside 0 <= id < num_embeddings is handled (recsys/signature.py).
+/// How an ID outside 0 <= id < num_embeddings is handled (recsys/inputs/signature.py).
 enum class IdPolicy { kReject, kHash, kZero, kMapped, kFmix64 };
 
 /// A float32 input [B, width].
@@ -88,7 +88,7 @@ struct Output {
   std::size_t element_bytes() const { return type == OutputType::kInt64 ? 8 : 4; }
 };
 
-/// A model's inputs and outputs; recsys/signature.py defines what its graph takes, in which order.
+/// A model's inputs and outputs; recsys/inputs/signature.py defines what its graph takes, in which order.
 struct Signature {
   std::vector<DenseInput> dense;
   std::vector<SparseInput> sparse;

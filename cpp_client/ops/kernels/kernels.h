@@ -64,7 +64,7 @@ struct Slot {
   std::int64_t feature = 0;
 };
 
-/// Returns the mixed ID of recsys/hashing.py: MurmurHash3's fmix64 (Austin Appleby, public domain)
+/// Returns the mixed ID of recsys/base/hashing.py: MurmurHash3's fmix64 (Austin Appleby, public domain)
 /// without the highest bit.
 constexpr std::uint64_t MixedId(std::uint64_t id) {
   id = (id ^ id >> 33) * 0xFF51AFD7ED558CCD;

@@ -21,12 +21,12 @@ from export.graph.inputs.pruning import reached_inputs
 from recsys.configs import EmbeddingBagConfig
 from recsys.embedding import FloatCollection, takes_weights
 from recsys.errors import ExportError
-from recsys.example_rows import example_rows_of
+from recsys.inputs.example_rows import example_rows_of
+from recsys.inputs.schema import HASHED_KINDS, Schema
+from recsys.inputs.signature import DenseInput, IdPolicy, SparseInput, TableUse, value_of
 from recsys.quant import float_tables
-from recsys.schema import HASHED_KINDS, Schema
 from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.sharded import ShardedCollection
-from recsys.signature import DenseInput, IdPolicy, SparseInput, TableUse, value_of
 
 
 @dataclass(kw_only=True)

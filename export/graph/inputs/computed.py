@@ -14,11 +14,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
+from recsys.inputs.signature import IdPolicy
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.tensor import JaggedTensor
 from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.sharded import DistributedKeyedJaggedTensor, ShardedCollection
-from recsys.signature import IdPolicy
 
 _KEYS = "keys_of_request"
 

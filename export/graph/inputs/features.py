@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from export.graph.inputs.nodes import input_name
-from export.graph.place import is_of_model
-from export.graph.sizes import BatchSizes, Sizes
-from export.graph.tracing import trace
+from export.graph.tracing.sizes import BatchSizes, Sizes
+from export.graph.tracing.source_location import is_of_model
+from export.graph.tracing.trace import trace
 from export.graph.tree import exchanged
 from recsys.configs import embedding_names
 from recsys.embedding import FloatCollection, takes_weights

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from export.graph.inputs.computed import RequestFeatures
-from export.graph.place import place_of_forward
 from export.graph.plain_weights import shallow_copy
 from export.graph.references import Copies
+from export.graph.tracing.source_location import place_of_forward
 from recsys.errors import ExportError
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor

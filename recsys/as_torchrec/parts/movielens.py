@@ -1,4 +1,4 @@
-"""MovieLens's files and columns, by TorchRec's names. ``recsys.data.movielens`` reads them."""
+"""MovieLens's files and columns, by TorchRec's names. ``recsys.data.sources.movielens`` reads them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from recsys.as_torchrec.rewrite.statements import Statements
 from recsys.as_torchrec.rewrite.text import Text
 from recsys.as_torchrec.rewrite.uses import ROOT, ByHand
 from recsys.as_torchrec.table import Table
-from recsys.files import replacing
+from recsys.base.files import replacing
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Criteo's data in NumPy's files, by TorchRec's names: three files for each day, of numbers, categories and labels.
 
-``recsys-train --data criteo`` reads the published text instead (``recsys.data.criteo``).
+``recsys-train --data criteo`` reads the published text instead (``recsys.data.sources.criteo``).
 
 Shape letters: B batch, N number of rows, W world size.
 """

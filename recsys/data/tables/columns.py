@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from recsys.base.hashing import hash_texts, rows_of_ids
 from recsys.data.examples import Bags, Ints
 from recsys.data.labels import LABELS, is_positive, word_labels
 from recsys.data.lines import DataError
@@ -31,8 +32,7 @@ from recsys.data.tables.values.conversions import (
     without_missing,
 )
 from recsys.data.tables.values.moments import DATES, moments_of, seconds_of
-from recsys.hashing import hash_texts, rows_of_ids
-from recsys.schema import DenseColumn, LabelColumn, TableSpec
+from recsys.inputs.schema import DenseColumn, LabelColumn, TableSpec
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ class Columns:
 
 
 def date_parts(dates: pa.Array, part: str) -> Ints:
-    """Return a part of each date, one of ``recsys.schema.DATE_PARTS``; -1 for missing dates."""
+    """Return a part of each date, one of ``recsys.inputs.schema.DATE_PARTS``; -1 for missing dates."""
     found = pc.hour(dates) if part == "hour" else pc.day_of_week(dates)
     parts: Ints = pc.fill_null(found, -1).to_numpy(zero_copy_only=False)
     return parts

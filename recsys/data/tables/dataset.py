@@ -35,7 +35,7 @@ from recsys.data.tables.values.arrow_types import (
     plain_table,
     plain_type,
 )
-from recsys.schema import LabelColumn, Schema, TableSpec
+from recsys.inputs.schema import LabelColumn, Schema, TableSpec
 
 Floats = NDArray[np.float32]
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from recsys.data.tables.values.arrow_types import is_list, is_text
 from recsys.data.tables.values.cells import are_bracketed
 from recsys.errors import DataWarning
-from recsys.schema import TableSpec
+from recsys.inputs.schema import TableSpec
 
 #: So many of the first texts are looked at, of which more than a share are lists.
 NUM_TEXTS = 256

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from recsys.base.hashing import rows_of_ids
 from recsys.data.lines import DataError
 from recsys.data.tables.columns import Columns
 from recsys.data.tables.reading.pieces import Piece
 from recsys.data.tables.values.arrow_types import plain_table
-from recsys.hashing import rows_of_ids
-from recsys.schema import RAW, TableSpec
+from recsys.inputs.schema import RAW, TableSpec
 
 _SAMPLE_ROWS = 65_536
 # Rows per ID below which a table is too small: about a fifth of the IDs share one at random.

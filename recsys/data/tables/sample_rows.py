@@ -7,8 +7,8 @@ from pathlib import Path
 from recsys.data.lines import DataError
 from recsys.data.tables.as_sent import rows_as_sent
 from recsys.data.tables.dataset import input_pieces
-from recsys.example_rows import ExampleRows
-from recsys.schema import Schema
+from recsys.inputs.example_rows import ExampleRows
+from recsys.inputs.schema import Schema
 
 _MOST_BLANKS = 4096
 

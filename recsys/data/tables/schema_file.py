@@ -1,4 +1,4 @@
-"""Schema files: TOML or JSON, see ``recsys.schema``."""
+"""Schema files: TOML or JSON, see ``recsys.inputs.schema``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from recsys.base.files import read_json
 from recsys.data.lines import DataError
 from recsys.errors import SchemaError
-from recsys.files import read_json
-from recsys.schema import Schema
+from recsys.inputs.schema import Schema
 
 
 def read_schema(path: Path) -> Schema:

@@ -19,7 +19,7 @@ from recsys.data.tables.columns import Columns, Times
 from recsys.data.tables.reading.pieces import Piece
 from recsys.data.tables.values.conversions import cast_or_none
 from recsys.data.tables.values.moments import UNITS, moments_of, seconds_of, unit_of, unit_start
-from recsys.schema import Schema
+from recsys.inputs.schema import Schema
 
 # Times that are whole numbers of digits: 20260131, 2026013117, 26013117, ...
 DIGITS = ("%Y%m%d", "%y%m%d%H", "%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S", "%y%m%d")

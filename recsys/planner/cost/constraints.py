@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from recsys.base.files import read_json
+from recsys.base.json_checks import a_list, flag, known_fields, whole
 from recsys.configs import DataType
 from recsys.errors import PlanError
-from recsys.files import read_json
-from recsys.json_checks import a_list, flag, known_fields, whole
 from recsys.planner.constants import POOLING_FACTOR, UVM_CACHING_RATIO
 from recsys.planner.cost.machine import finite, number
 from recsys.sharding.plan.kinds import CacheParams, EmbeddingComputeKernel

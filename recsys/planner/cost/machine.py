@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from recsys.base.json_checks import json_field, whole
 from recsys.errors import PlanError
-from recsys.json_checks import json_field, whole
 
 #: Represents "no bound" when bytes are compared; exact as a float.
 UNBOUNDED_BYTES = 2**52

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from recsys.base.json_checks import a_list, choice, count, text
 from recsys.configs import (
     BaseEmbeddingConfig,
     DataType,
@@ -21,7 +22,6 @@ from recsys.configs import (
 )
 from recsys.embedding import FloatCollection
 from recsys.errors import PlanError
-from recsys.json_checks import a_list, choice, count, text
 from recsys.planner.constants import BATCH_SIZE
 from recsys.planner.cost.constraints import ParameterConstraints, check_names
 from recsys.quant import float_tables

@@ -12,9 +12,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from recsys.base.files import read_json
+from recsys.base.json_checks import choice, count, json_field
 from recsys.errors import PlanError
-from recsys.files import read_json
-from recsys.json_checks import choice, count, json_field
 from recsys.planner.constants import (
     BWD_COMPUTE_MULTIPLIER,
     CROSS_NODE_BANDWIDTH,

@@ -13,12 +13,12 @@ from typing import Any
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from recsys.cli import size_text
+from recsys.base.cli import size_text
+from recsys.base.table_names import short_names
 from recsys.pages import script, source_hash, style, templates
 from recsys.planner.planner import PlanResult
 from recsys.planner.report.report import headline, time_text
 from recsys.planner.report.summary import Summary
-from recsys.table_names import short_names
 
 _FOLDER = Path(__file__).parent
 _TEMPLATES = templates(_FOLDER)

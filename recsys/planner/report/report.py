@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rich.console import Console, ConsoleRenderable
 from rich.text import Text
 
-from recsys.cli import size_text, whole_table
+from recsys.base.cli import size_text, whole_table
+from recsys.base.table_names import short_names
 from recsys.planner.evaluate import ranks_text
 from recsys.planner.report.summary import RankSummary, Summary, TableSummary
-from recsys.table_names import short_names
 
 _MOST_TABLES = 100
 _SHOWN_TABLES = 40

@@ -13,9 +13,9 @@ from typing import Any
 from torch.distributed._shard.metadata import ShardMetadata as TorchShardMetadata
 from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardingSpec
 
+from recsys.base.json_checks import a_list, choice, json_field, whole
 from recsys.configs import BaseEmbeddingConfig, DataType
 from recsys.errors import PlanError
-from recsys.json_checks import a_list, choice, json_field, whole
 from recsys.sharding.plan.kinds import CacheParams
 
 #: TorchRec's names. The type is for display and for the planner; routing and assembly follow from the shards.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from recsys.base.files import read_json
 from recsys.errors import PlanError
-from recsys.files import read_json
 from recsys.sharding.plan.plan import ShardingPlan
 
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from recsys.inputs.signature import IdPolicy
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.kernels.bounds import INT64_MAX, BoundsCheckMode, IdCheck, IdRange, StructureCheck
 from recsys.ops import fbgemm, is_traced, joined, present
 from recsys.sharding.plan.layout import Entry, Layout
-from recsys.signature import IdPolicy
 
 
 @dataclass(kw_only=True)

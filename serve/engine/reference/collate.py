@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from recsys.inputs.signature import Output, Signature
 from recsys.ops import fbgemm
-from recsys.signature import Output, Signature
 from serve.engine.reference.request_check import CheckedRequest
 from serve.engine.reference.sparse_check import SparseArrays
 
@@ -30,8 +30,8 @@ def collate(requests: Sequence[CheckedRequest]) -> tuple[Tensor, ...]:
             the signature says ``by_request``.
 
     Returns:
-        The arguments of the model's ``forward`` (``recsys.signature``), or, if the requests have contexts, of
-        its ``forward_ranking`` (``recsys.artifact.ranking``); on the CPU.
+        The arguments of the model's ``forward`` (``recsys.inputs.signature``), or, if the requests have contexts, of
+        its ``forward_ranking`` (``recsys.artifact.batches.ranking``); on the CPU.
     """
     dense = [_rows([r.dense[i] for r in requests]) for i in range(len(requests[0].dense))]
     num_rows = [r.num_rows for r in requests]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from recsys.errors import ChecksumError, ComputedIdError
-from recsys.signature import Signature
+from recsys.inputs.signature import Signature
 from serve.config.models import BatchLimits
 from serve.engine.interface import ModelInfo
 from serve.engine.records import BatchTimes
@@ -56,7 +56,7 @@ class ServedModel(Protocol):
         ...
 
     def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Score one batch; ``recsys.signature`` has the arguments."""
+        """Score one batch; ``recsys.inputs.signature`` has the arguments."""
         ...
 
     def forward_ranking(self, *inputs: Tensor) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 
-from recsys.allocator import memory_in_use, returning_memory
+from recsys.base.allocator import memory_in_use, returning_memory
 
 _PERIOD_S = 1.0
 # It has been freed once so many readings in a row are lower.

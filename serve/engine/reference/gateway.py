@@ -15,7 +15,7 @@ from typing import cast
 
 import grpc
 
-from recsys.hashing import hash_text
+from recsys.base.hashing import hash_text
 from serve.config.models import Priority
 from serve.engine.records import TRACE_PARENT, Captured, EndedRequest, Observer
 from serve.engine.reference.executor import Answered

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from recsys.signature import DenseInput, Signature
+from recsys.inputs.signature import DenseInput, Signature
 from serve.config.models import BatchLimits
 from serve.engine.reference.requests import RawDenseLike, RawRequestLike, RawSparseLike
 from serve.engine.reference.sparse_check import (

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from recsys.artifact import delta
+from recsys.artifact.delta import apply as delta
 from recsys.artifact.load import LoadedArtifact
 from serve.config.models import ModelSettings
 from serve.engine.interface import ModelInfo

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recsys.signature import Signature, SparseInput
+from recsys.inputs.signature import Signature, SparseInput
 from serve.config.models import BatchLimits
 from serve.engine.reference.requests import RawSparseLike
 from serve.engine.reference.texts import ids_of_texts

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from recsys.hashing import hash_texts
-from recsys.signature import SparseInput
+from recsys.base.hashing import hash_texts
+from recsys.inputs.signature import SparseInput
 from serve.errors import RequestError, short
 
 _RANGE = range(-(2**63), 2**63)

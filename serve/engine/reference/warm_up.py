@@ -16,10 +16,10 @@ from itertools import cycle
 import torch
 from torch import Tensor
 
-from recsys.artifact.ranking import picked, ranking_batch
-from recsys.artifact.samples import Batch
-from recsys.artifact.warm_up import warm_up_rows, warm_up_sizes
-from recsys.signature import Signature
+from recsys.artifact.batches.ranking import picked, ranking_batch
+from recsys.artifact.batches.samples import Batch
+from recsys.artifact.batches.warm_up import warm_up_rows, warm_up_sizes
+from recsys.inputs.signature import Signature
 from serve.config.models import BatchLimits
 from serve.engine.reference.request_check import CheckedRequest, RequestChecker
 from serve.engine.reference.sparse_check import SparseArrays
@@ -44,7 +44,7 @@ def warm_up_batches(
     Args:
         signature: signature of the model.
         limits: bounds of the batches, except of the one with one row.
-        verified: rows that the model takes, in place of made ones: see ``recsys.artifact.warm_up``.
+        verified: rows that the model takes, in place of made ones: see ``recsys.artifact.batches.warm_up``.
     """
     for is_ranking in (False, True) if signature.context else (False,):
         for num_requests, num_rows in warm_up_sizes(signature):

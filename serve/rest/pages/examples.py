@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from recsys.signature import Signature
+from recsys.inputs.signature import Signature
 from serve.client.sampling import JsonRequest, example_request
 from serve.engine.interface import Servable
 from serve.protocols.open_inference import FLOAT, ID, LENGTH, TEXT

@@ -14,10 +14,10 @@ from typing import Any
 
 from aiohttp import web
 
-from recsys.cli import size_text
-from recsys.machine import package_version
+from recsys.base.cli import size_text
+from recsys.base.machine import package_version
+from recsys.inputs.signature import Signature
 from recsys.pages import script, source_hash, style, templates
-from recsys.signature import Signature
 from serve.config.settings import ConnectionLimits
 from serve.engine.interface import Servable
 from serve.errors import ModelNotFoundError, NotReadyError

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from google.protobuf.message import Message
 
-from recsys.machine import package_version
+from recsys.base.machine import package_version
 from serve.engine.interface import Servable
 from serve.rest.pages.examples import RANKING, ROWS, plain_examples, tensor_examples
 from serve.rest.pages.schemas import (

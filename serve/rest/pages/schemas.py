@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from recsys.signature import DenseInput, IdPolicy, Output, Signature, SparseInput
+from recsys.inputs.signature import DenseInput, IdPolicy, Output, Signature, SparseInput
 from serve.config.models import BatchLimits, Priority
 from serve.protocols.calls import MAX_REQUEST_ID_BYTES
 from serve.protocols.open_inference import FLOAT, ID, LENGTH, TEXT, output_datatype

@@ -17,7 +17,7 @@ from serve.client.sampling import example_request
 from serve.wire import admin_pb2
 from tests.conformance.support.artifacts import NUM_SLOTS, Exported, export_slots
 from tests.conformance.support.harness import put_version, running, with_admin
-from tests.support.position_models import MODELS, rows_of, samples_of
+from tests.support.models.position_models import MODELS, rows_of, samples_of
 from tests.support.serve.messages.cases import Sample, assert_answers
 
 pytestmark = pytest.mark.engine

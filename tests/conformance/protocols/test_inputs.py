@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from recsys.signature import IdPolicy
+from recsys.inputs.signature import IdPolicy
 from serve.client.errors import InvalidRequestError
 from serve.wire import predict_pb2 as wire
 from tests.cases.rows_of_ids import read, row_of

@@ -8,9 +8,9 @@ import pytest
 
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys.hashing import hash_text
+from recsys.base.hashing import hash_text
+from recsys.inputs.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.models.click import build_dlrm
-from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from serve.client.errors import InvalidRequestError
 from tests.conformance.support.harness import running
 from tests.conformance.support.http_calls import ask

@@ -15,9 +15,9 @@ from tests.conformance.support.artifacts import Exported
 from tests.conformance.support.harness import ServerUnderTest, running
 from tests.conformance.support.http_calls import ask, plain_body, plain_outputs, tensor_body, tensor_outputs
 from tests.conformance.support.open_inference import model_infer, outputs_of
+from tests.support.models.two_towers import all_scores, check_best, two_towers, users_of, vectors_of
 from tests.support.serve.messages.cases import assert_answers
 from tests.support.serve.messages.foreign import kserve_message, tensors
-from tests.support.two_towers import all_scores, check_best, two_towers, users_of, vectors_of
 
 pytestmark = pytest.mark.engine
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from export.cli import main as export
+from recsys.base.hashing import hash_text, hash_texts
 from recsys.checkpoint import Checkpoint, save_checkpoint
-from recsys.hashing import hash_text, hash_texts
 from recsys.models.click import build_dlrm
 from serve.client import AsyncClient, Context, Settings
 from serve.client.errors import InvalidRequestError, PredictError

@@ -21,8 +21,9 @@ from recsys import (
     KeyedJaggedTensor,
 )
 from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.base.hashing import hash_text
 from recsys.configs import DataType
-from recsys.hashing import hash_text
+from recsys.inputs.signature import IdPolicy, Signature
 from recsys.managed import (
     HashZchManagedCollisionModule,
     LRU_EvictionPolicy,
@@ -30,7 +31,6 @@ from recsys.managed import (
     ManagedCollisionEmbeddingBagCollection,
     MCHManagedCollisionModule,
 )
-from recsys.signature import IdPolicy, Signature
 from tests.support.serve.messages.cases import Sample, answer, random_sample
 from tests.support.serve.models import SmallModel
 

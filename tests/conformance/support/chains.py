@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from export.delta.delta import DeltaConfig, export_delta
-from recsys.artifact.delta import apply, prepare
+from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import load_artifact
 from serve.client.packing import read_response
 from serve.wire import predict_pb2 as wire

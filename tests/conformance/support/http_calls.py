@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from recsys.signature import Signature
+from recsys.inputs.signature import Signature
 from serve.engine.reference.protocols.tensors import Tensor
 from tests.support.serve.messages.cases import Sample
 from tests.support.serve.messages.foreign import tensors

@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 import pytest
 
-from recsys.hashing import hash_text
+from recsys.base.hashing import hash_text
 from serve.client import PREDICT
 from serve.client.packing import Context, read_response
 from serve.engine.routes import keyed_draw

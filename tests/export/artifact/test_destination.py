@@ -13,7 +13,7 @@ from export.pipeline import export_model
 from recsys.artifact.load import load_artifact
 from recsys.artifact.manifest_file import MANIFEST_NAME
 from recsys.errors import ExportError
-from tests.support.export_models import bare
+from tests.support.models.export_models import bare
 
 
 def _contents(path: Path) -> dict[str, bytes]:

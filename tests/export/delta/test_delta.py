@@ -20,23 +20,23 @@ from export.delta.models import check_mappings
 from export.delta.report import DeltaReport
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection
-from recsys.artifact.delta import apply, prepare
+from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.configs import DataType
 from recsys.errors import ArtifactError, DeltaError, ExportError
+from recsys.inputs.schema import LabelColumn, Schema, TableSpec
+from recsys.inputs.signature import IdPolicy
 from recsys.models.zoo import build_deepfm
 from recsys.quant import float_weights
 from recsys.rows.quantize import CHUNK_ROWS
-from recsys.schema import LabelColumn, Schema, TableSpec
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import column_wise, table_wise
-from recsys.signature import IdPolicy
 from tests.export.graph.test_managed import Pooled
-from tests.recsys.artifact.deltas import digest_of, header_of, read_plainly
-from tests.support.export_models import CASES, ModelCase, bare, batch_of, collections, dlrm
+from tests.recsys.artifact.delta.deltas import digest_of, header_of, read_plainly
 from tests.support.helpers import STORED_TYPES, bag
+from tests.support.models.export_models import CASES, ModelCase, bare, batch_of, collections, dlrm
 
-BARE = ["--model", "tests.support.factories:make_bare"]
+BARE = ["--model", "tests.support.models.factories:make_bare"]
 CUTS = ShardingPlan(
     plan={
         "": {

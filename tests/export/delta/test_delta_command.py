@@ -16,8 +16,8 @@ from export.pipeline import export_model
 from recsys.artifact.load import load_artifact, load_rows
 from tests.export.delta.test_delta import BARE, assert_becomes, trained
 from tests.export.source.test_shards import _save as save_sharded
-from tests.recsys.artifact.deltas import digest_of, header_of
-from tests.support.export_models import bare, dlrm
+from tests.recsys.artifact.delta.deltas import digest_of, header_of
+from tests.support.models.export_models import bare, dlrm
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ class TestCommand:
             tmp_path / "old.pt",
             tmp_path / "new.pt",
             "--model",
-            "tests.support.factories:make_dlrm",
+            "tests.support.models.factories:make_dlrm",
         ]
         assert run(*command) == 0
         assert "1 dense weights changed" in capsys.readouterr().out

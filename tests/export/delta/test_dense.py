@@ -21,18 +21,18 @@ from export.delta.delta import DeltaConfig, export_delta
 from export.delta.report import DeltaReport
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
-from recsys.artifact.delta import apply, prepare
+from recsys.artifact.batches.ranking import RankingBatch, ranking_batch
+from recsys.artifact.batches.samples import Batch
+from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.manifest_file import MANIFEST_NAME
 from recsys.artifact.parts import read_manifest
-from recsys.artifact.ranking import RankingBatch, ranking_batch
-from recsys.artifact.samples import Batch
 from recsys.errors import DeltaError, ExportError
 from tests.export.delta.test_delta import trained, with_dense
 from tests.recsys.artifact.damage import lie, without_torchscript
-from tests.recsys.artifact.deltas import header_of
-from tests.support.export_models import CASES, ModelCase, batch_of, dlrm
+from tests.recsys.artifact.delta.deltas import header_of
 from tests.support.helpers import bag
+from tests.support.models.export_models import CASES, ModelCase, batch_of, dlrm
 
 NUM_ROWS = 40
 CONTEXT = ("f0", "f2")

@@ -15,10 +15,11 @@ from export.artifact.writing import make_graphs
 from export.config import ExportConfig
 from export.graph.graph import Graph
 from export.prepare import prepare
-from recsys import EmbeddingBagCollection, KeyedJaggedTensor, torchscript
-from recsys.artifact.cuda_graphs import METHODS, ON_DEVICE, TO_SEND
-from tests.support.export_models import CASES, CUDA_CASES, batch_of, exported
+from recsys import EmbeddingBagCollection, KeyedJaggedTensor
+from recsys.artifact.cuda.graphs import METHODS, ON_DEVICE, TO_SEND
+from recsys.scripting import torchscript
 from tests.support.helpers import bag
+from tests.support.models.export_models import CASES, CUDA_CASES, batch_of, exported
 
 
 class Pooled(nn.Module):

@@ -24,8 +24,8 @@ from recsys.artifact.inputs import checked_inputs
 from recsys.artifact.load import LoadedArtifact
 from recsys.errors import ExportError
 from recsys.ops import fbgemm
-from tests.support.export_models import CASES, ModelCase, assert_close, batch_of
 from tests.support.helpers import bag
+from tests.support.models.export_models import CASES, ModelCase, assert_close, batch_of
 
 Exported = tuple[ModelCase, nn.Module, LoadedArtifact]
 

@@ -16,12 +16,13 @@ from export.artifact import single_file
 from export.config import ExportConfig
 from export.pipeline import export_model
 from export.report import print_report
-from recsys import EmbeddingBagCollection, KeyedJaggedTensor, torchscript
+from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.load import load_artifact
 from recsys.configs import DataType
 from recsys.errors import ExportError
-from tests.support.export_models import CASES, arguments, batch_of, dlrm, exported, predicted, rounded
+from recsys.scripting import torchscript
 from tests.support.helpers import bag
+from tests.support.models.export_models import CASES, arguments, batch_of, dlrm, exported, predicted, rounded
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 300])

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from export.graph.jagged_operators import _JAGGED, bound_bags
-from recsys import torchscript
 from recsys.errors import ExportError
 from recsys.ops import fbgemm
+from recsys.scripting import torchscript
 
 # What the values hold, and sums of products of them, is small: anything else comes of other memory.
 JUNK = 12345.0

@@ -24,6 +24,7 @@ from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTenso
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.configs import DataType
 from recsys.errors import ExportError, VerificationError
+from recsys.inputs.signature import IdPolicy
 from recsys.managed import (
     HashZchManagedCollisionModule,
     LFU_EvictionPolicy,
@@ -34,13 +35,12 @@ from recsys.managed import (
     MCHManagedCollisionModule,
 )
 from recsys.managed.frozen import FrozenLookup
+from recsys.scripting.torchscript import load, operators
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import column_wise, row_wise
-from recsys.signature import IdPolicy
-from recsys.torchscript import load, operators
 from tests.recsys.managed.other import OtherModule
-from tests.support.export_models import assert_close, exported, predicted, rounded
 from tests.support.helpers import bag, kjt_of, needs_gpu, sequence
+from tests.support.models.export_models import assert_close, exported, predicted, rounded
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 KNOWN = [INT64_MIN, -(2**40), -1, 0, 5, 2**33 + 1, INT64_MAX]

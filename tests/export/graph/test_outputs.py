@@ -15,8 +15,8 @@ from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.configs import DataType
 from recsys.errors import ExportError
-from tests.support.export_models import arguments, assert_close, batch_of, exported, predicted, rounded
 from tests.support.helpers import bag
+from tests.support.models.export_models import arguments, assert_close, batch_of, exported, predicted, rounded
 
 
 class _Casting(nn.Module):

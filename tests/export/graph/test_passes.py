@@ -14,11 +14,11 @@ from torch import Tensor, fx, nn
 
 from export.graph.passes import flatten_cats
 from recsys import DataType, EmbeddingBagCollection, KeyedJaggedTensor
-from recsys.torchscript import operators
-from tests.support.export_models import arguments, assert_close, dlrm, exported, predicted
-from tests.support.export_models import batch_of as export_batch_of
-from tests.support.export_ranking import BATCHES, assert_equal_forms, batch_of, ranked
+from recsys.scripting.torchscript import operators
 from tests.support.helpers import bag
+from tests.support.models.export_models import arguments, assert_close, dlrm, exported, predicted
+from tests.support.models.export_models import batch_of as export_batch_of
+from tests.support.models.export_ranking import BATCHES, assert_equal_forms, batch_of, ranked
 
 D = 4
 Case = Callable[[Tensor, Tensor], Tensor]

@@ -20,21 +20,22 @@ from export.graph.prepared import PreparedModel, empty_ranks, ranking_of, sharde
 from export.graph.ranking import jagged_places
 from export.graph.tree import exchanged
 from export.prepare import prepare
+from recsys.artifact.batches.ranking import expand
 from recsys.artifact.load import LoadedArtifact
 from recsys.artifact.parts import map_rows
-from recsys.artifact.ranking import expand
 from recsys.configs import DataType
 from recsys.errors import ExportError
+from recsys.inputs.signature import IdPolicy
 from recsys.kernels.int_nbit import IntNBitLookup
 from recsys.quant import float_tables
 from recsys.sharding.plan.device_rows import DeviceRows
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import column_wise, row_wise, table_wise
-from recsys.signature import IdPolicy
 from tests.export.graph.test_managed import PLANS as MANAGED_PLANS
 from tests.export.graph.test_managed import Pooled
 from tests.export.graph.test_managed import Sequences as ManagedSequences
-from tests.support.export_models import (
+from tests.support.helpers import needs_gpu
+from tests.support.models.export_models import (
     CASES,
     Several,
     Twice,
@@ -45,8 +46,7 @@ from tests.support.export_models import (
     predicted,
     rounded,
 )
-from tests.support.export_ranking import BATCHES, assert_equal_forms, batch_of, ranked
-from tests.support.helpers import needs_gpu
+from tests.support.models.export_ranking import BATCHES, assert_equal_forms, batch_of, ranked
 
 # For each case several sets of inputs that are the context's: some features, all, dense ones only.
 CONTEXTS: dict[str, list[tuple[str, ...]]] = {

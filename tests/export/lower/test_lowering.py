@@ -23,8 +23,8 @@ from export.prepare import prepare
 from export.verify.float_model import float_outputs, with_outputs
 from export.verify.reference import float_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
+from recsys.inputs.schema import DenseColumn
 from recsys.models.dense import DenseTransforms
-from recsys.schema import DenseColumn
 from tests.models.archetypes import ARCHETYPES
 from tests.support.helpers import bag
 

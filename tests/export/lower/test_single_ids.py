@@ -21,8 +21,8 @@ from tests.export.lower.test_jagged import (
 )
 from tests.export.lower.test_lowering import kinds_of, lowered, steps_of
 from tests.models.timed_hstu import TimedHSTU
-from tests.support.export_models import CASES as MODELS
-from tests.support.export_models import History, SameName, Twice
+from tests.support.models.export_models import CASES as MODELS
+from tests.support.models.export_models import History, SameName, Twice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Case:
     Attributes:
         make: Returns it.
         context: The features of its ranking form's context.
-        sparse: As in ``tests.support.export_models.ModelCase``.
+        sparse: As in ``tests.support.models.export_models.ModelCase``.
     """
 
     make: Callable[[], nn.Module]

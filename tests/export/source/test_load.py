@@ -20,7 +20,7 @@ from recsys.checkpoint import Checkpoint, save_checkpoint
 from recsys.configs import DataType
 from recsys.errors import CheckpointError, ExportError
 from recsys.models.click import build_dlrm
-from tests.support.export_models import (
+from tests.support.models.export_models import (
     CASES,
     arguments,
     assert_close,
@@ -31,7 +31,7 @@ from tests.support.export_models import (
     rounded,
 )
 
-FACTORY = "tests.support.factories:make_dlrm"
+FACTORY = "tests.support.models.factories:make_dlrm"
 
 
 def save(state: Any, path: Path) -> Path:
@@ -72,7 +72,7 @@ def test_a_state_dict_is_mapped_not_copied(tmp_path: Path) -> None:
 def test_buffers_that_no_checkpoint_holds_are_kept(tmp_path: Path) -> None:
     source = {f"inner.{name}": tensor for name, tensor in bare().state_dict().items()}
     model = load_model(
-        Source(path=save(source, tmp_path / "s.pt"), factory="tests.support.factories:Buffered")
+        Source(path=save(source, tmp_path / "s.pt"), factory="tests.support.models.factories:Buffered")
     )
     assert torch.equal(model.get_buffer("scale"), torch.full((63,), 2.0))
 
@@ -140,12 +140,12 @@ def test_state_dicts_that_do_not_fit(tmp_path: Path, state: Any, message: str) -
     [
         ("make_dlrm", "got 'make_dlrm', expected package.module:function"),
         (":make_dlrm", "expected package.module:function"),
-        ("tests.support.factories:", "expected package.module:function"),
+        ("tests.support.models.factories:", "expected package.module:function"),
         ("tests.export.nowhere:make", "cannot import 'tests.export.nowhere:make'"),
-        ("tests.support.factories:nobody", "cannot import"),
-        ("tests.support.factories:make_nothing", "returned int, expected a torch.nn.Module"),
-        ("tests.support.factories:make_trouble", "failed: LookupError: no such feature store"),
-        ("tests.support.factories:NOT_A_FUNCTION", "failed: TypeError"),
+        ("tests.support.models.factories:nobody", "cannot import"),
+        ("tests.support.models.factories:make_nothing", "returned int, expected a torch.nn.Module"),
+        ("tests.support.models.factories:make_trouble", "failed: LookupError: no such feature store"),
+        ("tests.support.models.factories:NOT_A_FUNCTION", "failed: TypeError"),
         ("broken_module:make", "cannot import 'broken_module:make': SyntaxError"),
         ("raising_module:make", "cannot import 'raising_module:make': ZeroDivisionError"),
         (".relative:make", "cannot import"),

@@ -16,9 +16,9 @@ from torch.optim.swa_utils import AveragedModel
 from export.source.load import Source, load_model
 from export.source.names import match_names
 from recsys.errors import CheckpointError
-from tests.support.export_models import dlrm
+from tests.support.models.export_models import dlrm
 
-FACTORY = "tests.support.factories:make_dlrm"
+FACTORY = "tests.support.models.factories:make_dlrm"
 State = dict[str, Tensor]
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from export.source.load import Source, load_model
 from recsys.errors import CheckpointError
-from tests.support.factories import HoldsModule, Shallow
+from tests.support.models.factories import HoldsModule, Shallow
 
 
 def _loads(state: dict[str, Tensor], factory: str, path: Path) -> dict[str, Tensor]:
@@ -21,7 +21,7 @@ def _loads(state: dict[str, Tensor], factory: str, path: Path) -> dict[str, Tens
 def test_a_submodule_called_module_keeps_its_name(tmp_path: Path) -> None:
     state = HoldsModule().state_dict()
     assert "module.weight" in state
-    found = _loads(state, "tests.support.factories:HoldsModule", tmp_path / "s.pt")
+    found = _loads(state, "tests.support.models.factories:HoldsModule", tmp_path / "s.pt")
     assert list(found) == list(state)
     assert all(torch.equal(found[name], tensor) for name, tensor in state.items())
 
@@ -33,4 +33,4 @@ def test_names_that_collide_without_prefixes_are_an_error(tmp_path: Path, prefix
     with pytest.raises(
         CheckpointError, match="checkpoint: gain stand there more than once, but for prefixes"
     ):
-        _loads(doubled, "tests.support.factories:Shallow", tmp_path / "s.pt")
+        _loads(doubled, "tests.support.models.factories:Shallow", tmp_path / "s.pt")

@@ -28,12 +28,12 @@ from export.tables import mapped
 from export.tables.mapped import MappedTensor, release
 from recsys.artifact.parts import ROWS_NAME
 from recsys.errors import CheckpointError, ExportError
-from tests.support import sharded_memory_child
-from tests.support.export_models import dlrm
-from tests.support.sharded_memory_child import DIM, MODEL_BYTES, NUM_ROWS, NUM_TABLES, TABLE_BYTES
+from tests.support.children import sharded_memory
+from tests.support.children.sharded_memory import DIM, MODEL_BYTES, NUM_ROWS, NUM_TABLES, TABLE_BYTES
+from tests.support.models.export_models import dlrm
 
 ROOT = Path(__file__).resolve().parents[3]
-FACTORY = "tests.support.factories:make_dlrm"
+FACTORY = "tests.support.models.factories:make_dlrm"
 # What the assembly writes at a time (16 MiB), what the export quantizes at a time, and room for the allocator.
 _CONSTANT_BYTES = 64 << 20
 
@@ -287,7 +287,7 @@ def test_hostile_rank_files_run_nothing(tmp_path: Path, value: Any) -> None:
 
 
 def _peak_bytes(mode: str, path: Path) -> int:
-    command = [sys.executable, "-W", "ignore", "-m", sharded_memory_child.__name__, mode, str(path)]
+    command = [sys.executable, "-W", "ignore", "-m", sharded_memory.__name__, mode, str(path)]
     told = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return int(told or 0)
 

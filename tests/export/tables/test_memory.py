@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from recsys.artifact.parts import ROWS_NAME
-from tests.support.memory_child import LARGEST_TABLE_BYTES, MODEL_BYTES, NUM_ROWS
+from tests.support.children.memory import LARGEST_TABLE_BYTES, MODEL_BYTES, NUM_ROWS
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def _peak_bytes(mode: str, path: Path) -> int:
-    command = [sys.executable, "-W", "ignore", "-m", "tests.support.memory_child", mode, str(path)]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.children.memory", mode, str(path)]
     told = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return int(told or 0)
 

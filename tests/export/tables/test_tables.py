@@ -26,7 +26,8 @@ from recsys.errors import ExportError, PlanError, TargetError
 from recsys.quant import float_tables, float_weights
 from recsys.sharding.plan.plan import ParameterSharding, ShardingPlan
 from recsys.sharding.plan.sharding_types import column_wise, row_wise, table_wise
-from tests.support.export_models import (
+from tests.support.helpers import bag
+from tests.support.models.export_models import (
     CASES,
     arguments,
     assert_close,
@@ -39,7 +40,6 @@ from tests.support.export_models import (
     rounded,
     spread,
 )
-from tests.support.helpers import bag
 
 THREE = ("cpu", "cpu", "cpu")
 

@@ -14,7 +14,7 @@ from recsys.artifact.load import load_artifact
 from recsys.errors import ExportError
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import row_wise, table_wise
-from tests.support.export_models import bare, batch_of, exported
+from tests.support.models.export_models import bare, batch_of, exported
 
 TABLES = bare().embedding_bag_configs()
 BY_ROWS = ShardingPlan(plan={"": {t.name: row_wise(t, [1, 0]) for t in TABLES}})
@@ -33,7 +33,7 @@ def state(tmp_path: Path) -> Path:
 
 
 def _run(state: Path, *options: str) -> int:
-    model = ["--model", "tests.support.factories:make_bare", "--out", str(state.with_name("a"))]
+    model = ["--model", "tests.support.models.factories:make_bare", "--out", str(state.with_name("a"))]
     devices = [option for target in TARGETS for option in ("--devices", ",".join(target))]
     return main([str(state), *model, *devices, *options])
 

@@ -17,10 +17,10 @@ from export.config import ExportConfig
 from export.delta.delta import DeltaConfig, export_delta
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingCollection, EmbeddingConfig, KeyedJaggedTensor
-from recsys.artifact.delta import apply, prepare
+from recsys.artifact.batches.samples import random_batch
+from recsys.artifact.batches.warm_up import made_batch
+from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from recsys.artifact.samples import random_batch
-from recsys.artifact.warm_up import made_batch
 from recsys.errors import ExportError
 from tests.support.helpers import bag
 

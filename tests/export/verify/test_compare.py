@@ -28,7 +28,7 @@ from recsys.artifact.parts import ROWS_NAME
 from recsys.configs import DataType
 from recsys.errors import VerificationError
 from recsys.rows.quantize import Writer, store_table
-from tests.support.export_models import CASES, bare, dlrm
+from tests.support.models.export_models import CASES, bare, dlrm
 
 Fault = Callable[[Tensor], None]
 

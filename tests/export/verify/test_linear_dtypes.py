@@ -17,9 +17,9 @@ from recsys.artifact.load import load_artifact
 from recsys.errors import ExportError
 from recsys.kernels import operators
 from recsys.kernels.operators import LINEAR_DTYPES
-from recsys.train.cli import main as train_main
-from tests.support.export_models import dlrm
+from recsys.train.commands.train import main as train_main
 from tests.support.kernels import needs_kernels
+from tests.support.models.export_models import dlrm
 
 needs_operators = needs_kernels
 

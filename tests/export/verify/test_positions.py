@@ -16,16 +16,16 @@ from export.config import ExportConfig
 from export.delta.delta import DeltaConfig, export_delta
 from export.pipeline import export_model
 from recsys import KeyedJaggedTensor
-from recsys.artifact.delta import apply, prepare
+from recsys.artifact.batches.samples import Batch, batch_of_request
+from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.exported import load_exported_artifact
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from recsys.artifact.samples import Batch, batch_of_request
 from recsys.errors import ExportError
-from recsys.example_rows import ExampleRows, hold_example_rows
+from recsys.inputs.example_rows import ExampleRows, hold_example_rows
 from serve.config.models import BatchLimits
 from serve.engine.reference.collate import collate
 from serve.engine.reference.warm_up import warm_up_batches
-from tests.support.position_models import MODELS, TasksAtPositions, rows_of, samples_of
+from tests.support.models.position_models import MODELS, TasksAtPositions, rows_of, samples_of
 
 
 def _config(name: str, folder: Path, num_rows: int = 20, **options: Any) -> ExportConfig:

@@ -20,8 +20,8 @@ from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTenso
 from recsys.artifact.load import load_artifact
 from recsys.configs import DataType
 from recsys.errors import ExportError, VerificationError
-from tests.support.export_models import batch_of, exported, predicted
 from tests.support.helpers import bag, sequence
+from tests.support.models.export_models import batch_of, exported, predicted
 
 
 class _Rows(nn.Module):

@@ -20,11 +20,11 @@ from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.configs import DataType
 from recsys.errors import ExportError, VerificationError
+from recsys.inputs.signature import IdPolicy
 from recsys.rows.quantize import Writer, store_table
 from recsys.sharding.sharded import ShardedOptions
-from recsys.signature import IdPolicy
-from tests.support.export_models import Twice, spread
 from tests.support.helpers import bag, sequence
+from tests.support.models.export_models import Twice, spread
 
 
 class _TwiceSequence(nn.Module):

@@ -19,17 +19,17 @@ from export.pipeline import export_model
 from export.source.load import Source, load_model
 from export.verify.compare import hardly_varying
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
+from recsys.artifact.batches.samples import joined, random_batch
 from recsys.artifact.load import load_artifact
 from recsys.artifact.parts import read_manifest
-from recsys.artifact.samples import joined, random_batch
 from recsys.checkpoint import Checkpoint, save_checkpoint
 from recsys.configs import DataType
 from recsys.data.tables.dataset import table_dataset
 from recsys.errors import CheckpointError, ExportError, VerificationError
-from recsys.example_rows import EXAMPLE_ROWS
+from recsys.inputs.example_rows import EXAMPLE_ROWS
+from recsys.inputs.schema import DenseColumn, LabelColumn, Schema, TableSpec
+from recsys.inputs.signature import DenseInput, Output, Signature, SparseInput
 from recsys.models.dense import DenseTransforms
-from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
-from recsys.signature import DenseInput, Output, Signature, SparseInput
 from recsys.train.callbacks import Callback
 from recsys.train.config import ModelConfig, RunConfig, TrainConfig
 from recsys.train.job import TrainJob, train_over_ranks

@@ -21,9 +21,9 @@ from recsys.artifact.exported import load_exported_artifact
 from recsys.artifact.parts import read_manifest
 from recsys.configs import DataType
 from recsys.errors import ExportError
-from recsys.signature import Output
-from tests.support.export_models import assert_close, batch_of, exported, predicted
+from recsys.inputs.signature import Output
 from tests.support.helpers import bag
+from tests.support.models.export_models import assert_close, batch_of, exported, predicted
 
 _NUM_ITEMS = 256  # as many as the samples of the verification
 

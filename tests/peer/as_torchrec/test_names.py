@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 from recsys.as_torchrec.table import ALL_OTHERS, TORCHREC_VERSION, Name, load_table
-from recsys.machine import package_version
+from recsys.base.machine import package_version
 from tests.peer import torchrec_peer
 from tests.peer.as_torchrec.signatures import differences
 

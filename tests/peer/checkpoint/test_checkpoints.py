@@ -17,7 +17,7 @@ from recsys.errors import CheckpointError
 from tests.peer import torchrec_peer
 from tests.peer.checkpoint import checkpoint_ranks
 from tests.peer.checkpoint.checkpoint_ranks import TABLES, make, write
-from tests.support.export_models import arguments, assert_close, batch_of, predicted, rounded
+from tests.support.models.export_models import arguments, assert_close, batch_of, predicted, rounded
 from tests.support.ranks import run_ranks
 
 pytestmark = pytest.mark.peer

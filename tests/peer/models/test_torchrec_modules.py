@@ -15,8 +15,8 @@ from export.cli import main
 from export.config import ExportConfig
 from export.pipeline import export_model
 from export.source.torchrec_modules import our_names, with_our_modules
+from recsys.artifact.batches.samples import random_batch
 from recsys.artifact.load import load_artifact
-from recsys.artifact.samples import random_batch
 from recsys.errors import ExportError
 from recsys.managed import HashZchManagedCollisionModule as HashZch
 from tests.peer.torchrec_peer import configs, torchrec

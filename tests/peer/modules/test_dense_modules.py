@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, fx, nn
 
 import recsys
-from recsys import torchscript
 from recsys.models import deepfm as our_deepfm
 from recsys.models import dlrm, dlrm_variants
 from recsys.modules import activation, crossnet, deepfm, mlp
+from recsys.scripting import torchscript
 from tests.peer.torchrec_peer import torchrec
 
 models = pytest.importorskip("torchrec.models.dlrm")

@@ -11,9 +11,9 @@ from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from recsys.signature import IdPolicy
+from recsys.inputs.signature import IdPolicy
 from tests.recsys.artifact.damage import answers
-from tests.recsys.artifact.deltas import CHANGES, write_delta
+from tests.recsys.artifact.delta.deltas import CHANGES, write_delta
 from tests.support.helpers import bag
 
 

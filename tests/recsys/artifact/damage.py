@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recsys.artifact.batches.samples import random_batch
 from recsys.artifact.load import LoadedArtifact
 from recsys.artifact.manifest_file import MANIFEST_NAME
-from recsys.artifact.samples import random_batch
 
 Json = Any
 

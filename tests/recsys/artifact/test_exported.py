@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
-from recsys.artifact.delta import apply, prepare
-from recsys.artifact.delta_file import DeltaWriter
-from recsys.artifact.delta_header import DeltaHeader
+from recsys.artifact.batches.ranking import ranking_batch
+from recsys.artifact.batches.samples import Batch, random_batch
+from recsys.artifact.delta.apply import apply, prepare
+from recsys.artifact.delta.file import DeltaWriter
+from recsys.artifact.delta.header import DeltaHeader
 from recsys.artifact.exported import load_exported_artifact
 from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.parts import read_manifest
-from recsys.artifact.ranking import ranking_batch
-from recsys.artifact.samples import Batch, random_batch
 from recsys.errors import (
     ArtifactError,
     ChecksumError,
@@ -34,15 +34,15 @@ from recsys.errors import (
     MissingPartError,
     TargetError,
 )
+from recsys.inputs.signature import IdPolicy
 from recsys.managed import LRU_EvictionPolicy, ManagedCollisionCollection, MCHManagedCollisionModule
 from recsys.managed.embedding import ManagedCollisionEmbeddingBagCollection
 from recsys.rows.format import quantize_rows
-from recsys.signature import IdPolicy
 from tests.recsys.artifact.damage import Json, flip, lie, resize_part, same, truncate, without_torchscript
-from tests.recsys.artifact.deltas import stored_tables
+from tests.recsys.artifact.delta.deltas import stored_tables
 from tests.recsys.artifact.test_tied_weights import FIRST, SECOND, Tied, answers, write
-from tests.support.export_models import assert_close, batch_of
 from tests.support.helpers import bag, sequence
+from tests.support.models.export_models import assert_close, batch_of
 
 CONTEXT = ("user", "age")
 KNOWN_IDS = (-(2**63), -7, 0, 10, 2**40, 2**63 - 1)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from recsys import EmbeddingCollection, KeyedJaggedTensor
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from tests.support.export_models import Folded, batch_of, exported
 from tests.support.helpers import sequence
+from tests.support.models.export_models import Folded, batch_of, exported
 
 
 class _OverSequence(nn.Module):

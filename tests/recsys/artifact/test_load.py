@@ -18,9 +18,9 @@ from torch import Tensor
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection
+from recsys.artifact.batches.samples import random_batch
 from recsys.artifact.load import load_artifact
 from recsys.artifact.parts import ROWS_NAME, read_manifest
-from recsys.artifact.samples import random_batch
 from tests.recsys.artifact.conftest import Ranker
 from tests.recsys.artifact.damage import answers, same
 from tests.support.helpers import bag

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
-from recsys.artifact.delta import apply, prepare
-from recsys.artifact.delta_file import DeltaWriter
-from recsys.artifact.delta_header import DeltaHeader
+from recsys.artifact.delta.apply import apply, prepare
+from recsys.artifact.delta.file import DeltaWriter
+from recsys.artifact.delta.header import DeltaHeader
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.errors import ManifestError
-from tests.support.export_models import batch_of
 from tests.support.helpers import bag
+from tests.support.models.export_models import batch_of
 
 FIRST, SECOND = "model.first.weight", "model.second.weight"
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recsys.checkpoint.dcp_metadata import CheckpointReader
 from recsys.checkpoint.run import newest
-from tests.support.checkpoint_model import (
+from tests.support.models.checkpoint_model import (
     DIM,
     ROWS,
     Setup,

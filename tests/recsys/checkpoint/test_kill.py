@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from recsys.checkpoint.run import LATEST_NAME, newest, steps
-from tests.support.checkpoint_child import SAVE_EVERY, STOP_AT, Part, main
-from tests.support.checkpoint_model import joined
+from tests.support.children.checkpoint import SAVE_EVERY, STOP_AT, Part, main
+from tests.support.models.checkpoint_model import joined
 from tests.support.ranks import FORKS
 
 WORLD_SIZE, STEPS = 2, 7

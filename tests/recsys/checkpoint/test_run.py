@@ -27,7 +27,7 @@ from recsys.errors import CheckpointError
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.models.click import build_dlrm
 from recsys.optim import KeyedOptimizerWrapper
-from tests.support.checkpoint_model import ARGUMENTS, FACTORY, ROWS
+from tests.support.models.checkpoint_model import ARGUMENTS, FACTORY, ROWS
 
 
 def _model() -> tuple[nn.Module, KeyedOptimizerWrapper]:

@@ -15,7 +15,7 @@ from recsys.data.cli import main
 from recsys.data.tables.dataset import rows_of
 from recsys.data.tables.infer import infer
 from recsys.data.tables.schema_file import read_schema
-from recsys.train.cli import main as train_main
+from recsys.train.commands.train import main as train_main
 from tests.recsys.data.blocks import all_of
 from tests.support.click_tables import COLUMNS, write_clicks
 

@@ -18,9 +18,9 @@ from recsys.artifact.load import load_artifact
 from recsys.data.examples import Bags, Examples
 from recsys.data.lines import DataError
 from recsys.data.scoring import label_outputs, model_inputs, schema_for, scores
-from recsys.data.synthetic import synthetic
-from recsys.schema import LabelColumn
-from recsys.signature import DenseInput, Output, Signature, SparseInput
+from recsys.data.sources.synthetic import synthetic
+from recsys.inputs.schema import LabelColumn
+from recsys.inputs.signature import DenseInput, Output, Signature, SparseInput
 from recsys.train.config import ModelConfig, TrainConfig
 from recsys.train.job import train
 from tests.recsys.data.blocks import all_of

@@ -20,9 +20,9 @@ from recsys import (
     KeyedTensor,
 )
 from recsys.quant import QuantEmbeddingBagCollection, QuantEmbeddingCollection
+from recsys.scripting.torchscript import operators, script
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.sharding_types import column_wise, row_wise, table_wise
-from recsys.torchscript import operators, script
 from tests.support.helpers import CollectionTracer, bag, needs_gpu, sequence, traced
 from tests.support.reads import CountReads
 

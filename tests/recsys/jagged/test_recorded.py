@@ -21,8 +21,8 @@ from recsys import (
     LazyAwaitable,
 )
 from recsys.jagged.conversions import ComputeJTDictToKJT, ComputeKJTToJTDict
+from recsys.scripting.tracer import symbolic_trace
 from recsys.sharding.transport.awaitable import NoWait
-from recsys.tracer import symbolic_trace
 from tests.support.helpers import bag, kjt_of
 
 IDS, FLOATS = torch.arange(4), torch.arange(4.0)

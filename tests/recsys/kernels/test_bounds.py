@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
+from recsys.inputs.signature import IdPolicy
 from recsys.kernels.bounds import INT64_MAX, BoundsCheckMode, IdCheck, IdRange, StructureCheck
 from recsys.quant import QuantEmbeddingBagCollection, QuantEmbeddingCollection
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.sharding_types import row_wise
 from recsys.sharding.sharded import ShardedOptions
-from recsys.signature import IdPolicy
 from tests.cases.rows_of_ids import row_of
 from tests.support.helpers import bag, kjt_of, outputs_of, scripted, sequence
 
@@ -167,7 +167,7 @@ from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTenso
 from recsys.kernels.bounds import BoundsCheckMode
 from recsys.quant import QuantEmbeddingBagCollection, QuantEmbeddingCollection
 from recsys.sharding.sharded import ShardedOptions
-from recsys.signature import IdPolicy
+from recsys.inputs.signature import IdPolicy
 from tests.support.helpers import bag, sequence
 
 lies = json.loads(sys.argv[1])

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import fx
 
-from export.graph.tracing import trace
-from recsys import torchscript
+from export.graph.tracing.trace import trace
+from recsys.inputs.schema import DenseColumn
 from recsys.models.dense import DenseTransforms
-from recsys.schema import DenseColumn
+from recsys.scripting import torchscript
 
 _COLUMNS = (
     DenseColumn(name="plain"),

@@ -15,20 +15,20 @@ from torch import Tensor
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import JaggedTensor
+from recsys.artifact.batches.ranking import expand
 from recsys.artifact.load import load_artifact
-from recsys.artifact.ranking import expand
 from recsys.checkpoint.single_file import Checkpoint, build_model
 from recsys.configs import DataType
 from recsys.data.examples import Dataset
 from recsys.data.scoring import scores
 from recsys.data.tables.dataset import table_dataset
 from recsys.errors import CheckpointError
+from recsys.inputs.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.models.click import ClickModel
 from recsys.models.din import AttentionConfig, TargetAttention, latest
 from recsys.models.zoo import build_din
-from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.train.config import ModelConfig
-from tests.support.export_ranking import batch_of
+from tests.support.models.export_ranking import batch_of
 from tests.support.reads import CountReads
 
 _DIM = 4

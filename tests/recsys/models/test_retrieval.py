@@ -12,7 +12,7 @@ from recsys.managed import ManagedCollisionEmbeddingBagCollection
 from recsys.models.click import build_dlrm
 from recsys.models.retrieval import bags_with, item_digest, retrieval_model
 from recsys.models.zoo import build_two_tower, towers_of
-from tests.support.two_towers import two_towers, vectors_of
+from tests.support.models.two_towers import two_towers, vectors_of
 
 _TABLE = {"name": "t", "num_embeddings": 9, "embedding_dim": 4, "feature_names": ["f"]}
 

@@ -17,10 +17,10 @@ from recsys.artifact.load import load_artifact
 from recsys.checkpoint.single_file import Checkpoint, build_model
 from recsys.configs import DataType
 from recsys.errors import CheckpointError
+from recsys.inputs.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.models import zoo
 from recsys.models.click import ClickModel
 from recsys.models.factorization import pairwise_sum
-from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.train.config import ModelConfig
 
 _DIM = 4

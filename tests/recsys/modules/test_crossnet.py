@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from recsys import torchscript
 from recsys.modules.crossnet import CrossNet, LowRankCrossNet, LowRankMixtureCrossNet, VectorCrossNet
+from recsys.scripting import torchscript
 
 _N = 6
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import fx, nn
 
-from recsys import torchscript
 from recsys.modules.deepfm import DeepFM, FactorizationMachine
+from recsys.scripting import torchscript
 
 _VECTORS = [torch.randn(3, 2, 4), torch.randn(3, 5)]
 

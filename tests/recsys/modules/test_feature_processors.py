@@ -17,7 +17,7 @@ from recsys.modules.feature_processors import (
     PositionWeightedModule,
     PositionWeightedModuleCollection,
 )
-from recsys.tracer import symbolic_trace
+from recsys.scripting.tracer import symbolic_trace
 from tests.support.helpers import bag, kjt_of, scripted
 from tests.support.reads import CountReads
 

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from export.cli import main as export
-from recsys.cli import count, counts, size, whole_table
+from recsys.base.cli import count, counts, size, whole_table
 from recsys.planner.cli import main as plan
-from recsys.train.cli import main as train
+from recsys.train.commands.train import main as train
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from recsys.machine import install_command, package_version
-from recsys.stack import STACKS, stack_of
+from recsys.base.machine import install_command, package_version
+from recsys.base.stack import STACKS, stack_of
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

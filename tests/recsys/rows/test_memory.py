@@ -15,7 +15,7 @@ from recsys.errors import RowsMemoryError
 from recsys.rows import memory
 from recsys.rows.file import RowsFile
 from recsys.rows.memory import RowsMemory, lock, pages_of, place
-from tests.support.limits import without_memory_locking
+from tests.support.children.limits import without_memory_locking
 
 HUGE_PAGE = 2 << 20
 NUM_BYTES = 4 * HUGE_PAGE

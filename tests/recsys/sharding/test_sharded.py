@@ -9,6 +9,7 @@ import torch
 
 from recsys import DataType, EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.errors import PlanError
+from recsys.inputs.signature import IdPolicy
 from recsys.quant import QuantEmbeddingBagCollection, QuantEmbeddingCollection
 from recsys.rows.format import RowFormat
 from recsys.sharding.plan.env import ShardingEnv
@@ -16,7 +17,6 @@ from recsys.sharding.plan.plan import ParameterSharding, ShardMetadata
 from recsys.sharding.plan.sharding_types import column_wise, row_wise, table_wise
 from recsys.sharding.sharded import DistributedKeyedJaggedTensor, ShardedOptions
 from recsys.sharding.transport.local import send
-from recsys.signature import IdPolicy
 from tests.support.helpers import STORED_TYPES, bag, kjt_of, outputs_of, rounding, sequence
 
 TABLES = [

@@ -21,9 +21,9 @@ from recsys.checkpoint.lock import LOCK_NAME, check_free, locked
 from recsys.checkpoint.run import BEST_NAME, best, kept, newest, read_record, steps
 from recsys.data.tables.dataset import table_dataset
 from recsys.errors import CheckpointError
+from recsys.inputs.schema import LabelColumn, Schema, TableSpec
 from recsys.metrics.exact import Metrics
 from recsys.models.click import ClickModel
-from recsys.schema import LabelColumn, Schema, TableSpec
 from recsys.train.best import BEST_METRICS, has_ended, is_better, kept_text
 from recsys.train.callbacks import Callback
 from recsys.train.config import ModelConfig, RunConfig, TrainConfig

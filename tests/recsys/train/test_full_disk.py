@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from recsys.checkpoint.lock import LOCK_NAME
-from recsys.train.cli import main
-from tests.support.full_disk import Ended, on_small_disk, with_file_limit
+from recsys.train.commands.train import main
+from tests.support.children.full_disk import Ended, on_small_disk, with_file_limit
 
 pytestmark = pytest.mark.slow
 

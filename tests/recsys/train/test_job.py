@@ -16,12 +16,12 @@ import torch
 from torch import distributed as dist
 
 from recsys.checkpoint import load_checkpoint
-from recsys.data.synthetic import synthetic
+from recsys.data.sources.synthetic import synthetic
 from recsys.errors import CheckpointError, PlanError
 from recsys.metrics.exact import Metrics
 from recsys.sharding.plan.plan_file import read_plan
 from recsys.train.callbacks import Callback
-from recsys.train.cli import main
+from recsys.train.commands.train import main
 from recsys.train.config import ModelConfig, TrainConfig
 from recsys.train.job import Trained, TrainJob, train_over_ranks
 from recsys.train.progress import Epoch, TrainProgress

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from recsys.data.examples import Dataset
-from recsys.data.synthetic import NUM_ITEMS, NUM_USERS, synthetic
+from recsys.data.sources.synthetic import NUM_ITEMS, NUM_USERS, synthetic
 from recsys.models.click import build_dlrm
 from recsys.train.callbacks import Callback
+from recsys.train.commands.defaults import DEFAULTS
 from recsys.train.config import ModelConfig, TrainConfig
-from recsys.train.defaults import DEFAULTS
 from recsys.train.evaluate import evaluate
 from recsys.train.job import train
 from recsys.train.loop import DivergedError

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from recsys.data.synthetic import synthetic
+from recsys.data.sources.synthetic import synthetic
 from recsys.metrics.exact import measure
 from recsys.train.callbacks import Callback, CallbackList, TensorBoardCallback
 from recsys.train.config import ModelConfig, RunConfig, TrainConfig

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 import torch
 
+from recsys.base.hashing import hash_text
 from recsys.data.tables.dataset import table_dataset
 from recsys.data.tables.infer import infer
-from recsys.hashing import hash_text
-from recsys.schema import LabelColumn, Schema
+from recsys.inputs.schema import LabelColumn, Schema
 from recsys.train.callbacks import Callback
 from recsys.train.config import ModelConfig, TrainConfig, read_model_config
 from recsys.train.evaluate import evaluate

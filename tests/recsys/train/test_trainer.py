@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from recsys.checkpoint.single_file import empty_model
-from recsys.data.synthetic import MAX_RECENT_ITEMS, NUM_USERS, synthetic
+from recsys.data.sources.synthetic import MAX_RECENT_ITEMS, NUM_USERS, synthetic
 from recsys.embedding import EmbeddingBagCollection
 from recsys.errors import PlanError
 from recsys.model_parallel import DistributedModelParallel

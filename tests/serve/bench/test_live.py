@@ -16,7 +16,7 @@ import pytest
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.artifact.load import load_artifact
-from recsys.signature import IdPolicy
+from recsys.inputs.signature import IdPolicy
 from serve import bench
 from serve.bench.load.native import why_not_native
 from serve.bench.load.plan import Target

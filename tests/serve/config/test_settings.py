@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from recsys.allocator import tune_malloc
+from recsys.base.allocator import tune_malloc
 from serve.config.models import ModelSettings
 from serve.config.settings import (
     AdminConfig,

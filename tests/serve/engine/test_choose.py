@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recsys.native_module import NotBuiltError
+from recsys.base.native_module import NotBuiltError
 from serve.engine import native
 from serve.engine.choose import choose_engine
 from serve.engine.native import load_binding

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from recsys.artifact.delta_file import DeltaWriter
-from recsys.artifact.delta_header import DeltaHeader
+from recsys.artifact.delta.file import DeltaWriter
+from recsys.artifact.delta.header import DeltaHeader
 from serve.models.delta_folder import DeltaFolder
 
 ARTIFACT = "0123456789ab"

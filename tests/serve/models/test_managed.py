@@ -25,8 +25,8 @@ from recsys.models.click import ClickModel, build_dlrm
 from serve.client import Client
 from serve.client.errors import InvalidRequestError
 from serve.wire import predict_pb2 as wire
-from tests.support.export_models import rounded
 from tests.support.helpers import kjt_of
+from tests.support.models.export_models import rounded
 from tests.support.serve.live import LiveServer
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1

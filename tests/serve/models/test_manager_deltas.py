@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 from torch import Tensor
 
-from recsys.artifact import delta
+from recsys.artifact.delta import apply as delta
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from serve.config.models import ModelSettings
 from serve.engine.reference.executor import ServedModel
@@ -22,7 +22,7 @@ from serve.errors import ModelChangeError, ModelNotFoundError, RequestError
 from serve.metrics.counters import ModelTotals
 from serve.models.repository import Repository
 from serve.rpc.metadata import servable_metadata
-from tests.recsys.artifact.deltas import write_delta
+from tests.recsys.artifact.delta.deltas import write_delta
 from tests.support.serve.managing import Gates, World, managing, reached, run
 from tests.support.serve.messages.cases import answer, assert_answers, random_sample
 from tests.support.serve.models import SIGNATURE

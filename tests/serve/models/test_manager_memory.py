@@ -18,7 +18,7 @@ from recsys import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 pytestmark = pytest.mark.slow
 
 NUM_SWAPS = 8
-# Less than the 32 MiB from which on malloc maps a piece of its own (recsys/allocator.py): what it would keep.
+# Less than the 32 MiB from which on malloc maps a piece of its own (recsys/base/allocator.py): what it would keep.
 NUM_ROWS, DIM = 300_000, 64
 # INT8 rows: scale and bias, then one byte a value.
 TABLE_BYTES = NUM_ROWS * (DIM + 4)
@@ -56,7 +56,7 @@ def test_memory_comes_back(tmp_path: Path, single_file: bool, keep: str) -> None
     export_model(Wide().eval(), artifact, config)
     arguments = [artifact, tmp_path / "models", str(NUM_SWAPS), keep]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.serve.swap_memory_child", *arguments],
+        [sys.executable, "-m", "tests.support.serve.children.swap_memory", *arguments],
         capture_output=True,
         text=True,
         timeout=240,

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from recsys.artifact import delta
+from recsys.artifact.delta import apply as delta
 from recsys.artifact.load import load_artifact
 from serve.config.models import ModelSettings, Routing
 from serve.errors import ModelChangeError
 from serve.metrics.streams import StreamState, StreamStatus
 from serve.models.repository import Repository
-from tests.recsys.artifact.deltas import write_delta
+from tests.recsys.artifact.delta.deltas import write_delta
 from tests.support.serve.managing import World, managing, run
 from tests.support.serve.messages.cases import answer, assert_answers, random_sample
 from tests.support.serve.models import SIGNATURE, export_small

@@ -14,7 +14,7 @@ import pytest
 from torch import Tensor
 
 from recsys.artifact.load import load_artifact
-from recsys.signature import Output
+from recsys.inputs.signature import Output
 from serve.client.packing import Context, build_request
 from serve.config.models import BatchLimits, ModelSettings, Routing
 from serve.engine.interface import Submitted

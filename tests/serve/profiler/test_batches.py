@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from recsys.artifact.batches.samples import Batch
 from recsys.artifact.load import LoadedArtifact
-from recsys.artifact.samples import Batch
-from recsys.signature import IdPolicy
+from recsys.inputs.signature import IdPolicy
 from serve.bench.load.requests import parse_mix
 from serve.profiler.batches import RowReads, Shape, draw, grouped, num_batches
 from tests.cases.rows_of_ids import row_of

@@ -21,8 +21,8 @@ from serve.profiler.cli import main, mix_of
 from serve.profiler.result import BETWEEN, CALL
 from serve.profiler.work import INPUTS, LINEAR
 from tests.recsys.artifact.damage import lie
-from tests.support.export_models import dlrm
 from tests.support.kernels import needs_kernels
+from tests.support.models.export_models import dlrm
 from tests.support.serve.models import SmallModel
 from tests.support.serve.strict_page import parsed_page
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from recsys import torchscript
+from recsys.scripting import torchscript
 from serve.profiler.operators import (
     Recorded,
     Recording,

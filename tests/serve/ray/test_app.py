@@ -303,7 +303,7 @@ def test_two_nodes_answer_while_the_artifact_changes(artifact_path: Path, tmp_pa
     export_small(other, seed=1)
     child = [
         sys.executable,
-        str(ROOT / "tests" / "support" / "serve" / "ray_child.py"),
+        str(ROOT / "tests" / "support" / "serve" / "children" / "ray_cluster.py"),
         str(artifact_path),
         str(other),
     ]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recsys.signature import DenseInput, Signature
+from recsys.inputs.signature import DenseInput, Signature
 from serve.config.models import BatchLimits
 from serve.engine.interface import ModelInfo
 from serve.errors import RequestError

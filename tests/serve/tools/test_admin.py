@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from recsys.artifact import delta
+from recsys.artifact.delta import apply as delta
 from recsys.artifact.load import load_rows
 from serve.config.models import ModelSettings
 from serve.tools import admin as admin_cli
-from tests.recsys.artifact.deltas import write_delta
+from tests.recsys.artifact.delta.deltas import write_delta
 from tests.support.serve.admin_live import admin_live, write_token
 from tests.support.serve.certificates import Authority, write_tls
 from tests.support.serve.live import LiveServer

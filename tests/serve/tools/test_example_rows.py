@@ -16,12 +16,12 @@ import pytest
 from export.config import ExportConfig
 from export.pipeline import export_model
 from export.source.load import Source, load_model
+from recsys.artifact.batches.samples import batch_of_request
 from recsys.artifact.load import load_artifact
 from recsys.artifact.parts import read_manifest
-from recsys.artifact.samples import batch_of_request
 from recsys.checkpoint import Checkpoint, save_checkpoint
 from recsys.data.tables.dataset import table_dataset
-from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
+from recsys.inputs.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.train.callbacks import Callback
 from recsys.train.config import ModelConfig, TrainConfig
 from recsys.train.job import TrainJob, train_over_ranks

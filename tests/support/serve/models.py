@@ -19,7 +19,7 @@ from recsys import (
     KeyedJaggedTensor,
     PoolingType,
 )
-from recsys.signature import DenseInput, IdPolicy, Output, Signature, SparseInput, TableUse
+from recsys.inputs.signature import DenseInput, IdPolicy, Output, Signature, SparseInput, TableUse
 from serve.engine.reference.executor import ServedModel
 
 SIGNATURE = Signature(

@@ -13,7 +13,7 @@ from recsys.data.labels import word_labels
 from recsys.data.lines import DataError, shown_names
 from recsys.data.tables.columns import Columns
 from recsys.data.tables.infer.column import Column, ColumnReport
-from recsys.schema import LabelColumn
+from recsys.inputs.schema import LabelColumn
 
 _NAMES = (
     *("label", "click", "clicked", "clk", "is_click", "is_clicked", "target"),

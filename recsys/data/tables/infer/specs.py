@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from recsys.data.tables.infer.column import Column
-from recsys.schema import DATE_PARTS, DenseColumn, TableSpec
+from recsys.inputs.schema import DATE_PARTS, DenseColumn, TableSpec
 from recsys.table_modules import TAKEN_NAMES
 
 _MIN_ROWS = 1_000

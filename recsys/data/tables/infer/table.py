@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from recsys.base.machine import num_processors
 from recsys.data.labels import check_both_classes
 from recsys.data.lines import DataError, shown_names
 from recsys.data.tables.dataset import label_blocks
@@ -22,8 +23,7 @@ from recsys.data.tables.reading.files import listed, open_files
 from recsys.data.tables.reading.pieces import Piece, TableFile
 from recsys.data.tables.reading.sample import sample_rows
 from recsys.data.tables.values.arrow_types import plain
-from recsys.machine import num_processors
-from recsys.schema import Schema
+from recsys.inputs.schema import Schema
 
 #: Rows that are looked at.
 SAMPLE_ROWS = 100_000

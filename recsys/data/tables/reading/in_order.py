@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from recsys.machine import num_processors
+from recsys.base.machine import num_processors
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from recsys.signature import Output, Signature
+from recsys.inputs.signature import Output, Signature
 from serve.config.models import Priority
 from serve.engine.interface import ModelInfo
 from serve.engine.reference.requests import RawRequestLike, Request

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recsys.signature import DenseInput, Signature, SparseInput
+from recsys.inputs.signature import DenseInput, Signature, SparseInput
 from serve.config.models import BatchLimits
 from serve.engine.reference.requests import RawDense, RawRequest, RawSparse
 from serve.errors import MAX_CHARS, RequestError, listed

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from recsys.signature import DenseInput, Signature, SparseInput
+from recsys.inputs.signature import DenseInput, Signature, SparseInput
 from serve.config.models import BatchLimits
 from serve.engine.reference.requests import RawDense, RawRequest, RawRequestLike, RawSparse, Request
 from serve.engine.reference.servable import ReferenceServable

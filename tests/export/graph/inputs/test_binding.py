@@ -14,8 +14,8 @@ from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.configs import DataType
 from recsys.errors import ExportError
-from tests.support.export_models import arguments, assert_close, batch_of, exported, predicted, rounded
 from tests.support.helpers import bag, sequence
+from tests.support.models.export_models import arguments, assert_close, batch_of, exported, predicted, rounded
 
 
 class _Model(nn.Module):

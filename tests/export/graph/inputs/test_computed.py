@@ -20,10 +20,10 @@ from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTenso
 from recsys.artifact.exported import load_exported_artifact
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.errors import ComputedIdError, ExportError
-from recsys.signature import IdPolicy
+from recsys.inputs.signature import IdPolicy
 from tests.cases.rows_of_ids import row_of
-from tests.support.export_models import exported
 from tests.support.helpers import bag, sequence
+from tests.support.models.export_models import exported
 
 ROWS = 50
 

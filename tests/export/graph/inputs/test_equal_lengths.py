@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingCollection, KeyedJaggedTensor
+from recsys.artifact.batches.samples import random_batch
+from recsys.artifact.batches.warm_up import made_batch
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from recsys.artifact.samples import random_batch
-from recsys.artifact.warm_up import made_batch
 from recsys.errors import ExportError, ManifestError
+from recsys.inputs.signature import Signature
 from recsys.ops import fbgemm
-from recsys.signature import Signature
 from tests.support.helpers import sequence
 
 DIM = 4

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from recsys import DataType, EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor, KeyedTensor
+from recsys.artifact.batches.samples import Batch
 from recsys.artifact.load import LoadedArtifact
-from recsys.artifact.samples import Batch
 from recsys.errors import ExportError
 from recsys.jagged.tensor import JaggedTensor
-from tests.support.export_models import assert_close, batch_of, exported, predicted
 from tests.support.helpers import bag, sequence
+from tests.support.models.export_models import assert_close, batch_of, exported, predicted
 
 TARGETS = (("cpu",), ("cpu", "cpu"), ("cuda:0", "cuda:1"))
 

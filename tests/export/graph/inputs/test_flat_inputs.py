@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import DataType, EmbeddingBagCollection, KeyedJaggedTensor
+from recsys.artifact.batches.samples import read_samples
 from recsys.artifact.load import load_artifact
-from recsys.artifact.samples import read_samples
 from recsys.errors import ExportError, VerificationError
 from tests.export.delta.test_dense import check
-from tests.support.export_models import batch_of, exported
 from tests.support.helpers import bag
+from tests.support.models.export_models import batch_of, exported
 
 
 class Base(nn.Module):

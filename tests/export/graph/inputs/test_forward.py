@@ -16,8 +16,8 @@ from export.pipeline import export_model
 from recsys import DataType, EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.load import load_artifact
 from recsys.errors import ExportError
-from tests.support.export_models import arguments, assert_close, batch_of, exported
 from tests.support.helpers import bag
+from tests.support.models.export_models import arguments, assert_close, batch_of, exported
 
 
 @dataclass

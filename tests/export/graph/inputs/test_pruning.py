@@ -32,8 +32,8 @@ from recsys.modules.feature_processors import (
     FeatureProcessedEmbeddingBagCollection,
     PositionWeightedModule,
 )
-from tests.support.export_models import arguments, assert_close, batch_of, exported, predicted
 from tests.support.helpers import bag, sequence
+from tests.support.models.export_models import arguments, assert_close, batch_of, exported, predicted
 
 TARGETS = (("cpu",), ("cpu", "cpu"), ("cuda:0", "cuda:1"))
 

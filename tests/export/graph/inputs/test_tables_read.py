@@ -16,8 +16,8 @@ from export.pipeline import export_model
 from recsys import DataType, EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
 from recsys.errors import ExportError
 from tests.export.delta.test_dense import check
-from tests.support.export_models import arguments, assert_close, batch_of, exported, predicted
 from tests.support.helpers import bag, sequence
+from tests.support.models.export_models import arguments, assert_close, batch_of, exported, predicted
 
 
 class Base(nn.Module):

@@ -12,13 +12,13 @@ import pytest
 from pyarrow import parquet as pq
 
 from recsys.data.batches import batches
-from recsys.data.criteo import criteo
 from recsys.data.examples import Examples
 from recsys.data.lines import DataError
+from recsys.data.sources.criteo import criteo
 from recsys.data.tables import dataset as module
 from recsys.data.tables.dataset import table_dataset
-from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
-from recsys.train.sources import DataConfig, open_dataset
+from recsys.inputs.schema import DenseColumn, LabelColumn, Schema, TableSpec
+from recsys.train.commands.sources import DataConfig, open_dataset
 from tests.recsys.data.blocks import all_of
 from tests.support.shared_data import data_file
 

@@ -14,7 +14,7 @@ from recsys.data.examples import Examples
 from recsys.data.lines import DataError
 from recsys.data.tables.dataset import table_dataset
 from recsys.data.tables.infer import infer
-from recsys.schema import LabelColumn, Schema, TableSpec
+from recsys.inputs.schema import LabelColumn, Schema, TableSpec
 from tests.recsys.data.blocks import all_of
 
 _DATES = [datetime(2026, 1, 30, 17, 5) + i * timedelta(hours=5, seconds=1) for i in range(60)]

@@ -11,7 +11,7 @@ from pyarrow import csv as arrow_csv
 
 from recsys.data.lines import DataError
 from recsys.data.tables.infer import infer
-from recsys.schema import DenseColumn, LabelColumn, TableSpec
+from recsys.inputs.schema import DenseColumn, LabelColumn, TableSpec
 from tests.support.click_tables import write_clicks
 
 

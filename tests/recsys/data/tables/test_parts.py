@@ -18,7 +18,7 @@ from recsys.data.lines import DataError
 from recsys.data.tables.dataset import kept_types, rows_of, table_dataset
 from recsys.data.tables.infer import infer
 from recsys.data.tables.reading.files import open_files
-from recsys.schema import LabelColumn, Schema, TableSpec
+from recsys.inputs.schema import LabelColumn, Schema, TableSpec
 
 _ROWS = 60
 _USERS = [7 * (i % 9) for i in range(_ROWS)]

@@ -10,7 +10,7 @@ import pytest
 
 from recsys.data.tables.dataset import table_dataset
 from recsys.data.tables.row_use import RowUse, row_uses, warnings_of
-from recsys.schema import LabelColumn, Schema, TableSpec
+from recsys.inputs.schema import LabelColumn, Schema, TableSpec
 
 _NUM = 60
 _SHIFTED = (np.arange(_NUM) << 16).tolist()

@@ -11,7 +11,7 @@ import pytest
 from recsys.data.lines import DataError
 from recsys.data.tables.schema_file import read_schema, to_toml
 from recsys.errors import SchemaError
-from recsys.schema import DenseColumn, LabelColumn, Schema, TableSpec
+from recsys.inputs.schema import DenseColumn, LabelColumn, Schema, TableSpec
 
 _GOOD = {"label": "y", "dense": ["x"], "tables": [{"name": "t", "features": ["f"], "rows": 5}]}
 _TABLE = _GOOD["tables"][0]

@@ -12,7 +12,7 @@ import pytest
 
 from recsys.data.lines import DataError
 from recsys.data.tables.dataset import table_dataset
-from recsys.schema import LabelColumn, Schema, TableSpec
+from recsys.inputs.schema import LabelColumn, Schema, TableSpec
 
 _START = 1_767_225_600  # 2026-01-01
 _HOURS = _START + 3600 * np.arange(240)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from recsys import DataType, EmbeddingBagCollection
+from recsys.inputs.signature import IdPolicy
 from recsys.quant import QuantEmbeddingBagCollection, float_weights, stored_table
 from recsys.rows.layout import copy_blocks, lay_out
 from recsys.rows.quantize import memory_writer, plan_blob, store_table
@@ -15,7 +16,6 @@ from recsys.sharding.plan.device_rows import DeviceRows, device_layouts, empty, 
 from recsys.sharding.plan.plan import ParameterSharding
 from recsys.sharding.plan.sharding_types import column_wise, row_wise, table_wise
 from recsys.sharding.sharded import ShardedEmbeddingBagCollection, ShardedOptions
-from recsys.signature import IdPolicy
 from tests.support.helpers import bag, kjt_of, rounding
 
 HOST, ELSEWHERE = torch.device("cpu"), torch.device("meta")

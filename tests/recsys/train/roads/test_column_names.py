@@ -12,7 +12,7 @@ from export.cli import main as export
 from recsys.data.cli import main as data_main
 from recsys.data.tables.infer import infer
 from recsys.data.tables.schema_file import read_schema, to_toml
-from recsys.train.cli import main as train
+from recsys.train.commands.train import main as train
 from serve.client import Client
 from tests.support.serve.spawned import spawned
 

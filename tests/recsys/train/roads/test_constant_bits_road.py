@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from export.cli import main as export_main
 from recsys.data.tables.dataset import table_dataset
 from recsys.data.tables.infer import infer
+from recsys.inputs.schema import Schema
 from recsys.metrics.exact import auc
-from recsys.schema import Schema
-from recsys.train.cli import main as train_main
+from recsys.train.commands.eval import main as eval_main
+from recsys.train.commands.train import main as train_main
 from recsys.train.config import ModelConfig, TrainConfig
-from recsys.train.eval_cli import main as eval_main
 from recsys.train.job import train
 from serve.tools.predict import main as predict_main
 

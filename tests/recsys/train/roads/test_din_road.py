@@ -20,9 +20,9 @@ from recsys.checkpoint import build_model, load_checkpoint
 from recsys.data.tables.dataset import table_dataset
 from recsys.data.tables.schema_file import read_schema
 from recsys.models.click import ClickModel
-from recsys.train.cli import main as train_main
+from recsys.train.commands.eval import main as eval_main
+from recsys.train.commands.train import main as train_main
 from recsys.train.config import ModelConfig, TrainConfig
-from recsys.train.eval_cli import main as eval_main
 from recsys.train.job import train
 from serve.client import Client
 from tests.support.serve.spawned import spawned

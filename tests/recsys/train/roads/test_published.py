@@ -16,8 +16,8 @@ from recsys.checkpoint import load_checkpoint
 from recsys.data.lines import DataError
 from recsys.data.tables.dataset import table_dataset
 from recsys.data.tables.infer import infer
-from recsys.schema import Schema
-from recsys.train.cli import main as train_main
+from recsys.inputs.schema import Schema
+from recsys.train.commands.train import main as train_main
 from serve.tools.predict import main as predict_main
 from tests.recsys.data.blocks import all_of
 from tests.support.click_tables import write_clicks

@@ -17,7 +17,7 @@ from export.cli import main as export
 from recsys.data.batches import batches
 from recsys.data.examples import Dataset
 from recsys.metrics.exact import auc
-from recsys.train.sources import DataConfig, open_dataset
+from recsys.train.commands.sources import DataConfig, open_dataset
 from serve.client import Client
 from tests.recsys.train.plans import mixed_plan
 from tests.support.serve.spawned import spawned

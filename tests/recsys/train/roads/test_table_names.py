@@ -11,9 +11,9 @@ import torch
 
 from export.cli import main as export
 from recsys import KeyedJaggedTensor
+from recsys.base.hashing import rows_of_ids
 from recsys.checkpoint import build_model, load_checkpoint
-from recsys.hashing import rows_of_ids
-from recsys.train.cli import main as train
+from recsys.train.commands.train import main as train
 from serve.client import Client
 from tests.support.serve.spawned import spawned
 

@@ -21,11 +21,11 @@ from recsys.data.examples import Bags, Examples
 from recsys.data.scoring import model_inputs
 from recsys.data.tables.infer import infer
 from recsys.data.tables.schema_file import to_toml
+from recsys.inputs.schema import Schema
+from recsys.inputs.signature import IdPolicy
 from recsys.metrics.exact import auc
-from recsys.schema import Schema
-from recsys.signature import IdPolicy
-from recsys.train.cli import main as train_main
-from recsys.train.eval_cli import main as eval_main
+from recsys.train.commands.eval import main as eval_main
+from recsys.train.commands.train import main as train_main
 from serve.client import Client
 from serve.tools.predict import main as predict_main
 from tests.support.click_tables import write_clicks

@@ -16,7 +16,7 @@ from pyarrow import parquet
 from export.cli import main as export_main
 from recsys.checkpoint import load_checkpoint
 from recsys.data.cli import main as data_main
-from recsys.train.cli import main as train_main
+from recsys.train.commands.train import main as train_main
 from serve.tools.predict import main as predict_main
 from tests.support import published_tables
 from tests.support.published_tables import NUM_ROWS

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.signature import DenseInput, Output, Signature, SparseInput, TableUse
+from recsys.inputs.signature import DenseInput, Output, Signature, SparseInput, TableUse
 from serve.config.models import BatchLimits
 from serve.engine.reference.collate import check_outputs, collate
 from serve.engine.reference.request_check import RequestChecker

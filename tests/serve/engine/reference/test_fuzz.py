@@ -13,7 +13,7 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from recsys.signature import Signature
+from recsys.inputs.signature import Signature
 from serve.bench import scrape
 from serve.client import PREDICT
 from serve.client.packing import read_response

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.signature import Signature
+from recsys.inputs.signature import Signature
 from serve.client.packing import Context, build_request
 from serve.config.models import BatchLimits
 from serve.engine.reference.collate import collate

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recsys.signature import Output, Signature, SparseInput, TableUse
+from recsys.inputs.signature import Output, Signature, SparseInput, TableUse
 from serve.config.models import BatchLimits
 from serve.engine.reference.request_check import RequestChecker
 from serve.engine.reference.requests import RawRequest, RawSparse

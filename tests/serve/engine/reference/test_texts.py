@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recsys.hashing import hash_text, hash_texts
-from recsys.signature import IdPolicy, Signature, SparseInput, TableUse
+from recsys.base.hashing import hash_text, hash_texts
+from recsys.inputs.signature import IdPolicy, Signature, SparseInput, TableUse
 from serve.config.models import BatchLimits
 from serve.engine.reference.request_check import RequestChecker
 from serve.engine.reference.requests import RawRequest, RawSparse, serialized

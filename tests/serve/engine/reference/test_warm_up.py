@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from recsys.signature import Signature
+from recsys.inputs.signature import Signature
 from serve.client.packing import build_request
 from serve.config.models import BatchLimits, ModelSettings
 from serve.config.settings import CaptureConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recsys.signature import IdPolicy, SparseInput, TableUse
+from recsys.inputs.signature import IdPolicy, SparseInput, TableUse
 from serve.rest.pages.schemas import ids_text
 
 

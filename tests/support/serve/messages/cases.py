@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from recsys.signature import Signature
+from recsys.inputs.signature import Signature
 from serve.client.packing import build_request
 from serve.engine.reference.executor import ServedModel
 from serve.wire import predict_pb2 as wire

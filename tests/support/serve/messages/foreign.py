@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from recsys.signature import Signature
+from recsys.inputs.signature import Signature
 from serve.config.models import BatchLimits
 from serve.engine.reference.protocols.tensors import Tensor
 from serve.engine.reference.request_check import CheckedRequest, RequestChecker

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from recsys.hashing import hash_texts
-from recsys.signature import Signature
+from recsys.base.hashing import hash_texts
+from recsys.inputs.signature import Signature
 from serve.client.packing import build_request
 from serve.engine.reference.protocols.tensors import Tensor
 from serve.protocols.open_inference import pack_texts

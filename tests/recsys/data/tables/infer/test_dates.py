@@ -14,8 +14,8 @@ import pytest
 from recsys.data.examples import Examples
 from recsys.data.tables.dataset import table_dataset
 from recsys.data.tables.infer import ColumnReport, infer
-from recsys.schema import Schema
-from recsys.train.cli import main as train_main
+from recsys.inputs.schema import Schema
+from recsys.train.commands.train import main as train_main
 from tests.recsys.data.blocks import all_of
 from tests.support.click_tables import write_clicks
 

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from recsys.data.tables.dataset import table_dataset
 from recsys.data.tables.infer import infer
 from recsys.data.tables.schema_file import read_schema, to_toml
-from recsys.train.cli import main as train_main
+from recsys.train.commands.train import main as train_main
 from recsys.train.config import ModelConfig, TrainConfig
 from recsys.train.job import train
 

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from recsys.data.criteo import criteo
 from recsys.data.examples import Examples
 from recsys.data.lines import DataError
+from recsys.data.sources.criteo import criteo
 from recsys.data.tables.dataset import table_dataset
 from recsys.data.tables.infer import infer
-from recsys.schema import LabelColumn, Schema
-from recsys.train.cli import main as train_main
+from recsys.inputs.schema import LabelColumn, Schema
+from recsys.train.commands.train import main as train_main
 from recsys.train.config import ModelConfig, TrainConfig
 from recsys.train.job import train
 from tests.recsys.data.blocks import all_of

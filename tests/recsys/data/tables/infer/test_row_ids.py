@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from recsys.data.tables.infer import infer
-from recsys.train.cli import main as train_main
+from recsys.train.commands.train import main as train_main
 
 _RNG = np.random.default_rng(0)
 _N = 3_000

@@ -15,7 +15,7 @@ from pyarrow import csv as arrow_csv
 from recsys.data.cli import main
 from recsys.data.lines import DataError
 from recsys.data.tables.infer import infer
-from recsys.train.cli import main as train_main
+from recsys.train.commands.train import main as train_main
 from tests.support.click_tables import write_clicks
 
 _N = 4_000

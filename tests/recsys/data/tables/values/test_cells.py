@@ -13,7 +13,7 @@ from recsys.data.tables.dataset import table_dataset
 from recsys.data.tables.infer import infer
 from recsys.data.tables.values.cells import split
 from recsys.errors import DataWarning
-from recsys.schema import TableSpec
+from recsys.inputs.schema import TableSpec
 from tests.recsys.data.blocks import all_of
 
 _LISTS = [["a", "b c"], ["it's"], [], ['say "x, y"', "a"], ["caf\u00e9", "\U0001f600"]]

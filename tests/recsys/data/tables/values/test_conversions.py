@@ -12,7 +12,7 @@ import pytest
 from recsys.data.lines import DataError
 from recsys.data.tables.columns import Columns
 from recsys.data.tables.values.conversions import OddValue, are_numbers, ids_of, numbers_of
-from recsys.schema import DenseColumn, TableSpec
+from recsys.inputs.schema import DenseColumn, TableSpec
 
 _TEXTS = [pa.string(), pa.large_string()]
 _HASHED = TableSpec(name="t", num_embeddings=1009, feature_names=("x",), ids="zero_collision")

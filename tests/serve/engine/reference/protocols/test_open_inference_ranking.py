@@ -12,7 +12,7 @@ import pytest
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from recsys.signature import IdPolicy
+from recsys.inputs.signature import IdPolicy
 from serve.protocols.open_inference import SERVICE
 from serve.wire import open_inference_pb2 as wire
 from tests.support.serve.live import LiveServer

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.signature import DenseInput, Output, Signature, SparseInput, TableUse
+from recsys.inputs.signature import DenseInput, Output, Signature, SparseInput, TableUse
 from serve.engine.reference.protocols.tensors import Tensor, raw_request
 from serve.engine.reference.requests import RawRequest
 from serve.errors import RequestError, RequestTooLargeError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.signature import DenseInput, Output, Signature, SparseInput, TableUse
+from recsys.inputs.signature import DenseInput, Output, Signature, SparseInput, TableUse
 from serve.engine.reference.protocols.torchrec import encode_response, raw_request
 from serve.errors import RequestError, RequestTooLargeError
 from serve.wire import predictor_pb2 as wire

@@ -1,0 +1,1 @@
+"""Tracing of a user's code by torch.fx."""

@@ -1,0 +1,1 @@
+"""Batches of a model: ranking form, samples, verified answers, warm-up."""

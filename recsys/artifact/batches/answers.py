@@ -1,0 +1,166 @@
+"""Answers that the export has verified, by which loaders check what it did not verify.
+
+Loaders run programs by the native kernels, also where the export ran without them. So an artifact holds a few of the
+rows that it was verified with, and what the model answers.
+
+Shape letters: B batch, F features, N number of IDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recsys.artifact.batches.ranking import picked, ranking_batch
+from recsys.artifact.batches.samples import Batch
+from recsys.base.json_checks import count as positive
+from recsys.errors import ManifestError
+from recsys.inputs.signature import Signature
+
+#: Rows that an artifact holds at most, and their IDs.
+MOST_ROWS, MOST_IDS = 16, 8192
+# Differences are relative to the largest number of an output, or to this one if all are smaller.
+_LEAST = 2.0**-10
+_Call = Callable[..., dict[str, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Rows, and the float32 outputs that were verified for them.
+
+    Attributes:
+        batch: The rows.
+        outputs: By name.
+        tolerance: How far others may be away, relative to an output's largest number.
+    """
+
+    batch: Batch
+    outputs: Mapping[str, Tensor]
+    tolerance: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data that ``from_json`` reads back: float32 numbers as the whole numbers of their bits."""
+        batch = self.batch
+        return {
+            "num_rows": batch.num_rows,
+            "dense": [_bits(dense) for dense in batch.dense],
+            "lengths": batch.lengths.tolist(),
+            "values": batch.values.tolist(),
+            **({} if batch.weights is None else {"weights": _bits(batch.weights)}),
+            "outputs": {name: _bits(output) for name, output in self.outputs.items()},
+            "tolerance": self.tolerance,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], signature: Signature) -> Answers:
+        """Read untrusted data in the format of ``to_json``.
+
+        Raises:
+            ManifestError: A field is wrong.
+        """
+        num_rows = positive(data, "num_rows", "manifest.answers")
+        if num_rows > MOST_ROWS:
+            raise _wrong("num_rows", f"1 to {MOST_ROWS}")
+        tolerance = data.get("tolerance")
+        if type(tolerance) is not float or not 0 <= tolerance <= 1:
+            raise _wrong("tolerance", "a number from 0 to 1")
+        dense = data.get("dense")
+        if not isinstance(dense, list) or len(dense) != len(signature.dense):
+            raise _wrong("dense", f"{len(signature.dense)} lists")
+        lengths = _whole(data.get("lengths"), "lengths", len(signature.sparse) * num_rows)
+        if lengths.numel() and (int(lengths.min()) < 0 or int(lengths.max()) > MOST_IDS):
+            raise _wrong("lengths", f"0 to {MOST_IDS}")
+        num_ids = int(lengths.sum())
+        known = {output.name: output.dims(num_rows) for output in signature.outputs if not output.is_integer}
+        batch = Batch(
+            dense=tuple(
+                _floats(numbers, f"dense[{i}]", (num_rows, use.width))
+                for i, (numbers, use) in enumerate(zip(dense, signature.dense, strict=True))
+            ),
+            lengths=lengths,
+            values=_whole(data.get("values"), "values", num_ids),
+            weights=_floats(data.get("weights"), "weights", (num_ids,)) if signature.is_weighted else None,
+            num_rows=num_rows,
+        )
+        outputs = data.get("outputs")
+        if not isinstance(outputs, dict):
+            raise _wrong("outputs", "an object")
+        found = {}
+        for name, numbers in outputs.items():
+            if name not in known:
+                raise _wrong("outputs", "the signature's outputs of float32 numbers")
+            found[name] = _floats(numbers, f"outputs.{name!r}", known[name])
+        return cls(batch=batch, outputs=found, tolerance=tolerance)
+
+    def difference(self, calls: Sequence[_Call], signature: Signature) -> str:
+        """Return how far the forms of a model are away from these answers; empty if they are near enough.
+
+        Args:
+            calls: The plain form, and the ranking form if there is one.
+            signature: Of the model.
+        """
+        rows = torch.arange(self.batch.num_rows)
+        for form, call in enumerate(calls):
+            inputs = (ranking_batch(signature, self.batch, self.batch, rows) if form else self.batch).inputs()
+            try:
+                with torch.inference_mode():
+                    outputs = call(*inputs)
+            except (RuntimeError, torch.jit.Error) as error:
+                return f"it fails: {str(error).strip().splitlines()[-1][:200]}"
+            for name, want in self.outputs.items():
+                got = outputs.get(name)
+                if got is None:
+                    return f"output {name!r}: missing, got {list(outputs)}"
+                if got.shape != want.shape or got.dtype != want.dtype:
+                    return f"output {name!r}: got {got.dtype} {list(got.shape)}, expected {list(want.shape)}"
+                apart = (
+                    (got - want).abs().nan_to_num(nan=torch.inf).masked_fill(got.isnan() & want.isnan(), 0)
+                )
+                largest = max(float(want.nan_to_num(0, 0, 0).abs().max()) if want.numel() else 0.0, _LEAST)
+                worst = float(apart.max()) if apart.numel() else 0.0
+                if worst > self.tolerance * largest and not torch.equal(got, want):
+                    return f"output {name!r}: {worst:g} away, expected at most {self.tolerance * largest:g}"
+        return ""
+
+
+def few_rows(signature: Signature, batch: Batch) -> Tensor | None:
+    """Return which rows of a batch an artifact holds; None if they have too many IDs."""
+    num_rows = min(batch.num_rows, MOST_ROWS)
+    while num_rows > (1 if signature.by_request else 0):
+        rows = torch.arange(num_rows)
+        if picked(signature, batch, rows).values.numel() <= MOST_IDS:
+            return rows
+        num_rows //= 2
+    return None
+
+
+def _bits(numbers: Tensor) -> list[int]:
+    bits: list[int] = numbers.detach().contiguous().view(torch.int32).flatten().tolist()
+    return bits
+
+
+def _whole(numbers: Any, at: str, count: int) -> Tensor:
+    if not isinstance(numbers, list) or len(numbers) != count or not all(type(n) is int for n in numbers):
+        raise _wrong(at, f"{count} whole numbers")
+    try:
+        return torch.tensor(numbers, dtype=torch.int64)
+    except (OverflowError, RuntimeError, ValueError):
+        raise _wrong(at, f"{count} whole numbers") from None
+
+
+def _floats(numbers: Any, at: str, shape: tuple[int, ...]) -> Tensor:
+    count = 1
+    for size in shape:
+        count *= size
+    bits = _whole(numbers, at, count)
+    if bits.numel() and not -(2**31) <= int(bits.min()) <= int(bits.max()) < 2**31:
+        raise _wrong(at, "the bits of float32 numbers, as whole numbers")
+    return bits.to(torch.int32).view(torch.float32).view(shape)
+
+
+def _wrong(at: str, expected: str) -> ManifestError:
+    return ManifestError(f"manifest.answers.{at}: expected {expected}")

@@ -1,0 +1,1 @@
+"""Deltas of a loaded model: file and application."""

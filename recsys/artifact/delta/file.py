@@ -1,0 +1,298 @@
+"""The file format of a delta: some rows of some tables, written as a stream, validated when read.
+
+Shape letters: D embedding dim, N rows of a delta.
+
+All numbers are little-endian. A preamble of 64 bytes, sections of raw bytes at multiples of 64, and a header at the
+end, because digests and sizes are known only then:
+
+======  =====  ===============================================================
+offset  bytes  what
+======  =====  ===============================================================
+0       16     ``recsys-delta``, CR LF, Ctrl-Z, LF: what transfers of text change
+16      8      where the header starts, uint64; the file ends with the header
+24      8      bytes of the header, uint64
+32      32     SHA-256 of the header
+======  =====  ===============================================================
+
+The header is JSON (``docs/export/deltas.md`` has its fields). For each table it names two sections: ``rows``, ``[N,
+row_bytes]`` uint8 in the format of ``recsys.rows.format`` at alignment 1, all columns; and ``numbers``, ``[N]`` int64,
+which rows they are, ascending. For each dense weight it names one section: its numbers, row-major.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import torch
+from torch import Tensor
+
+from recsys.artifact.delta.header import (
+    SECTION_ALIGNMENT_BYTES,
+    DeltaHeader,
+    DeltaSection,
+    DenseDelta,
+    TableDelta,
+)
+from recsys.artifact.loaded_rows import DIGEST_DIGITS
+from recsys.artifact.targets import DENSE_DTYPES
+from recsys.base.files import parse_json
+from recsys.configs import DataType
+from recsys.errors import (
+    ArtifactNotFoundError,
+    ChecksumError,
+    ForeignFileError,
+    ManifestError,
+    PartSizeError,
+)
+from recsys.rows.format import SCALE_BIAS_BYTES, RowFormat
+from recsys.rows.quantize import CHUNK_ROWS, StoredTable
+
+MAGIC = b"recsys-delta\r\n\x1a\n"
+_PREAMBLE = struct.Struct("<16sQQ32s")
+# Enough for about 100 000 tables; no larger header is read into memory.
+_MAX_HEADER_BYTES = 1 << 26
+
+
+class DeltaFile:
+    """An open delta; a context manager. The header is checked on opening, each table when it is read.
+
+    Args:
+        path: The file.
+
+    Attributes:
+        header: The header.
+        digest: The digest of the header, which holds the digests of all other parts.
+
+    Raises:
+        ArtifactError: The file cannot be used; the subclass says why.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._name = Path(path).name
+        self._file = _opened(Path(path))
+        try:
+            header, start = self._read_header()
+            self.digest = hashlib.sha256(header).hexdigest()[:DIGEST_DIGITS]
+            self.header = DeltaHeader.from_json(parse_json(header, "delta header", ManifestError), start)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> DeltaFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def _read_header(self) -> tuple[bytes, int]:
+        size = os.fstat(self._file.fileno()).st_size
+        preamble = self._file.read(_PREAMBLE.size)
+        if not preamble or not MAGIC.startswith(preamble[: len(MAGIC)]):
+            raise ForeignFileError(f"delta: {self._name!r} is no delta: it does not begin as one")
+        if len(preamble) < _PREAMBLE.size:
+            raise PartSizeError(
+                f"delta {self._name!r}: got {size} bytes, expected {_PREAMBLE.size} at least; it is cut off"
+            )
+        _, start, num_bytes, digest = _PREAMBLE.unpack(preamble)
+        if start < _PREAMBLE.size or num_bytes > _MAX_HEADER_BYTES:
+            raise ManifestError(
+                f"delta {self._name!r}: its first 64 bytes are damaged, or it was never finished"
+            )
+        if start + num_bytes != size:
+            raise PartSizeError(f"delta {self._name!r}: got {size} bytes, expected {start + num_bytes}")
+        self._file.seek(start)
+        header = self._file.read(num_bytes)
+        if hashlib.sha256(header).digest() != digest:
+            raise ChecksumError(
+                f"delta {self._name!r}: its header's checksum does not match; it was changed or damaged"
+            )
+        return header, start
+
+    def read(self, table: TableDelta) -> tuple[Tensor, Tensor]:
+        """Return one table's changes, after all checks.
+
+        Args:
+            table: The table of the header.
+
+        Returns:
+            ``[N]`` int64, ascending numbers of rows; ``[N, row_bytes]`` uint8, those rows.
+
+        Raises:
+            ChecksumError: Bytes have changed.
+            PartSizeError: The file was truncated since it was opened.
+            ManifestError: The numbers are not ascending rows of the table, or a row is not finite.
+        """
+        row_bytes = table.row_format.row_bytes()
+        what = f"delta {self._name!r}, table {table.name!r}"
+        numbers = torch.empty(table.num_rows, dtype=torch.int64)
+        rows = torch.empty(table.num_rows, row_bytes, dtype=torch.uint8)
+        for section, tensor in ((table.numbers, numbers), (table.rows, rows)):
+            self._read_section(section, tensor, what)
+        if int(numbers[0]) < 0 or int(numbers[-1]) >= table.num_embeddings or not _ascends(numbers):
+            raise ManifestError(
+                f"{what}: got numbers of rows from {int(numbers[0])} to {int(numbers[-1])}, expected ascending ones "
+                f"from 0 to {table.num_embeddings - 1}, each once"
+            )
+        for first in range(0, table.num_rows, CHUNK_ROWS):
+            if not _are_finite(rows[first : first + CHUNK_ROWS], table.row_format):
+                raise ManifestError(f"{what}: got a row that is not finite, expected finite numbers")
+        return numbers, rows
+
+    def read_dense(self, weight: DenseDelta) -> Tensor:
+        """Return a dense weight in host memory, after all checks.
+
+        Raises:
+            ChecksumError: Bytes have changed.
+            PartSizeError: The file was truncated since it was opened.
+            ManifestError: A number is not finite.
+        """
+        what = f"delta {self._name!r}, dense weight {weight.name!r}"
+        data = torch.empty(weight.num_bytes, dtype=torch.uint8)
+        self._read_section(weight.values, data, what)
+        tensor = data.view(DENSE_DTYPES[weight.dtype]).view(weight.shape)
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise ManifestError(f"{what}: got a number that is not finite, expected finite numbers")
+        return tensor
+
+    def _read_section(self, section: DeltaSection, tensor: Tensor, what: str) -> None:
+        """Fill a contiguous tensor with a section's bytes, and check them."""
+        data = tensor.numpy().data.cast("B")
+        self._file.seek(section.offset_bytes)
+        if self._file.readinto(data) != len(data):  # type: ignore[attr-defined]
+            raise PartSizeError(f"{what}: the file ends early")
+        if hashlib.sha256(data).hexdigest() != section.sha256:
+            raise ChecksumError(f"{what}: the checksum does not match; it was changed or damaged")
+
+
+def _opened(path: Path) -> BinaryIO:
+    if not path.exists():
+        raise ArtifactNotFoundError(
+            f"delta: got {path.name!r}, which does not exist; expected a file that recsys-export --delta wrote"
+        )
+    if not path.is_file():
+        raise ForeignFileError(f"delta: {path.name!r} is no file, and so no delta")
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise ForeignFileError(f"delta: cannot read {path.name!r}: {type(error).__name__}") from None
+
+
+def _ascends(numbers: Tensor) -> bool:
+    return bool((numbers[1:] > numbers[:-1]).all())
+
+
+def _are_finite(rows: Tensor, fmt: RowFormat) -> bool:
+    if fmt.is_quantized:
+        numbers = rows[:, :SCALE_BIAS_BYTES].contiguous().view(torch.float16)
+    else:
+        numbers = rows.view(torch.float32 if fmt.data_type is DataType.FP32 else torch.float16)
+    return bool(numbers.isfinite().all())
+
+
+class DeltaWriter:
+    """Writes a delta, a few rows at a time; holds eight bytes per row of the current table in memory.
+
+    Args:
+        path: A new file. It is a delta once ``finish`` returns; otherwise the caller removes it.
+        header: The header without tables.
+    """
+
+    def __init__(self, path: Path, header: DeltaHeader) -> None:
+        self._header = header
+        self._file = path.open("xb")
+        self._file.write(bytes(_PREAMBLE.size))
+        self._table: StoredTable | None = None
+        self._numbers: list[Tensor] = []
+        self._tables: list[TableDelta] = []
+        self._dense: list[DenseDelta] = []
+
+    def add(self, table: StoredTable, numbers: Tensor, rows: Tensor) -> None:
+        """Add rows of a table; rows of one table must be added consecutively.
+
+        Args:
+            table: The stored table.
+            numbers: ``[N]`` int64, ascending, above all added before.
+            rows: ``[N, row_bytes]`` uint8, whole rows at alignment 1.
+        """
+        if not numbers.numel():
+            return
+        if self._table is None or self._table.name != table.name:
+            self._end_table()
+            self._table = table
+            self._start, self._digest = self._align(), hashlib.sha256()
+        data = rows.contiguous().numpy().data
+        self._digest.update(data)
+        self._file.write(data)
+        self._numbers.append(numbers)
+
+    def _align(self) -> int:
+        position = self._file.tell()
+        start = -(-position // SECTION_ALIGNMENT_BYTES) * SECTION_ALIGNMENT_BYTES
+        self._file.write(bytes(start - position))
+        return start
+
+    def _end_table(self) -> None:
+        if self._table is None:
+            return
+        numbers = torch.cat(self._numbers)
+        start, data = self._align(), numbers.numpy().data
+        self._file.write(data)
+        self._tables.append(
+            TableDelta(
+                name=self._table.name,
+                num_embeddings=self._table.num_embeddings,
+                embedding_dim=self._table.embedding_dim,
+                data_type=self._table.data_type,
+                num_rows=numbers.numel(),
+                rows=DeltaSection(offset_bytes=self._start, sha256=self._digest.hexdigest()),
+                numbers=DeltaSection(offset_bytes=start, sha256=hashlib.sha256(data).hexdigest()),
+            )
+        )
+        self._table, self._numbers = None, []
+
+    def add_dense(self, name: str, weight: Tensor) -> None:
+        """Add a dense weight, after all rows.
+
+        Args:
+            name: Its path in the graphs.
+            weight: In host memory, of one of the types of ``DENSE_DTYPES``.
+        """
+        self._end_table()
+        data = weight.contiguous().reshape(-1).view(torch.uint8).numpy().data
+        start = self._align()
+        self._file.write(data)
+        self._dense.append(
+            DenseDelta(
+                name=name,
+                dtype=str(weight.dtype).removeprefix("torch."),
+                shape=tuple(weight.shape),
+                values=DeltaSection(offset_bytes=start, sha256=hashlib.sha256(data).hexdigest()),
+            )
+        )
+
+    def finish(self) -> DeltaHeader:
+        """Write the header, and wait until the file is on the disk."""
+        self._end_table()
+        self._header = replace(self._header, tables=tuple(self._tables), dense=tuple(self._dense))
+        header = (json.dumps(self._header.to_json()) + "\n").encode()
+        start = self._align()
+        self._file.write(header)
+        self._file.seek(0)
+        self._file.write(_PREAMBLE.pack(MAGIC, start, len(header), hashlib.sha256(header).digest()))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return self._header
+
+    def close(self) -> None:
+        """Close the file, finished or not."""
+        self._file.close()

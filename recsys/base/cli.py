@@ -1,0 +1,498 @@
+"""Parts of every command line: the parser, values of options, tables and sizes for a terminal.
+
+Torch and rich are imported only when needed, so that probes start fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, ConsoleRenderable
+    from rich.table import Table
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+# Columns at least this wide may shrink too, so that one long cell does not displace the others.
+_MAX_MIN_WIDTH = 40
+# The first column of a table has names, which may be broken into parts of this width.
+_MIN_FIRST_WIDTH = 12
+# Ratios of difflib, from 0 to 1: the minimum that counts as similar, and the maximum distance from the most
+# similar name.
+_MIN_RATIO, _RATIO_MARGIN = 0.6, 0.05
+#: The command whose process lives on, and has handlers of its own for signals.
+SERVER = "recsys-serve"
+# Errors of the dynamic linker, of torch and of C++ where memory is lacking.
+_NO_MEMORY = re.compile(
+    "failed to map segment|[Cc]annot allocate memory|can't allocate memory|DefaultCPUAllocator|std::bad_alloc"
+)
+# torch 2.7 to 2.13 with fbgemm-gpu need about 0.6 GB to be imported; numpy, and gRPC with its threads, about 0.2 GB.
+_LEAST_ADDRESS_SPACE = 700 << 20
+_LEAST_WITHOUT_TORCH = 300 << 20
+_SHELLS = ("bash", "fish", "tcsh", "zsh")
+# Metavars of arguments whose values are paths but are not parsed as such.
+_PATHS = ("ARTIFACT", "DIR", "FILE", "PATH")
+_INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from ")
+
+
+def near_misses(name: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean …?``, or an empty string if no known name is similar.
+
+    Args:
+        name: The unknown name.
+        known: The names that would have been valid.
+    """
+    matcher = difflib.SequenceMatcher(b=name)
+    ratios: dict[str, float] = {}
+    for candidate in known:
+        matcher.set_seq1(candidate)
+        ratios[candidate] = matcher.ratio()
+    best = max(ratios.values(), default=0.0)
+    near = [
+        candidate for candidate, ratio in ratios.items() if ratio >= max(_MIN_RATIO, best - _RATIO_MARGIN)
+    ]
+    return f"; did you mean {' or '.join(sorted(near))}?" if near else ""
+
+
+class UnusableError(Exception):
+    """A package cannot be used; the message says what to install, or what to raise. Commands end with it."""
+
+
+def imported(module: str) -> ModuleType:
+    """Import a module that imports torch and fbgemm-gpu, and return it.
+
+    Raises:
+        UnusableError: One of them is missing or cannot be loaded.
+    """
+    import logging
+
+    # fbgemm-gpu logs errors of its libraries, over several lines, before it raises them.
+    root, held = logging.getLogger(), list[logging.LogRecord]()
+
+    def hold(record: logging.LogRecord) -> bool:
+        held.append(record)
+        return False
+
+    root.addFilter(hold)
+    try:
+        found = importlib.import_module(module)
+    except (ImportError, OSError) as error:
+        from recsys.base.stack import unusable_package
+
+        if _NO_MEMORY.search(str(error)):
+            raise UnusableError(_out_of_memory()) from None
+        unusable = unusable_package(error)
+        if unusable is None:
+            raise
+        raise UnusableError(unusable) from None
+    finally:
+        root.removeFilter(hold)
+    for record in held:
+        root.handle(record)
+    return found
+
+
+def _open_standard_files() -> None:
+    """Open /dev/null in the places of standard files that are closed, so that no other file gets their numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+@contextmanager
+def _ended_by_signals(program: str) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the process at once, without a traceback, and SIGHUP do nothing to a server.
+
+    The first process of a container ignores signals that it has no handler for.
+    """
+
+    def end(number: int, _: object) -> None:
+        sys.stderr.write(f"{program}: ended by {signal.Signals(number).name} while it started\n")
+        sys.stderr.flush()
+        os._exit(128 + number)
+
+    handlers: dict[int, Any] = {signal.SIGINT: end, signal.SIGTERM: end}
+    if program == SERVER:
+        handlers[signal.SIGHUP] = signal.SIG_IGN
+    # Only the main thread may set handlers.
+    is_main = threading.current_thread() is threading.main_thread()
+    before = (
+        {number: signal.signal(number, handler) for number, handler in handlers.items()} if is_main else {}
+    )
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if os.getpid() != 1 or number == signal.SIGINT:
+                signal.signal(number, handler)
+
+
+def command(
+    program: str, module: str, *, options: str | None = None, needs_torch: bool = True
+) -> Callable[..., int]:
+    """Return the main function of a command.
+
+    Its module is imported when it is called. If a package is missing or cannot be loaded, the command says in one line
+    what to install, and its exit status is 2.
+
+    Args:
+        program: The name of the command.
+        module: The module whose ``main`` runs it.
+        options: A module whose ``parse`` parses the arguments without torch, before ``module`` is imported: help and
+            wrong arguments are answered at once. None where ``module`` does so itself.
+        needs_torch: Whether the module imports torch and fbgemm-gpu.
+    """
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        words = list(sys.argv[1:] if argv is None else argv)
+        if words == ["--version"]:
+            print(_version_text(program))
+            return 0
+        _open_standard_files()
+        try:
+            check_address_space(needs_torch=needs_torch)
+            with _ended_by_signals(program):
+                if options is not None:
+                    importlib.import_module(options).parse(words)
+                run: Callable[[Sequence[str] | None], int] = imported(module).main
+                _say_data_warnings(program)
+                if program == SERVER:
+                    # It has handlers of its own from when it listens.
+                    return run(argv)
+            return run(argv)
+        except (UnusableError, UnicodeEncodeError) as error:
+            text = str(error)
+            if isinstance(error, UnicodeEncodeError):
+                from recsys.base.files import not_utf8
+
+                text = not_utf8(error.object)
+            sys.stderr.write(f"{program}: {text}\n")
+            return 2
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
+                raise
+            sys.stderr.write(f"{program}: {_out_of_memory()}\n")
+            return 1
+        except KeyboardInterrupt:
+            sys.stderr.write(f"{program}: interrupted\n")
+            return 1
+
+    return main
+
+
+def _address_space() -> int | None:
+    """Return the limit of this process's address space in bytes; None for none."""
+    try:
+        import resource
+    except ImportError:  # not a Unix
+        return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def check_address_space(*, needs_torch: bool = True) -> None:
+    """Check that torch, or numpy and gRPC, can be loaded: with less address space they abort the process.
+
+    Raises:
+        UnusableError: There is too little.
+    """
+    limit = _address_space()
+    if limit is not None and limit < (_LEAST_ADDRESS_SPACE if needs_torch else _LEAST_WITHOUT_TORCH):
+        raise UnusableError(_out_of_memory())
+
+
+def _out_of_memory() -> str:
+    """Return why memory cannot be had, naming the limit of the process if it has one."""
+    limit = _address_space()
+    if limit is None:
+        return "out of memory"
+    return f"out of memory: this process may have {size_text(limit)} of address space; raise it (ulimit -v unlimited)"
+
+
+def _say_data_warnings(program: str) -> None:
+    """Write warnings of data as lines of the command, without a place in the code."""
+    import warnings
+
+    from recsys.errors import DataWarning
+
+    others = warnings.formatwarning
+
+    def form(message: Any, category: Any, *place: Any, **line: Any) -> str:
+        if issubclass(category, DataWarning):
+            return f"{program}: warning: {message}\n"
+        return others(message, category, *place, **line)
+
+    warnings.formatwarning = form
+
+
+def _version_text(program: str) -> str:
+    from recsys.base.machine import package_version
+
+    return f"{program} {package_version('recsys-serving') or 'unknown'}"
+
+
+class VersionAction(argparse.Action):
+    """Print the program's version and exit, unless there is a value (``nargs="?"``), which is stored."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any
+    ) -> None:
+        """Handle the option."""
+        if values:
+            setattr(namespace, self.dest, values)
+            return
+        print(_version_text(parser.prog))
+        parser.exit()
+
+
+class _CompletionAction(argparse.Action):
+    """Print a script that completes the program's words in a shell, and exit."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: argparse.Namespace, values: Any, *__: Any) -> None:
+        import shtab
+
+        for each in _with_commands(parser):
+            for action in each._actions:
+                if action.type is Path or action.metavar in _PATHS:
+                    action.complete = shtab.FILE  # type: ignore[attr-defined]
+        if isinstance(parser, Parser) and parser.commands:
+            first = parser._get_positional_actions()[0]
+            del first.complete  # type: ignore[attr-defined]
+            first.choices = [shtab.Choice("file"), *parser.commands]
+        print(shtab.complete(parser, values))
+        parser.exit()
+
+
+def add_program_options(parser: argparse.ArgumentParser, *, version: bool = True) -> None:
+    """Add the options that every command has: ``--version`` and ``--print-completion``.
+
+    Args:
+        parser: The command's parser.
+        version: False where the command has a ``--version`` of its own, with a ``VersionAction``.
+    """
+    hidden = argparse.SUPPRESS
+    if version:
+        about = "print the version and exit"
+        parser.add_argument(
+            "--version", action=VersionAction, nargs=0, dest=hidden, default=hidden, help=about
+        )
+    parser.add_argument(
+        "--print-completion",
+        action=_CompletionAction,
+        choices=_SHELLS,
+        dest=hidden,
+        default=hidden,
+        help="print a script that completes words of this command, and exit",
+    )
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that suggests the nearest option or command for an unknown one.
+
+    Attributes:
+        commands: Words that may stand in place of the first argument, and have parsers of their own.
+    """
+
+    commands: Sequence[str] = ()
+    _words: tuple[str, ...] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the arguments, and keep them for error messages."""
+        self._words = tuple(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Write the usage and the message with a suggestion, and exit with status 2."""
+        choice = _INVALID_CHOICE.search(message)
+        if choice is not None:
+            words = [str(word) for action in self._actions for word in action.choices or ()]
+            super().error(message + near_misses(choice[1], words))
+        flag = self._unknown_flag()
+        if flag is not None:
+            message += "" if flag in message else f"; got {flag}"
+            message += near_misses(flag, self._known_flags())
+        super().error(message)
+
+    def _known_flags(self) -> set[str]:
+        return {flag for parser in _with_commands(self) for flag in parser._option_string_actions}
+
+    def _unknown_flag(self) -> str | None:
+        """Return the first word that looks like a flag and is neither one nor a permitted abbreviation of one."""
+        flags = (word.partition("=")[0] for word in self._words if re.match("--[a-z]", word))
+        known = self._known_flags()
+        if self.allow_abbrev:
+            return next((flag for flag in flags if not any(name.startswith(flag) for name in known)), None)
+        return next((flag for flag in flags if flag not in known), None)
+
+
+def _with_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield a parser and the parsers of its commands."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.values()
+
+
+def count(text: str) -> int:
+    """Parse a whole number of at least 1; an argparse ``type``."""
+    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected a whole number of at least 1")
+    return int(text)
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Parse comma-separated whole numbers of at least 1; an argparse ``type``."""
+    return tuple(count(part) for part in text.split(","))
+
+
+def size(text: str) -> int:
+    """Parse bytes, such as ``80GB``, ``80G``, ``80GiB``, ``1.5TB`` or ``4096``; an argparse ``type``."""
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?)\s*([KMGT]?)(i)?B?", text.strip(), re.IGNORECASE)
+    unit = None if match is None else match[2].upper()
+    if match is None or unit is None or (match[3] and not unit):
+        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected a size such as 80GB or 80GiB")
+    return int(float(match[1]) * (_BINARY_UNITS[unit] if match[3] else _UNITS[unit]))
+
+
+def size_text(num_bytes: float) -> str:
+    """Format bytes in decimal units."""
+    size = float(num_bytes)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} TB"
+
+
+@contextmanager
+def announced(program: str, step: str, after_s: float = 1.0, every_s: float = 10.0) -> Iterator[None]:
+    """Say on stderr what a command does where that takes longer than a second, and then that it goes on.
+
+    Args:
+        program: The name of the command.
+        step: What it does, such as ``reading clicks.csv``.
+        after_s: When the first line is written.
+        every_s: Between later lines.
+    """
+    done = threading.Event()
+
+    def speak() -> None:
+        waited_s = after_s
+        is_over = done.wait(after_s)
+        while not is_over:
+            sys.stderr.write(f"{program}: {step} ({waited_s:.0f} s)\n")
+            sys.stderr.flush()
+            is_over = done.wait(every_s)
+            waited_s += every_s
+
+    speaker = threading.Thread(target=speak, daemon=True)
+    speaker.start()
+    try:
+        yield
+    finally:
+        done.set()
+        speaker.join()
+
+
+def whole_table(
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[int]
+) -> ConsoleRenderable:
+    """Return a table that is whole on a narrow terminal; cells are never read as markup.
+
+    Where it does not fit, the first column and columns of long cells are narrower, and then the last columns go below,
+    behind the first column once more.
+
+    Args:
+        title: The text above the table.
+        headings: The heading of each column.
+        rows: One cell for each column.
+        left: The columns that are left-justified.
+    """
+    return _WholeTable(title, headings, rows, left)
+
+
+@dataclass(frozen=True)
+class _WholeTable:
+    """What ``whole_table`` returns."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: Collection[int]
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Table]:
+        from rich.cells import cell_len
+
+        natural = [
+            max(cell_len(heading), *(cell_len(row[i]) for row in self.rows), 1)
+            for i, heading in enumerate(self.headings)
+        ]
+        first = min(natural[0], _MIN_FIRST_WIDTH)
+        room = max(options.max_width - first - 1, 1)
+        least = [first, *(min(width, _MAX_MIN_WIDTH, room) for width in natural[1:])]
+        # Around each column: a blank on both sides, and between two of them or at an end one more.
+        spacious = options.max_width - 3 * len(natural) - 1
+        if sum(least) <= spacious:
+            yield self._part(range(len(natural)), _shared(natural, least, spacious), 1, self.title)
+            return
+        title = self.title
+        for part in _parts(least, options.max_width):
+            widths = _shared(
+                [natural[i] for i in part], [least[i] for i in part], options.max_width - len(part) + 1
+            )
+            yield self._part(part, widths, 0, title)
+            title = "\n" + f"{self.title}, continued".removeprefix(", ")
+
+    def _part(self, columns: Sequence[int], widths: Sequence[int], padding: int, title: str) -> Table:
+        """Return some columns of the table, of the given widths."""
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(
+            title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, padding), show_edge=padding > 0
+        )
+        for i, width in zip(columns, widths, strict=True):
+            justify: Literal["left", "right"] = "left" if i in self.left else "right"
+            table.add_column(self.headings[i], justify=justify, overflow="fold", width=width)
+        for row in self.rows:
+            table.add_row(*(Text(row[i]) for i in columns))
+        return table
+
+
+def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Return the columns of each part of a table that is too wide, each behind the first column."""
+    parts = [[0]]
+    for i in range(1, len(widths)):
+        part = [*parts[-1], i]
+        if len(part) > 2 and sum(widths[k] + 1 for k in part) - 1 > room:
+            parts.append([0, i])
+        else:
+            parts[-1] = part
+    return parts
+
+
+def _shared(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """Return the widths of columns: the least ones, and for those that need more an equal part of what is left."""
+    widths, left = list(least), room - sum(least)
+    while left > 0 and (narrow := [i for i, width in enumerate(widths) if width < natural[i]]):
+        for i in narrow[:left]:
+            more = min(max(left // len(narrow), 1), natural[i] - widths[i])
+            widths[i] += more
+            left -= more
+    return widths

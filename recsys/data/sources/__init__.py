@@ -1,0 +1,1 @@
+"""Data sets with a reader of their own."""

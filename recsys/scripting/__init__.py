@@ -1,0 +1,1 @@
+"""Collections under torch.fx and TorchScript."""

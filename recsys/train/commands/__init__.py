@@ -1,0 +1,1 @@
+"""The commands recsys-train and recsys-eval: options, defaults, sources of data."""
