@@ -46,7 +46,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class RankingGraph:
-    """A target's second graph: that of ``forward_ranking`` (see ``recsys.inputs.signature``), over the same stored rows.
+    """A target's second graph, ``forward_ranking`` (see ``recsys.inputs.signature``), over the same stored rows.
 
     Attributes:
         skeleton: The part that holds it; None without TorchScript.
