@@ -16,7 +16,7 @@ from torch import Tensor
 from recsys.artifact.batches.ranking import picked, ranking_batch
 from recsys.artifact.batches.samples import Batch, random_dense
 from recsys.artifact.manifest import Manifest
-from recsys.base.hashing import mix_ids
+from recsys.base.hashing import rows_of_ids
 from recsys.inputs.signature import IdPolicy, Signature, SparseInput, TableUse
 from recsys.rows.layout import BlobLayout
 from serve.bench.load.ids import draw_ids
@@ -207,9 +207,7 @@ def _rows_of(ids: _Ints, table: TableUse) -> _Ints:
     """Return the rows of IDs. A table that maps raw IDs reads its last row for those that own none."""
     if table.id_policy is IdPolicy.MAPPED:
         return np.full_like(ids, table.num_embeddings - 1)
-    if table.id_policy is IdPolicy.FMIX64:
-        ids = mix_ids(ids)
-    return ids % table.num_embeddings
+    return rows_of_ids(ids, table.id_policy.value, table.num_embeddings)
 
 
 def _table_reads(rows: _Ints, table: str, layout: BlobLayout) -> list[RowReads]:
