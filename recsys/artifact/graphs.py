@@ -147,7 +147,7 @@ class GraphChange:
         """Call the new forms until the executor has optimized them, so that the first batch does not wait for it.
 
         Args:
-            signature: Of the model.
+            signature: The model's signature.
             verified: See ``recsys.artifact.batches.warm_up``.
 
         Raises:

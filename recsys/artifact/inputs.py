@@ -28,7 +28,7 @@ def without_rows(
     ``reshape(B, -1)`` or the largest number over the batch.
 
     Args:
-        signature: Of the model.
+        signature: The model's signature.
         inputs: As ``recsys.inputs.signature`` describes them.
         is_ranking: Whether they are those of the ranking form.
 
@@ -46,8 +46,8 @@ def check_same_lengths(signature: Signature, inputs: Sequence[Tensor]) -> None:
     """Check that bags which the model puts side by side have as many IDs as each other: graphs trust that.
 
     Args:
-        signature: Of the model.
-        inputs: Of the plain form, as ``recsys.inputs.signature`` describes them. Others are left to the graph's checks.
+        signature: The model's signature.
+        inputs: Those of the plain form, as ``recsys.inputs.signature`` describes them. The graph itself checks others.
 
     Raises:
         ValueError: Names the inputs and the row.
@@ -102,7 +102,7 @@ def checked_inputs(signature: Signature, inputs: Sequence[Tensor], *, is_ranking
     """Return the inputs of a graph, lengths as ``[F, B]``, after checks that they fit the signature.
 
     Args:
-        signature: Of the model.
+        signature: The model's signature.
         inputs: As ``recsys.inputs.signature`` describes them.
         is_ranking: Whether they are those of the ranking form.
 

@@ -1,6 +1,6 @@
 """The manifest of an artifact: everything about an exported model except its graphs and rows.
 
-Shape letters: D embedding dim, R rows.
+Shape letters: D embedding dimension, R rows.
 
 The manifest is untrusted JSON: every field is checked when it is read, and it contains its own digest.
 ``docs/export/artifact.md`` describes each field for readers in other languages.

@@ -61,7 +61,7 @@ def extra_file(path: Path, name: str) -> bytes | None:
     """Return an extra file of a TorchScript file; None if it has none of this name, or several.
 
     Raises:
-        ZIP_ERRORS: It is no zip file, or damaged.
+        ZIP_ERRORS: It is not a zip file, or damaged.
     """
     with zipfile.ZipFile(path) as archive:
         names = [n for n in archive.namelist() if n.endswith(f"/extra/{name}")]

@@ -80,7 +80,7 @@ def checked_part(where: Path, manifest: Manifest, name: str) -> BinaryIO:
 
 
 def check_scripts(where: Path, manifest: Manifest, target: Target, *, verify_checksums: bool) -> None:
-    """Check the TorchScript of a target whose program runs: what was damaged is told before it is needed.
+    """Check the TorchScript of a target whose program runs: damage is reported before it is needed.
 
     Args:
         where: The artifact; a single file has no parts to check.

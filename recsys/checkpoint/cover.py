@@ -1,6 +1,6 @@
 """Coverage checks: each element of a tensor must be in exactly one shard.
 
-Shape letters: D embedding dim, R rows.
+Shape letters: D embedding dimension, R rows.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _counts(edges: Sequence[Sequence[int]], boxes: Sequence[Box]) -> Tensor:
 
 
 def _region(found: Tensor, edges: Sequence[Sequence[int]]) -> str:
-    """Return the first maximal rectangle of found cells, extended along the last dim first."""
+    """Return the first maximal rectangle of found cells, extended along the last dimension first."""
     first = found.nonzero()[0].tolist()
     spans = [(at, at + 1) for at in first]
     for d in reversed(range(len(spans))):

@@ -157,8 +157,8 @@ def _member(owner: Any, name: Any) -> _Record:
     """Replace getattr, by which Python 3.11.0 to 3.11.3 name a member of an enumeration."""
     if owner not in _ENUMERATIONS or type(name) is not str:
         raise CheckpointError(
-            "calls builtins.getattr of what is no memory format; the file is not what torch.distributed.checkpoint "
-            "writes, and nothing in it was run"
+            "calls builtins.getattr on something that is not a memory format; the file is not what "
+            "torch.distributed.checkpoint writes, and nothing in it was run"
         )
     made: _Record = owner(name)
     return made

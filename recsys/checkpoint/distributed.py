@@ -108,7 +108,7 @@ def save_training(
         model: A DistributedModelParallel (or, on one rank, any module).
         optimizer: All optimizers combined; None saves none.
         state: The state of the run.
-        keep: Number of complete checkpoints to keep beside the best; older ones are removed.
+        keep: Number of complete checkpoints to keep besides the best; older ones are removed.
         is_best: Whether this one becomes the best, which exports take.
 
     Returns:
@@ -228,7 +228,7 @@ def _prepared(model: nn.Module, optimizer: StateDict | None, state: TrainingStat
         values={name: holder[key] for name, (holder, key) in found.values.items()},
         param_groups=_groups(saved, list),
     )
-    mine.record([mine.rank]).dumps()  # raises now on the rank whose data is wrong
+    mine.record([mine.rank]).dumps()  # raises now, on the rank with wrong data
     return mine
 
 

@@ -4,7 +4,7 @@ A table's weight is ``[R, D]`` under every plan. Its optimizer state has one nam
 ``<table>.momentum1``, and one form: ``[R, D]`` for a number per weight, ``[R]`` for a number per row, ``[R,
 K]`` for a number per row if the plan cuts the columns into K blocks, each with a number of its own.
 
-Shape letters: D embedding dim, K blocks of columns, R rows.
+Shape letters: D embedding dimension, K blocks of columns, R rows.
 """
 
 from __future__ import annotations

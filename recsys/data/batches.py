@@ -85,6 +85,6 @@ def _batches_of(block: Block, global_batches: list[Ints], share: Share) -> Itera
 
 
 def row_chunks(num_rows: int, size: int) -> Iterator[Ints]:
-    """Yield the numbers of rows, some at a time; one empty chunk where there are none."""
+    """Yield row numbers in chunks; one empty chunk if there are no rows."""
     for first in range(0, max(num_rows, 1), size):
         yield np.arange(first, min(first + size, num_rows))

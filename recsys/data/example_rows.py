@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from recsys.data.examples import Bags, Dataset
 from recsys.inputs.example_rows import ExampleRows
 
-#: Of the text of all rows: they are in each artifact's manifest.
+#: The limit for the text of all rows, which are in each artifact's manifest.
 _MOST_BYTES = 1 << 20
 
 

@@ -1,4 +1,4 @@
-"""A digest of data files, by which a resumed training tells whether they are the same."""
+"""A digest of data files, which tells a resumed training whether they are the same."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def scores(artifact: LoadedArtifact, examples: Examples) -> Scores:
 
     Raises:
         DataError: The model's batch is one request: examples do not say which of them are one. Or the model computes
-            an ID of a row that is none of its table.
+            an ID of a row that its table does not have.
     """
     if artifact.signature.by_request:
         raise DataError(

@@ -80,7 +80,7 @@ class ManagedCollisionCollection(nn.Module):
             mutate_miss_lengths: Has no effect: IDs without a row of their own are mapped to the last row.
 
         Raises:
-            ValueError: In training mode, a feature of a managed table is missing; the IDs are no integers.
+            ValueError: In training mode, a feature of a managed table is missing; the IDs are not integers.
         """
         del mutate_miss_lengths
         if self.training:
@@ -91,7 +91,7 @@ class ManagedCollisionCollection(nn.Module):
         """Update the modules with a batch. Every module counts every batch, even without IDs of its own.
 
         Raises:
-            ValueError: A feature of a managed table is missing; the IDs are no integers.
+            ValueError: A feature of a managed table is missing; the IDs are not integers.
         """
         jagged = select_features(features, list(self._table_of))
         for table, module in self.managed_collision_modules().items():

@@ -1,6 +1,6 @@
 """Collections of raw IDs: managed collision modules in front of tables.
 
-Shape letters: B batch, D embedding dim, N number of IDs.
+Shape letters: B batch, D embedding dimension, N number of IDs.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class BaseManagedCollisionEmbeddingCollection(nn.Module):
             mapped batch, or None without ``return_remapped_features``.
 
         Raises:
-            ValueError: A feature is missing, or IDs are no integers.
+            ValueError: A feature is missing, or IDs are not integers.
         """
         del mutate_miss_lengths
         remapped = self._managed_collision_collection(features)

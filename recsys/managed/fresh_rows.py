@@ -1,6 +1,6 @@
 """Reset of rows with a new owner: weights and optimizer state.
 
-Shape letters: D embedding dim, R rows, N number of evicted rows.
+Shape letters: D embedding dimension, R rows, N number of evicted rows.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
         percent_reserved_slots: Percent of the rows that are reserved for IDs without a row, with ``opt_in_prob``.
         disable_fallback: Only False is taken: every ID reads a row.
         track_id_freq: Count the uses of each row's owner in training.
-        read_only_suffix: From features whose names end so nothing is learned.
+        read_only_suffix: Nothing is learned from features whose names end with it.
         enable_per_feature_lookups: Has no effect: each feature is known here.
         no_bag: Has no effect without ``disable_fallback``.
         write_runtime_meta_dim: Only 0 is taken.
@@ -292,7 +292,7 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
 
     @property
     def read_only_suffix(self) -> str:
-        """How the names of features end from which nothing is learned."""
+        """The end of the names of features from which nothing is learned."""
         return self._read_only_suffix
 
     def get_reserved_slots_per_bucket(self) -> int:

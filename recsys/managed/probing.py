@@ -88,7 +88,7 @@ def find_rows(
         ids: ``[N]`` int64.
         identities: ``[Z, 1]`` int64, the owner of each row.
         num_probes: How many rows are compared.
-        ways: Of each ID.
+        ways: The rows that each ID may have.
         disable_fallback: Return -1 for an ID that owns none of them. Otherwise it gets the first row of its way, or
             with reserved rows one of these, by its hash.
     """
@@ -142,7 +142,7 @@ class Owners:
         identities: ``[Z, 1]`` int64; ``FREE_ROW`` without an owner.
         expiries: ``[Z, 1]`` int32, the hour from which on the owner may lose the row; None if none is ever lost.
         hour: The present hour.
-        oldest_first: Of expired owners the one that expired first loses its row, if no row on the way is free.
+        oldest_first: The expired owner that expired first loses its row, if no row on the way is free.
             Otherwise the first row on the way that is free or expired is taken.
     """
 

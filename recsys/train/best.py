@@ -17,8 +17,8 @@ _HIGHER_IS_BETTER = ("auc",)
 def is_better(epoch: Epoch, best: Epoch | None, metric: str) -> bool:
     """Return whether an epoch takes the place of the best one before it.
 
-    An epoch whose metric is defined is better than one whose is not; between two without, the later one is. All ranks
-    have the same metrics, so that they decide alike.
+    An epoch with a defined metric is better than one without; of two without, the later one is better. All ranks
+    have the same metrics, so they decide alike.
 
     Args:
         epoch: The later one.
@@ -43,7 +43,7 @@ def has_ended(epochs: Sequence[Epoch], best: int, patience: int | None) -> bool:
     """Return whether so many epochs in a row were not better than the best.
 
     Args:
-        epochs: Those that are done.
+        epochs: The finished epochs.
         best: The number of the best; 0 for none.
         patience: How many; None for any number.
     """

@@ -241,7 +241,7 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """What a run does beside training; none of it changes the model.
+    """What a run does besides training; none of it changes the model.
 
     Attributes:
         prefetch: Batches that are read ahead.

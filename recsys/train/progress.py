@@ -169,10 +169,10 @@ class Totals:
     """Sums over examples.
 
     Attributes:
-        loss: Of the losses, each a mean over the labels, times the example's weight.
-        predictions: By label, times the weights.
-        labels: By label, times the weights.
-        weight: Of the weights.
+        loss: The losses, each a mean over the labels, times the example's weight.
+        predictions: The predictions times the weights, by label.
+        labels: The labels times the weights, by label.
+        weight: The weights.
         num_rows: The number of examples.
     """
 

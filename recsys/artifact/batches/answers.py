@@ -1,4 +1,4 @@
-"""Answers that the export has verified, by which loaders check what it did not verify.
+"""Answers that the export has verified, with which loaders check what it could not verify.
 
 Loaders run programs by the native kernels, also where the export ran without them. So an artifact holds a few of the
 rows that it was verified with, and what the model answers.
@@ -101,7 +101,7 @@ class Answers:
 
         Args:
             calls: The plain form, and the ranking form if there is one.
-            signature: Of the model.
+            signature: The model's signature.
         """
         rows = torch.arange(self.batch.num_rows)
         for form, call in enumerate(calls):

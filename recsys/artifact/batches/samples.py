@@ -117,9 +117,9 @@ def random_batch(
 def random_dense(
     dense: DenseInput, num_rows: int, generator: torch.Generator, schema: Schema | None = None
 ) -> Tensor:
-    """Return normal numbers, of which some are missing where the input takes missing ones.
+    """Return normal numbers; some are missing where the input takes missing ones.
 
-    Of columns that a schema knows they are numbers that its transforms make normal, or that are in all of its buckets.
+    For columns of a schema they are numbers that its transforms make normal, or that fill all of its buckets.
     """
     numbers = torch.randn(num_rows, dense.width, generator=generator)
     known = {} if schema is None else {column.name: column for column in schema.dense}
@@ -132,7 +132,7 @@ def random_dense(
 
 
 def _untransformed(normal: Tensor, column: DenseColumn) -> Tensor:
-    """Return numbers whose transforms are the given ones, as far as a column's bounds allow."""
+    """Return numbers that a column's transforms turn into the given ones, as far as its bounds allow."""
     if column.buckets:
         bounds = torch.tensor(column.buckets, dtype=torch.float64)
         width = max(1.0, float(bounds[-1] - bounds[0]) / len(bounds))

@@ -16,7 +16,7 @@ from recsys.artifact.batches.ranking import picked, ranking_batch
 from recsys.artifact.batches.samples import Batch
 from recsys.inputs.signature import Signature, SparseInput
 
-#: The batches with which servers warm up: requests, and the rows of each. One request and many, because batches are put
+#: The batches that servers warm up with: requests, and the rows of each. One request and many, because batches are put
 #: together in different ways. The native engine has the same (``cpp_client/engine/core/warm_up.cpp``); the tests of
 #: both read ``tests/cases/warm_up_sizes.txt``.
 WARM_UP_SIZES = ((1, 1), (1, 2), (2, 1), (8, 1), (32, 1), (1, 64), (128, 1))
@@ -25,7 +25,7 @@ WARM_UP_SIZES_BY_REQUEST = ((1, 2),)
 
 
 def warm_up_sizes(signature: Signature) -> tuple[tuple[int, int], ...]:
-    """Return the batches with which servers warm a model up: requests, and the rows of each."""
+    """Return the batches that servers warm a model up with: requests, and the rows of each."""
     return WARM_UP_SIZES_BY_REQUEST if signature.by_request else WARM_UP_SIZES
 
 
@@ -33,7 +33,7 @@ def warm_up_rows(signature: Signature, verified: Batch | None, num_rows: int, fi
     """Return rows that the model takes.
 
     Args:
-        signature: Of the model.
+        signature: The model's signature.
         verified: Rows that its export has verified; None if the artifact holds none.
         num_rows: B.
         first: The verified row to begin with. Behind the last one comes the first again.

@@ -3,11 +3,11 @@
 Shape letters: B rows of a batch, R rows of a bucket, C ID capacity of a bucket, F features, N number of IDs, P parts.
 
 A graph that was exported for one CUDA device has two methods beside ``forward`` (``export.graph.cutting``). For each
-bucket, a number of rows and a capacity of IDs, the work behind the first is recorded once: one copy of all parts from
+bucket, a number of rows and a capacity of IDs, the work after the first is recorded once: one copy of all parts from
 page-locked memory, the device's part of the model, one copy of all outputs back. A batch is padded with rows without
 IDs, its parts are put into their places, and the recorded work is replayed and waited for once.
 
-Lookups read IDs up to the last offset only, so that what is behind the IDs of a batch in its place is not read.
+Lookups read IDs up to the last offset only, so that what follows a batch's IDs in the buffer is not read.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Capture:
 
     Attributes:
         options: The buckets.
-        signature: Of the model.
+        signature: The model's signature.
         device: The model's.
         recorder: Makes what records the work of the device, once for each version of the weights.
         verified: Rows that the model takes; None without any.
@@ -177,7 +177,7 @@ class BucketedForward:
         return bucket.run(*self._to_send(*dense, lengths, values, *weights), num_rows)
 
     def _num_rows(self, inputs: Sequence[Tensor]) -> int | None:
-        """Return B; None for inputs that do not fit together, of which ``forward`` says what is wrong."""
+        """Return B; None for inputs that do not fit together: ``forward`` says what is wrong."""
         num_dense = len(self._widths)
         if len(inputs) < num_dense + 2:
             return None
@@ -266,7 +266,7 @@ class _Packed:
     """Tensors at fixed places of a buffer in host memory, page-locked for a CUDA device, and of one on the device.
 
     Args:
-        shapes: Of the tensors.
+        shapes: The shapes of the tensors.
         dtypes: int64 or float32.
         device: The device.
 

@@ -1,6 +1,6 @@
 """The file format of a delta: some rows of some tables, written as a stream, validated when read.
 
-Shape letters: D embedding dim, N rows of a delta.
+Shape letters: D embedding dimension, N rows of a delta.
 
 All numbers are little-endian. A preamble of 64 bytes, sections of raw bytes at multiples of 64, and a header at the
 end, because digests and sizes are known only then:

@@ -1,6 +1,6 @@
 """The header of a delta: the artifact that it fits, and the sections of each table's rows and each dense weight.
 
-Shape letters: D embedding dim, N rows of a delta.
+Shape letters: D embedding dimension, N rows of a delta.
 
 The header is untrusted JSON: every field is checked when it is read. ``docs/export/deltas.md`` describes each field
 for readers in other languages, ``recsys.artifact.delta.file`` the file around it.
@@ -61,7 +61,7 @@ class TableDelta:
     Attributes:
         name: The table's name, as in the manifest.
         num_embeddings: The rows of the table, without an additional row of zeros.
-        embedding_dim: The embedding dim of the table.
+        embedding_dim: The dimension of its vectors.
         data_type: The data type of its stored rows.
         num_rows: The number of changed rows.
         rows: The section of the rows.

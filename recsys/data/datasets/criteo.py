@@ -63,7 +63,7 @@ class BinaryCriteoUtils:
     def get_file_row_ranges_and_remainder(
         lengths: list[int], rank: int, world_size: int, start_row: int = 0, last_row: int | None = None
     ) -> tuple[dict[int, tuple[int, int]], int]:
-        """Return which rows of which files a rank reads, and how many rows are left over.
+        """Return the rows of each file that a rank reads, and the number of rows left over.
 
         Args:
             lengths: Number of rows of each file.

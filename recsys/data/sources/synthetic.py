@@ -158,7 +158,7 @@ def _block(hidden: _Hidden, generator: np.random.Generator) -> tuple[Examples, N
 
 
 def _zipf(generator: np.random.Generator, num_ids: int, size: int) -> Ints:
-    """Return IDs of which smaller ones are more frequent."""
+    """Return IDs; smaller ones are more frequent."""
     weights = np.arange(1, num_ids + 1, dtype=np.float64) ** -_ZIPF_EXPONENT
     edges = np.cumsum(weights / weights.sum())
     return np.minimum(np.searchsorted(edges, generator.random(size)), num_ids - 1).astype(np.int64)

@@ -70,7 +70,7 @@ def _part(piece: Piece, schema: Schema, num_rows: int) -> ExampleRows:
 
 
 def _texts(columns: Columns, name: str, spec: TableSpec) -> list[list[str]] | None:
-    """Return the texts of a hashed feature; None for IDs, and for bytes that are no UTF-8."""
+    """Return the texts of a hashed feature; None for IDs, and for bytes that are not UTF-8."""
     if not spec.strings:
         return None
     try:

@@ -147,7 +147,7 @@ class Columns:
         return Bags(ids, np.concatenate(([0], np.cumsum(lengths))))
 
     def _looked_up(self, texts: pa.DictionaryArray, spec: TableSpec) -> Bags:
-        """Return the IDs of texts with a dictionary, of which each different text is hashed once."""
+        """Return the IDs of texts with a dictionary; each different text is hashed once."""
         different = plain(pa.chunked_array([texts.dictionary]))
         ids = self._hashed(different)
         if spec.is_hashed:

@@ -323,9 +323,9 @@ def _kept(piece: Piece, names: Sequence[str], rows: Ints) -> Columns:
 def _examples(
     parts: Sequence[Columns], schema: Schema, rows: Ints | None = None, *, labels: bool = True
 ) -> Examples:
-    """Return the given rows of all parts, in that order; None for all as they lie.
+    """Return the given rows of all parts, in that order; None for all, in the order of the parts.
 
-    Column after column is brought in order, so that the examples are in memory once.
+    Columns are put in order one after the other, so that the examples are in memory once.
     """
     num_rows = sum(part.num_rows for part in parts) if rows is None else len(rows)
 

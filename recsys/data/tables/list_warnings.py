@@ -12,7 +12,7 @@ from recsys.data.tables.values.cells import are_bracketed
 from recsys.errors import DataWarning
 from recsys.inputs.schema import TableSpec
 
-#: So many of the first texts are looked at, of which more than a share are lists.
+#: The number of first texts that are looked at; more than a share of them must be lists.
 NUM_TEXTS = 256
 _SHARE = 0.5
 _SEPARATORS = r"[|;,]"

@@ -46,9 +46,9 @@ class RowUse:
 
 
 def row_uses(sample: pa.Table, tables: Sequence[TableSpec]) -> dict[str, RowUse]:
-    """Return the rows that the IDs of a sample read, by feature of the hashed tables.
+    """Return the rows that the IDs of a sample read, for each feature of the hashed tables.
 
-    Features are left out whose column has a wrong value, which reading the whole table names with its place.
+    Features with a wrong value are left out: reading the whole table names its place.
 
     Args:
         sample: Rows with the tables' columns.
@@ -80,7 +80,7 @@ def warnings_of(uses: Mapping[str, RowUse], tables: Sequence[TableSpec]) -> list
 
 
 def sharing_notices(pieces: Sequence[Piece], tables: Sequence[TableSpec]) -> tuple[str, ...]:
-    """Return a line for each feature of which many numbers share few rows of a table that hashes by a plain modulo."""
+    """Return a line for each feature whose many numbers share few rows of a table that hashes by a plain modulo."""
     plain = [spec for spec in tables if spec.ids == "hash" and not spec.strings]
     names = [name for spec in plain for name in spec.feature_names]
     if not names or not pieces:

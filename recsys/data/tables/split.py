@@ -182,7 +182,7 @@ def _in_numbers(seconds: float, known: NDArray[np.float64], schema: Schema) -> f
         return seconds * UNITS[unit_of(middle)]
     raise DataError(
         f"schema.held_out_from: got {schema.held_out_from!r}, but column {schema.time!r} holds numbers such as "
-        f"{middle:.0f}, which are no {', '.join(UNITS)} since 1970; expected a number as in the column"
+        f"{middle:.0f}, which are not {', '.join(UNITS)} since 1970; expected a number as in the column"
     )
 
 

@@ -29,7 +29,7 @@ _MAX_ROW_BYTES = 16 << 20
 _MAX_HEADER_BYTES = 16 << 20
 # Dumps of Postgres, MySQL and Hive write the second.
 _NULLS = ["", "\\N"]
-# The first line by which Excel is told the separator.
+# The first line that tells Excel the separator.
 _SEPARATOR_LINE = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=([,;|\t])"?\r?\n')
 _SEQUENCES = {"token_seq": pa.string(), "float_seq": pa.float64()}
 

@@ -114,9 +114,9 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _known_schema(args: argparse.Namespace, start: WarmStart | None) -> Schema | None:
-    """Return the schema of the model that the training starts from or goes on with; None for a new one.
+    """Return the schema of the model that the training starts or continues from; None for a new one.
 
-    What is inferred may differ between releases; a run goes on with the schema that it began with.
+    What is inferred may differ between releases; a run continues with the schema that it began with.
     """
     if start is not None:
         return start.schema
@@ -181,7 +181,7 @@ def _check_results(args: argparse.Namespace, ranks: Ranks) -> None:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return what a folder holds beside the lock of a job that has ended."""
+    """Return what a folder holds, except the lock of a job that has ended."""
     return [path for path in folder.iterdir() if path.name != LOCK_NAME]
 
 

@@ -24,7 +24,7 @@ _TIMES = re.compile(
     r"(event_|unix_|request_|click_|log_|server_|view_|review_|unix_review_|impression_|rating_)?"
     r"(time|timestamp|ts|datetime|time_stamp)(_?(ms|us|ns|s|sec|seconds|utc))?|date|date_time|hour|day|dt"
 )
-#: The reason why texts and IDs that come once are no feature.
+#: Why texts and IDs that occur once are not a feature.
 DIFFERENT = "different in every row"
 _MOST_WORDS = 20
 _DAYS_PER_YEAR = 366
@@ -84,7 +84,7 @@ class Column:
         if self.is_list or not (self.is_text or is_number(self.values.type)):
             return None
         numbers = self.values
-        # Most texts are none, which the first of them show.
+        # Most texts are not numbers, as the first of them show.
         for part in (self.values[:HEAD], self.values) if self.is_text else ():
             numbers = OddValue(position=0, expected="no code") if has_codes(part) else numbers_of(part)
             if isinstance(numbers, OddValue):
@@ -145,7 +145,7 @@ class Column:
         return separator_of(self.values, self.num_values)
 
     def find_lists(self) -> None:
-        """Find what separates values and what they are as IDs now, in place of when it is asked for."""
+        """Find what separates values, and what they are as IDs, now and not when it is first read."""
         if self.dates is None:
             _ = self.ids
 

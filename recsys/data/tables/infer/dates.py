@@ -74,9 +74,9 @@ class Dates:
     """What a column's values are as dates.
 
     Attributes:
-        moments: Timestamps ``[N]``, null for missing ones; None if the values are no dates.
+        moments: Timestamps ``[N]``, null for missing ones; None if the values are not dates.
         form: Their format, see ``moments_of``.
-        note: How they are read, or why they are no dates; empty if that is plain.
+        note: How they are read, or why they are not dates; empty if that is plain.
         is_unclear: Whether they are dates in one of two formats.
     """
 
@@ -139,7 +139,7 @@ def _of_numbers(array: pa.Array, name: str, numbers: NDArray[np.float64]) -> Dat
     if moments is not None:
         return Dates(moments=moments, note=f"{' and '.join(sorted(units))} since 1970")
     return Dates(
-        note=f"no dates, as {numbers.min():.15g} to {numbers.max():.15g} are not in years 1980 to 2100"
+        note=f"not dates: {numbers.min():.15g} to {numbers.max():.15g} are outside of the years 1980 to 2100"
     )
 
 
@@ -182,7 +182,7 @@ def _forms(text: str) -> list[str]:
 
 
 def _closer(found: dict[str, pa.Array], forms: list[str]) -> str:
-    """Return the one of two formats by which the days lie closer together; empty if the days do not tell."""
+    """Return the format that puts the days closer together; empty if neither clearly does."""
     if "%H" not in forms[0] and "%I" not in forms[0]:
         return ""
     spans = [float(np.ptp(seconds_of(found[form].drop_null()))) for form in forms[:2]]
@@ -192,10 +192,10 @@ def _closer(found: dict[str, pa.Array], forms: list[str]) -> str:
 
 
 def _odd_text(array: pa.Array, few: pa.Array) -> str:
-    """Return which text is no date, the first that is not written as most of the first ones are."""
+    """Return the first text that is not written as most of the first ones are, as a note."""
     texts = without_missing(array).drop_null()
     forms = _forms(few[0].as_py())
     parsed = {form: pc.strptime(few, format=form, unit="s", error_is_null=True) for form in forms}
     best = min(parsed, key=lambda form: parsed[form].null_count)
     odd = pc.index(pc.strptime(texts, format=best, unit="s", error_is_null=True).is_valid(), value=False)
-    return f"{texts[max(odd.as_py(), 0)].as_py()[:40]!r} is no date that is known"
+    return f"{texts[max(odd.as_py(), 0)].as_py()[:40]!r} is not a date in a known format"

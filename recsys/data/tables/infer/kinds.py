@@ -74,7 +74,7 @@ def separator_of(texts: pa.Array, num_different: int) -> str:
 
     Args:
         texts: The texts.
-        num_different: Of them.
+        num_different: The number of different ones.
     """
     if not len(texts):
         return ""
@@ -165,7 +165,7 @@ def kind_of_ids(values: pa.Array) -> str:
 
 
 def odd_texts(texts: pa.Array) -> tuple[str, int] | None:
-    """Return the first text that is no number and how many there are, where most texts are numbers."""
+    """Return the first text that is not a number, and how many there are, where most texts are numbers."""
     if _share(are_numbers(texts[:HEAD])) < _MOSTLY:
         return None
     is_number = are_numbers(texts)

@@ -49,7 +49,7 @@ class NoLabelError(DataError):
 
 
 class LabelValueError(DataError):
-    """A value of the sample is none of a label.
+    """A value of the sample is not one of a label.
 
     Attributes:
         label: The label.

@@ -35,7 +35,7 @@ class Shadow:
     """How well a column alone tells a label, on rows that it was not learned from.
 
     Attributes:
-        auc: Of the mean label of the rows with the same value.
+        auc: The AUC of the mean label of the rows with the same value.
         precision: The share of ones among the rows whose value promises one.
         recall: The share of all ones that these rows have.
     """

@@ -1,4 +1,4 @@
-"""The use of each column that is no label, and the reason."""
+"""The use of each column that is not a label, and the reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ROWS_PER_WORD = 20
 
 
 def use_of(column: Column, uses: dict[str, tuple[str, str]], kind: str = "") -> tuple[str, str]:
-    """Return a column's use and the reason, which says of a column named as a time why it is none.
+    """Return a column's use and the reason, which says why a column named as a time is not one.
 
     Args:
         column: The column.

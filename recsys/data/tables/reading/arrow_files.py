@@ -142,7 +142,7 @@ class _Parquet(_Open):
         return file.read_row_group(number, columns=columns)
 
     def _encoded(self, number: int, columns: list[str]) -> list[str]:
-        """Return the columns of texts with a dictionary in the file that is small beside the rows."""
+        """Return the columns of texts whose dictionary in the file is small compared with the rows."""
         texts = {field.name for field in self.schema if is_text(field.type)}.intersection(columns)
         group = self._file.metadata.row_group(number)
         found = []

@@ -12,7 +12,7 @@ from recsys.data.lines import DataError, shown_error
 
 _SKIPPED_BYTES = 16 << 20
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
-# Files that are no text, by how they begin.
+# How files that are not text begin.
 _OTHERS = {
     b"PK\x03\x04": "a zip or xlsx file; unpack it, or save it as CSV, first",
     b"\xfd7zXZ": "an xz file; unpack it first",

@@ -1,4 +1,4 @@
-"""Files with columns that are no part of their content: one value for all rows of a file."""
+"""Files with columns that are not part of their content: one value for all rows of a file."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class CsvRows:
 
     @property
     def are_plain(self) -> bool:
-        """Whether there is no quote that readers of CSV may take for another thing."""
+        """Whether all readers of CSV read the quotes in the same way."""
         return self._num_plain_quotes is not None and self._num_plain_quotes % 2 == 0
 
     @cached_property
@@ -90,7 +90,7 @@ class CsvRows:
         """Return where the last row ends that is whole, whatever follows the text; 0 if none is."""
         feed = self.data.rfind(b"\n") + 1
         num_quotes = self._num_plain_quotes
-        # Most often no field goes on behind the last line end.
+        # Usually no field continues after the last line end.
         if feed and num_quotes is not None and (num_quotes - self.data.count(b'"', feed)) % 2 == 0:
             return feed
         if not len(self._quotes):

@@ -31,7 +31,7 @@ _ARROW = {
 _TEXTS = {".csv": "", ".tsv": "\t", ".tab": "\t", ".inter": "\t"}
 _JSON = (".json", ".jsonl", ".ndjson")
 _COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
-# Names that begin so are no data: Spark's _SUCCESS, Hadoop's .crc files, unfinished parts.
+# Names that begin with these are not data: Spark's _SUCCESS, Hadoop's .crc files, unfinished parts.
 _HIDDEN = (".", "_")
 # What Hive writes for a missing value.
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"

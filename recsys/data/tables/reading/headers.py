@@ -23,7 +23,7 @@ class Header:
     Attributes:
         names: The columns' names; empty texts are fields that hold nothing.
         separator: One character.
-        num_bytes: Of the header with its line end; 0 if there is none.
+        num_bytes: The size of the header with its line end; 0 if there is none.
         kinds: What the header says of columns, by name: RecBole's ``token``, ``token_seq``, ``float``, ``float_seq``.
     """
 
@@ -87,7 +87,7 @@ def read_header(row: bytes, suffix: str, name: str) -> Header:
         name: The file, for messages.
 
     Raises:
-        DataError: It is no row of names.
+        DataError: It is not a row of names.
     """
     if not row:
         raise DataError(f"{name}: got an empty file, expected a line with the columns' names")

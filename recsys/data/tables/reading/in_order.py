@@ -16,7 +16,7 @@ R = TypeVar("R")
 def in_order(items: Iterable[T], work: Callable[[T], R]) -> Iterator[tuple[T, R]]:
     """Yield each item with what ``work`` makes of it; threads work on as many items as there are processors.
 
-    An error of an item, or of the iteration, is raised behind the results of the items before it.
+    An error of an item, or of the iteration, is raised after the results of the items before it.
     """
     waiting: deque[tuple[T, Future[R]]] = deque()
     num_threads = num_processors()

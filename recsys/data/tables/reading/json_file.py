@@ -129,7 +129,7 @@ class JsonFile:
 
 
 def _line_of(block: bytes, row: int) -> int:
-    """Return the number of lines before a row; lines of blanks are none."""
+    """Return the number of lines before a row; blank lines do not count."""
     is_row = np.array([bool(line.strip()) for line in block.split(b"\n")])
     rows = np.flatnonzero(is_row)
     return int(rows[row]) if row < len(rows) else len(is_row) - 1

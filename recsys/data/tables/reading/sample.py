@@ -42,7 +42,7 @@ def sample_rows(files: Sequence[TableFile], num_rows: int) -> pa.Table:
 
 
 def _joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return the rows of tables, some of whose columns may have several types.
+    """Return the rows of tables; a column may have several types.
 
     Whole numbers beside texts are texts, and truth values beside numbers are numbers: each file is read so too.
     """

@@ -17,7 +17,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Return whether a plain type holds bytes that are no UTF-8."""
+    """Return whether a plain type holds bytes that are not UTF-8."""
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
@@ -150,7 +150,7 @@ def _as_strings(array: pa.Array) -> pa.Array:
 
 
 def why_unread(kind: pa.DataType) -> str:
-    """Return why columns of a plain type are no features; empty if they can be."""
+    """Return why columns of a plain type cannot be features; empty if they can."""
     inner = kind.value_type if is_list(kind) else kind
     if pa.types.is_null(kind):
         return "no values"

@@ -1,8 +1,8 @@
 """Lists in texts: ``a|b``, ``1, 2``, and those of Python, JSON and Postgres, ``['a', 'b']``, ``["a", "b"]``, ``{a,b}``.
 
-A schema's separator says that a column's texts are lists. Blanks around values are no part of them. Around a whole list
-may stand brackets; values within them may be quoted, and ``null``, ``NULL``, ``None`` and ``nan`` without quotes are
-missing ones.
+A schema's separator says that a column's texts are lists. Blanks around values are not part of them. Brackets may
+stand around a whole list; values within them may be quoted, and ``null``, ``NULL``, ``None`` and ``nan`` without
+quotes are missing ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Texts as numbers, and values of any plain type as IDs.
 
-What is no number or no ID is found and never changed: requests send the same texts and numbers, and servers take
-what training takes.
+Texts that are not numbers or IDs are found and never changed: requests send the same texts and numbers, and servers
+take what training takes.
 
 Shape letters: N number of values.
 """
@@ -36,7 +36,7 @@ _NO_DECIMAL_COMMA = r"[$£€¥. '\x{a0}\x{202f}\x{2019}]"
 # Floats of 64 bits round numbers of more than 15 digits.
 _WHOLE = r"^[ \t]*-?([0-9]+|0*[0-9]{1,15}\.0*)[ \t]*$"
 _AROUND_WHOLE = r"^[ \t]+|\.0*[ \t]*$|[ \t]+$"
-# A cast goes on after a value that it cannot take, which costs much: a few values come first.
+# A cast continues after a value that it cannot convert, which is slow: a few values are tried first.
 _FIRST_VALUES = 64
 
 
@@ -45,7 +45,7 @@ class OddValue:
     """A value that is not as expected.
 
     Attributes:
-        position: Of the first such value.
+        position: The place of the first such value.
         expected: What it is not, and what to do.
     """
 
@@ -137,7 +137,7 @@ def _number_texts(texts: pa.Array) -> pa.Array:
 
 
 def _comma_number_texts(texts: pa.Array) -> pa.Array:
-    """Return texts as ``_number_texts`` does, of numbers with decimal commas; others stay, but are no numbers."""
+    """Return texts as ``_number_texts`` does, of numbers with decimal commas; others stay, but are not numbers."""
     texts = pc.utf8_trim(without_missing(texts), _BLANKS)
     is_number = pc.match_substring_regex(texts, _DECIMAL_COMMA)
     with_point = pc.replace_substring(pc.replace_substring_regex(texts, _NO_DECIMAL_COMMA, ""), ",", ".")

@@ -21,7 +21,7 @@ UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanosecond
 DATES = "a date as 2026-01-31 or 2026-01-31 12:00:00, or seconds, milli-, micro- or nanoseconds since 1970"
 _MICROSECONDS = pa.timestamp("us")
 _ZONED = pa.timestamp("us", "UTC")
-# The years 1980 to 2100 in seconds: the numbers of one unit are none of another.
+# The years 1980 to 2100 in seconds: a number that is such a time in one unit is none in another.
 _FIRST, _LAST = 315_532_800, 4_102_444_800
 _YEARS = (1900, 2200)
 _FIRST_VALUES = 64

@@ -72,7 +72,7 @@ def test_times_with_a_format() -> None:
             _START * 10**9,
             "a time in nanoseconds, but column 't' holds seconds.*expected 1767225600, or",
         ),
-        (np.arange(240), "2026-01-05", "holds numbers such as 119, which are no seconds, milliseconds"),
+        (np.arange(240), "2026-01-05", "holds numbers such as 119, which are not seconds, milliseconds"),
         (_TEXTS, "yesterday", "expected a date as 2026-01-31"),
         (_TEXTS, "2025-12-31", r"no row of column 't' is earlier \(the first: 2026-01-01 00:00:00\)"),
         (_HOURS, _START, r"no row of column 't' is earlier \(the first: 1767225600\)"),

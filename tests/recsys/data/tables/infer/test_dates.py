@@ -107,7 +107,7 @@ def test_rows_without_a_time_are_learned_from(tmp_path: Path, zero: str) -> None
             "timestamp",
             [*map(str, _MOMENTS[1:]), "soon"],
             "ignored",
-            "'soon' is no date that is known",
+            "'soon' is not a date in a known format",
             id="odd",
         ),
         pytest.param(
@@ -121,12 +121,12 @@ def test_rows_without_a_time_are_learned_from(tmp_path: Path, zero: str) -> None
             "event_time", [f"{i}h{i}" for i in range(400)], "ignored", "named as a time, but", id="own"
         ),
         pytest.param(
-            "day", ["mon", "tue"] * 200, "sparse", "texts; named as a time, but 'mon' is no", id="words"
+            "day", ["mon", "tue"] * 200, "sparse", "texts; named as a time, but 'mon' is not", id="words"
         ),
-        pytest.param("hour", [i % 24 for i in range(400)], "sparse", "no dates, as 0 to 23 are", id="hours"),
-        pytest.param("timestamp", range(0, 4000, 10), "time", "no dates, as 0 to 3990 are", id="relative"),
+        pytest.param("hour", [i % 24 for i in range(400)], "sparse", "not dates: 0 to 23 are", id="hours"),
+        pytest.param("timestamp", range(0, 4000, 10), "time", "not dates: 0 to 3990 are", id="relative"),
         pytest.param(
-            "travel_time", [i % 377 for i in range(400)], "dense", "named as a time; no dates", id="long"
+            "travel_time", [i % 377 for i in range(400)], "dense", "named as a time; not dates", id="long"
         ),
         pytest.param("visits_ms", range(400), "dense", "named as a quantity", id="quantity"),
         pytest.param("expiry", ["31/02/2026", "14/03/2026"] * 200, "sparse", "texts", id="no-such-day"),
