@@ -24,7 +24,7 @@ from recsys.planner.errors import PlannerError, PlannerErrorType
 from recsys.planner.fit import with_room
 from recsys.planner.search.improve import balance
 from recsys.planner.search.partitioners import Placement
-from recsys.planner.search.search import partitions, search, try_proposals
+from recsys.planner.search.search import place, search, try_proposals
 
 Plan = list[ShardingOption]
 _Key = tuple[int, ...]
@@ -109,7 +109,7 @@ def _by_parts(parts: Parts, search_space: Plan, topology: Topology) -> Found:
     misfits: list[PlannerError] = []
     start = time.monotonic()
 
-    def place(key: _Key) -> _Rated:
+    def rated(key: _Key) -> _Rated:
         try:
             plan = (
                 partitioner.partition(proposals[key], copy.deepcopy(topology))
@@ -133,7 +133,7 @@ def _by_parts(parts: Parts, search_space: Plan, topology: Topology) -> Found:
         UniformProposer(),
         GridSearchProposer(),
     ]
-    try_proposals((_proposed(p, parts, search_space, topology, proposals) for p in proposers), place, is_over)
+    try_proposals((_proposed(p, parts, search_space, topology, proposals) for p in proposers), rated, is_over)
     if not fitting:
         raise PlannerError(
             f"no proposal of {len(proposals)} fits: {misfits[0] if misfits else 'there were none'}; give more "
@@ -172,7 +172,7 @@ def _partition(
     """
     cuts = [as_cut(option, topology) for option in proposal]
     known = [cut for cut in cuts if cut is not None]
-    placements = partitions(capacity_of(topology), known) if len(known) == len(cuts) else []
+    placements = place(capacity_of(topology), known) if len(known) == len(cuts) else []
     if not placements:
         return GreedyPerfPartitioner().partition(proposal, topology)
     best = min(placements, key=lambda placement: placement.cost_us)

@@ -34,7 +34,8 @@ class OptionTable:
         self.max_us: Floats = np.array([option.max_us for option in flat])
         self.hbm: Floats = np.array([float(option.hbm_bytes) for option in flat])
         self.ddr: Floats = np.array([float(option.ddr_bytes) for option in flat])
-        self.fill: Floats = np.zeros(len(flat))
+        self.max_hbm: Floats = np.array([float(option.max_hbm_bytes) for option in flat])
+        self.max_ddr: Floats = np.array([float(option.max_ddr_bytes) for option in flat])
 
     def cheapest(self, values: Floats) -> Ints:
         """Return for each table the position of the least value among its options."""

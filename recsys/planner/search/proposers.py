@@ -7,7 +7,8 @@ Proposals are positions of options, one for each table:
 * ``uniform``: one sharding type and kernel for all tables that support it;
 * ``greedy``: the options with the least total cost whose blocks each cost at most a limit; smaller limits
   give smaller blocks, which pack better and cost more;
-* ``dynamic``: dynamic programming over bins of memory: the least cost for each total memory.
+* ``dynamic``: dynamic programming over bins of memory: the least cost for each total memory;
+* ``least_memory``: whatever it costs, for tables that fit no other way.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ _DYNAMIC_LIMITS = (1.0, 0.5, 0.25, 0.1)
 _NUM_BINS = 256
 # Shares of all memory that a choice may take: packing leaves gaps.
 _FILLS = (1.0, 0.97, 0.93, 0.88, 0.8, 0.7)
+
+# Parts of a rank's memory that a block may take in ``least_memory``.
+_LARGEST_PARTS = (1.0, 0.5, 0.25, 0.1, 0.03)
 
 Choice = tuple[int, ...]
 
@@ -53,18 +57,14 @@ def greedy(table: OptionTable, least_us: float) -> Generator[Choice, object, Non
         yield _positions(table.cheapest(_limited(table, least_us * limit)))
 
 
-def least_memory(table: OptionTable, of_rank: Sequence[float], largest: float) -> Choice:
-    """Return the options with the least total memory, without large blocks where possible.
-
-    Args:
-        table: The options, with their ``fill``.
-        of_rank: For each option the share of a rank's memory that its largest block takes.
-        largest: The limit of that share.
-    """
-    part = np.asarray(of_rank)
-    return _positions(
-        table.cheapest(np.where(part <= largest, table.fill, (1 + table.fill.sum()) * (1 + part)))
-    )
+def least_memory(table: OptionTable, capacity: Capacity) -> Generator[Choice, object, None]:
+    """Yield the options with the least memory and ever smaller blocks, then those with the least device memory."""
+    hbm, ddr = max(capacity.hbm_bytes, 1), max(capacity.ddr_bytes, 1)
+    part = np.maximum(table.max_hbm / hbm, table.max_ddr / ddr)
+    fill = (table.hbm / hbm + table.ddr / ddr) / capacity.world_size + 1e-15 * table.total_us
+    for largest in _LARGEST_PARTS:
+        yield _positions(table.cheapest(np.where(part <= largest, fill, (1 + fill.sum()) * (1 + part))))
+    yield _positions(table.cheapest(table.hbm + 1e-6 * table.ddr))
 
 
 def dynamic(table: OptionTable, capacity: Capacity, least_us: float) -> Generator[Choice, object, None]:

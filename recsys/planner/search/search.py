@@ -1,18 +1,19 @@
-"""The search for a plan: proposals, partitions, and local search from the best of them. The same input, the same plan.
+"""The search for a plan, by the cost of the worst rank. The same input, the same plan.
 
 Shape letters: T tables, W world size.
 
-1. ``proposers`` propose an option for each table, and hear what came of it.
-2. ``partition`` places the blocks of a proposal on ranks.
-3. ``balance`` moves and swaps blocks of the best placements, ``choose_again`` exchanges options of the busiest rank,
-   ``reshuffle`` redistributes the blocks of a few ranks.
-4. ``simplify`` makes tables whole again where that costs nothing.
+1. Proposers propose an option for each table (``proposers``).
+2. ``place`` places the blocks of a proposal on ranks (``partitioners``).
+3. ``balance`` moves and swaps blocks of the best placements, ``choose_again`` exchanges options of the worst rank's
+   tables (``improve``).
+4. ``_restarted`` repeats this from the best plan with a few tables placed elsewhere.
+5. ``simplify`` makes tables whole again where the worst rank does not wait for it.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -29,26 +30,24 @@ from recsys.planner.search.partitioners import (
     partition,
 )
 from recsys.planner.search.proposers import Choice, dynamic, greedy, least_memory, uniform
-from recsys.planner.search.reshuffle import reshuffle
-from recsys.planner.search.simplify import of_tiny_tables, simplify
 
-# Number of partitions that are balanced by moves and swaps, and of those whose options are changed.
+#: Rows of a tiny table together: they stay in a processor's caches, so that to cut them spares no reads of memory.
+TINY_BYTES = 1 << 18
+# Tiny tables are cut, or kept in host memory, where that lowers the worst rank's cost by more than this factor.
+_WORTH_CUTTING = 1.02
+# Number of placements that are balanced by moves and swaps, and of those whose options are changed.
 _NUM_BALANCED = 8
 _NUM_REFINED = 3
 _MOST_CHANGES = 60
-# Small problems are restarted from perturbed plans: the number of restarts is this many (table, rank) pairs
-# over the problem's.
-_RESTART_PAIRS = 2_500
+# The number of restarts is this many (table, rank) pairs over the problem's.
+_RESTART_PAIRS = 10_000
 _MOST_RESTARTS = 120
 _GOOD_ENOUGH = 1.0005
-# Blocks are redistributed if a plan is above the lower bound by more than this factor.
-_WELL_BALANCED = 1.01
-_NUM_DEALT_ROUNDS = 400
-# Tiny tables are cut, or kept in host memory, where that lowers the worst rank's cost by more than this factor.
-_WORTH_CUTTING = 1.02
-# Shares of a rank's memory that a block may take in ``pack``.
-_LARGEST_FILLS = (1.0, 0.5, 0.25, 0.1, 0.03)
+# Kernels whose rows lie in host memory, the preferred one first.
+_ON_HOST = {"fused_uvm_caching": 1, "fused_uvm": 2}
+_ROUNDING = 1e-9
 
+Options = Sequence[Sequence[ShardingOption]]
 Proposal = TypeVar("Proposal", bound=Hashable)
 Placed = TypeVar("Placed")
 
@@ -66,6 +65,49 @@ class SearchResult:
     placement: Placement | None
     least_us: float
     misfit: Misfit | None = None
+
+
+def search(capacity: Capacity, options: Options) -> SearchResult:
+    """Return the best plan found.
+
+    Args:
+        capacity: The capacity of the ranks.
+        options: The options of each table, each with room for its blocks on empty ranks.
+    """
+    options = [_undominated(group) for group in options]
+    least_us = of_any_plan(capacity, options)
+    simple = [_simple_if_tiny(group) for group in options]
+    best = _best_placement(capacity, simple, least_us)
+    if simple != options and (best is None or best.cost_us > least_us * _WORTH_CUTTING):
+        cut = _best_placement(capacity, options, least_us)
+        if best is None or (cut is not None and cut.cost_us * _WORTH_CUTTING < best.cost_us):
+            best = cut
+    if best is None:
+        misfit = pack(capacity, options)
+        assert isinstance(misfit, Misfit)
+        return SearchResult(placement=None, least_us=least_us, misfit=misfit)
+    simplify(best, options)
+    return SearchResult(placement=best, least_us=least_us)
+
+
+def _best_placement(capacity: Capacity, options: Options, least_us: float) -> Placement | None:
+    """Return the best placement with these options; None if nothing fits."""
+    table = OptionTable(options)
+    proposers = (greedy(table, least_us), dynamic(table, capacity, least_us), uniform(options, table))
+    tried: dict[Choice, list[Placement]] = try_proposals(
+        proposers, lambda choice: place(capacity, _chosen(options, choice))
+    )
+    placements = [placement for found in tried.values() for placement in found]
+    if not placements:
+        packed = pack(capacity, options)
+        if isinstance(packed, Misfit):
+            return None
+        placements = [packed]
+    placements = _best(placements, _NUM_BALANCED)
+    for placement in placements:
+        balance(placement)
+    refined = [choose_again(p, options, _MOST_CHANGES) for p in _best(placements, _NUM_REFINED)]
+    return _restarted(_best(refined, 1)[0], options, least_us)
 
 
 def try_proposals(
@@ -93,52 +135,7 @@ def try_proposals(
     return tried
 
 
-def search(capacity: Capacity, options: Sequence[Sequence[ShardingOption]]) -> SearchResult:
-    """Return the best plan found, by the cost of the worst rank.
-
-    Args:
-        capacity: The capacity of the ranks.
-        options: The options of each table, each with room for its blocks on empty ranks.
-    """
-    options = [_undominated(group) for group in options]
-    least_us = of_any_plan(capacity, options)
-    simple = of_tiny_tables(options)
-    found = _found(capacity, simple, least_us)
-    if simple != options and (found.placement is None or found.placement.cost_us > least_us * _WORTH_CUTTING):
-        every = _found(capacity, options, least_us)
-        if found.placement is None or (
-            every.placement is not None and every.placement.cost_us * _WORTH_CUTTING < found.placement.cost_us
-        ):
-            found = every
-    if found.placement is not None:
-        simplify(found.placement, options)
-    return found
-
-
-def _found(capacity: Capacity, options: Sequence[Sequence[ShardingOption]], least_us: float) -> SearchResult:
-    """Return the best plan with these options."""
-    table = _option_table(capacity, options)
-    proposers = (greedy(table, least_us), dynamic(table, capacity, least_us), uniform(options, table))
-
-    def place(choice: Choice) -> list[Placement]:
-        return partitions(capacity, [group[i] for group, i in zip(options, choice, strict=True)])
-
-    tried: dict[Choice, list[Placement]] = try_proposals(proposers, place)
-    placements = [placement for found in tried.values() for placement in found]
-    if not placements:
-        packed = pack(capacity, options)
-        if isinstance(packed, Misfit):
-            return SearchResult(placement=None, least_us=least_us, misfit=packed)
-        placements.append(packed)
-    placements = sorted(placements, key=lambda p: p.cost_us)[:_NUM_BALANCED]
-    for placement in placements:
-        balance(placement)
-    placements = sorted(placements, key=lambda p: p.cost_us)[:_NUM_REFINED]
-    best = min((_refined(p, options, least_us) for p in placements), key=lambda p: p.cost_us)
-    return SearchResult(placement=_restarted(best, options, least_us), least_us=least_us)
-
-
-def partitions(capacity: Capacity, chosen: Sequence[ShardingOption]) -> list[Placement]:
+def place(capacity: Capacity, chosen: Sequence[ShardingOption]) -> list[Placement]:
     """Return placements of chosen options: by cost, and if that does not fit, by each measure of weight that does."""
     placements = []
     for by in PARTITIONERS:
@@ -150,20 +147,11 @@ def partitions(capacity: Capacity, chosen: Sequence[ShardingOption]) -> list[Pla
     return placements
 
 
-def _refined(placement: Placement, options: Sequence[Sequence[ShardingOption]], least_us: float) -> Placement:
-    refined = choose_again(placement, options, _MOST_CHANGES)
-    if refined.cost_us > least_us * _WELL_BALANCED:
-        reshuffle(refined, random.Random(0), _NUM_DEALT_ROUNDS, least_us * _WELL_BALANCED)
-        refined = choose_again(refined, options, _MOST_CHANGES)
-    return refined
-
-
-def pack(capacity: Capacity, options: Sequence[Sequence[ShardingOption]]) -> Placement | Misfit:
-    """Return a placement by memory only: choices with little memory and ever smaller blocks."""
+def pack(capacity: Capacity, options: Options) -> Placement | Misfit:
+    """Return a placement by memory only."""
     misfit: Misfit | None = None
-    for choice in dict.fromkeys(_by_memory(capacity, options)):
-        chosen = [group[i] for group, i in zip(options, choice, strict=True)]
-        found = partition(capacity, chosen, MEMORY_BALANCED)
+    for choice in dict.fromkeys(least_memory(OptionTable(options), capacity)):
+        found = partition(capacity, _chosen(options, choice), MEMORY_BALANCED)
         if isinstance(found, Placement):
             return found
         misfit = misfit or found
@@ -171,28 +159,37 @@ def pack(capacity: Capacity, options: Sequence[Sequence[ShardingOption]]) -> Pla
     return misfit
 
 
-def _by_memory(capacity: Capacity, options: Sequence[Sequence[ShardingOption]]) -> Iterator[Choice]:
-    table = _option_table(capacity, options)
-    of_rank = [
-        max(o.max_hbm_bytes / max(capacity.hbm_bytes, 1), o.max_ddr_bytes / max(capacity.ddr_bytes, 1))
-        for group in options
-        for o in group
-    ]
-    for largest in _LARGEST_FILLS:
-        yield least_memory(table, of_rank, largest)
-    table.fill = table.hbm + 1e-6 * table.ddr
-    yield least_memory(table, of_rank, _LARGEST_FILLS[0])
+def _restarted(best: Placement, options: Options, least_us: float) -> Placement:
+    """Repeat the local search from the best placement with a few tables placed elsewhere."""
+    rng = random.Random(0)
+    for _ in range(min(_MOST_RESTARTS, _RESTART_PAIRS // (len(options) * best.capacity.world_size))):
+        if best.cost_us <= least_us * _GOOD_ENOUGH:
+            break
+        disturbed = _disturbed(best, options, rng)
+        if disturbed is not None:
+            best = _best([best, choose_again(disturbed, options, _MOST_CHANGES)], 1)[0]
+    return best
 
 
-def _option_table(capacity: Capacity, options: Sequence[Sequence[ShardingOption]]) -> OptionTable:
-    table = OptionTable(options)
-    world_size = capacity.world_size
-    table.fill = (
-        table.hbm / max(capacity.hbm_bytes * world_size, 1)
-        + table.ddr / max(capacity.ddr_bytes * world_size, 1)
-        + 1e-15 * table.total_us
-    )
-    return table
+def _disturbed(placement: Placement, options: Options, rng: random.Random) -> Placement | None:
+    """Return a copy with two to four tables placed elsewhere; None if they do not fit there."""
+    new = placement.copy()
+    tables = rng.sample(range(len(options)), min(len(options), rng.randint(2, 4)))
+    for table in tables:
+        new.remove(table)
+    rng.shuffle(tables)
+    for table in tables:
+        if new.place(table, rng.choice(options[table])) is not None:
+            return None
+    return new
+
+
+def _best(placements: Sequence[Placement], number: int) -> list[Placement]:
+    return sorted(placements, key=lambda placement: placement.cost_us)[:number]
+
+
+def _chosen(options: Options, choice: Choice) -> list[ShardingOption]:
+    return [group[i] for group, i in zip(options, choice, strict=True)]
 
 
 def _undominated(options: Sequence[ShardingOption]) -> list[ShardingOption]:
@@ -207,31 +204,53 @@ def _undominated(options: Sequence[ShardingOption]) -> list[ShardingOption]:
     return [option for option, _ in kept]
 
 
-def _restarted(best: Placement, options: Sequence[Sequence[ShardingOption]], least_us: float) -> Placement:
-    """Repeat the local search from the best placement with a few tables placed elsewhere."""
-    num_tables, world_size = len(options), best.capacity.world_size
-    rng = random.Random(0)
-    for _ in range(min(_MOST_RESTARTS, _RESTART_PAIRS // (num_tables * world_size))):
-        if best.cost_us <= least_us * _GOOD_ENOUGH:
-            return best
-        disturbed = _disturbed(best, options, rng)
-        if disturbed is not None:
-            again = choose_again(disturbed, options, _MOST_CHANGES)
-            if again.cost_us < best.cost_us:
-                best = again
-    return best
+def simplify(placement: Placement, options: Options) -> None:
+    """Give tables simpler options that cost no more in all, where the worst rank's cost does not rise.
+
+    The cost of a plan is that of its worst rank, so that the search does not tell apart what lies on the others.
+
+    Args:
+        placement: The placement to change.
+        options: The options of each table.
+    """
+    most_us = placement.cost_us * (1 + _ROUNDING)
+    for table in sorted(range(len(options)), key=lambda i: _num_bytes(options[i])):
+        old, slots = placement.options[table], placement.slots[table]
+        assert old is not None
+        simpler = [
+            o for o in options[table] if _complexity(o) < _complexity(old) and o.total_us <= old.total_us
+        ]
+        if not simpler:
+            continue
+        placement.remove(table)
+        for option in sorted(simpler, key=lambda o: (_complexity(o), o.total_us)):
+            if placement.place(table, option) is None:
+                if placement.cost_us <= most_us:
+                    break
+                placement.remove(table)
+        else:
+            placement.restore(table, old, slots)
 
 
-def _disturbed(
-    placement: Placement, options: Sequence[Sequence[ShardingOption]], rng: random.Random
-) -> Placement | None:
-    new = placement.copy()
-    num_tables = len(options)
-    tables = rng.sample(range(num_tables), min(num_tables, rng.randint(2, 4)))
-    for table in tables:
-        new.remove(table)
-    rng.shuffle(tables)
-    for table in tables:
-        if new.place(table, rng.choice(options[table])) is not None:
-            return None
-    return new
+def is_simple(option: ShardingOption) -> bool:
+    """Return whether the table lies whole in device memory, on one rank or as a copy on every rank."""
+    return _complexity(option) == (0, 1)
+
+
+def _simple_if_tiny(group: Sequence[ShardingOption]) -> list[ShardingOption]:
+    """Return a table's options, of a tiny one only those that are simple, where there are any."""
+    is_tiny = _num_bytes(group) <= TINY_BYTES
+    return [option for option in group if is_tiny and is_simple(option)] or list(group)
+
+
+def _complexity(option: ShardingOption) -> tuple[int, int]:
+    num_parts = 1 if option.sharding_type == "data_parallel" else option.span * len(option.blocks)
+    return _ON_HOST.get(option.compute_kernel, 0), num_parts
+
+
+def _num_bytes(options: Sequence[ShardingOption]) -> int:
+    """Return the bytes of a table's rows, by the option that has fewest: column shards of stored rows have more."""
+    return min(
+        sum(block.weight_bytes for block in o.blocks) * (1 if o.sharding_type == "data_parallel" else o.span)
+        for o in options
+    )
