@@ -12,13 +12,13 @@ from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import DataType, EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.load import load_artifact
+from recsys.as_torchrec.modules.fused import FusedEmbeddingBagCollection
 from recsys.modules.feature_processors import (
     FeatureProcessedEmbeddingBagCollection,
     FeatureProcessor,
     PositionWeightedModule,
     PositionWeightedModuleCollection,
 )
-from recsys.modules.fused import FusedEmbeddingBagCollection
 from recsys.modules.regroup import KTRegroupAsDict
 from tests.support.helpers import bag, kjt_of
 

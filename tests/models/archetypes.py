@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy, binary_cross_entropy_with_logits, cross_entropy
 
 from recsys import EmbeddingBagCollection, EmbeddingCollection
+from recsys.as_torchrec.models.deepfm import SimpleDeepFMNN
+from recsys.as_torchrec.models.dlrm_variants import DLRM_DCN
 from recsys.inputs.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.models import zoo
 from recsys.models.click import ClickModel
-from recsys.models.deepfm import SimpleDeepFMNN
 from recsys.models.dlrm import DLRM
-from recsys.models.dlrm_variants import DLRM_DCN
 from tests.models import crossing, sequences, several
 from tests.support.helpers import bag, kjt_of, sequence
 

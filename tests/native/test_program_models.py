@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
+from recsys.as_torchrec.models.deepfm import SimpleDeepFMNN
 from recsys.inputs.signature import IdPolicy
 from recsys.kernels.operators import LINEAR_DTYPES
-from recsys.models.deepfm import SimpleDeepFMNN
 from tests.native.program_models import (
     FEATURES,
     MODELS,

@@ -17,7 +17,7 @@ from recsys.as_torchrec.planner.interfaces import (
     ShardingOption,
 )
 from recsys.as_torchrec.planner.sharder_data import SharderDataMap, build_sharder_data_map
-from recsys.as_torchrec.planner.units import sharder_name
+from recsys.as_torchrec.planner.steps import sharder_name
 from recsys.configs import BaseEmbeddingConfig
 from recsys.embedding import EmbeddingBagCollection, takes_weights
 from recsys.errors import PlanError

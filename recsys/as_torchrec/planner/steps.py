@@ -1,13 +1,14 @@
-"""Steps of TorchRec's planner that planners written for it call, by TorchRec's names."""
+"""Steps of TorchRec's planner that planners written for it call, and units of memory, by TorchRec's names."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from recsys.as_torchrec.modules.embedding_tower import EmbeddingTowerCollection
 from recsys.as_torchrec.planner.interfaces import PartitionByType, ShardingOption
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
-from recsys.modules.embedding_tower import EmbeddingTowerCollection
 from recsys.planner.constants import NUM_POOLINGS
 from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.quant import float_tables
@@ -102,3 +103,36 @@ def tower_index(name: str, child_module: EmbeddingTowerCollection) -> int:
             ):
                 return number
     raise RuntimeError(f"name: got table {name!r}, expected one of the towers' tables")
+
+
+def bytes_to_gb(num_bytes: int) -> float:
+    """Return bytes in GiB."""
+    return num_bytes / 2**30
+
+
+def bytes_to_mb(num_bytes: float | int) -> float:
+    """Return bytes in MiB."""
+    return num_bytes / 2**20
+
+
+def gb_to_bytes(gb: float) -> int:
+    """Return GiB in bytes, rounded down."""
+    return int(gb * 2**30)
+
+
+def mb_to_bytes(mb: float) -> int:
+    """Return MiB in bytes, rounded down."""
+    return int(mb * 2**20)
+
+
+def sharder_name(t: type[Any]) -> str:
+    """Return a module type's name with its module."""
+    return f"{t.__module__}.{t.__name__}"
+
+
+def storage_repr_in_gb(storage: Any | None) -> str:
+    """Return a ``Storage`` as text in GiB; an empty text for None."""
+    if storage is None:
+        return ""
+    hbm, ddr = (round(bytes_to_gb(num_bytes), 3) for num_bytes in (storage.hbm, storage.ddr))
+    return f"Storage(hbm = {hbm} GB, ddr = {ddr} GB)"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from recsys.metrics import config as ours_config
-from recsys.metrics import module as ours_module
+from recsys.as_torchrec.metrics import config as ours_config
+from recsys.as_torchrec.metrics import module as ours_module
 
 theirs_module = pytest.importorskip("torchrec.metrics.metric_module", reason="torchrec is not installed")
 theirs_config = pytest.importorskip("torchrec.metrics.metrics_config")

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, fx, nn
 
 import recsys
-from recsys.models import deepfm as our_deepfm
-from recsys.models import dlrm, dlrm_variants
-from recsys.modules import activation, crossnet, deepfm, mlp
+from recsys.as_torchrec.models import deepfm as our_deepfm
+from recsys.as_torchrec.models import dlrm_variants
+from recsys.as_torchrec.modules import deepfm
+from recsys.models import dlrm
+from recsys.modules import activation, crossnet, mlp
 from recsys.scripting import torchscript
 from tests.peer.torchrec_peer import torchrec
 

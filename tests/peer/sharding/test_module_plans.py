@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import recsys
-from recsys.sharding import module_plans
+from recsys.as_torchrec.parts import module_plans
 from tests.peer.torchrec_peer import torchrec
 
 pytestmark = pytest.mark.peer

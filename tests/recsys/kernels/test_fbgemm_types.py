@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from recsys.as_torchrec.parts.fbgemm_types import data_type_to_sparse_type, pooling_type_to_pooling_mode
 from recsys.configs import DataType, PoolingType
-from recsys.kernels.fbgemm_types import data_type_to_sparse_type, pooling_type_to_pooling_mode
 
 
 @pytest.mark.parametrize("data_type", list(DataType))

@@ -9,15 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedTensor
-from recsys.configs import DataType
-from recsys.modules.copying import ModuleCopyMixin, ModuleNoCopyMixin
-from recsys.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection, tower_input_params
-from recsys.modules.outputs import (
+from recsys.as_torchrec.modules.embedding_tower import (
+    EmbeddingTower,
+    EmbeddingTowerCollection,
+    tower_input_params,
+)
+from recsys.as_torchrec.modules.outputs import (
     check_module_output_dimension,
     construct_modulelist_from_single_module,
     convert_list_of_modules_to_modulelist,
     get_module_output_dimension,
 )
+from recsys.configs import DataType
+from recsys.modules.copying import ModuleCopyMixin, ModuleNoCopyMixin
 from recsys.modules.regroup import KTRegroupAsDict
 from tests.support.helpers import bag, kjt_of, sequence
 

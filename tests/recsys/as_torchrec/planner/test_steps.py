@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from recsys import EmbeddingBagCollection, EmbeddingBagCollectionSharder
+from recsys.as_torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
 from recsys.as_torchrec.planner.enumerators import EmbeddingEnumerator, EmbeddingPerfEstimator
 from recsys.as_torchrec.planner.interfaces import Shard, ShardEstimator, ShardingOption
 from recsys.as_torchrec.planner.planner import EmbeddingShardingPlanner
@@ -23,7 +24,6 @@ from recsys.as_torchrec.planner.steps import (
     reset_shard_rank,
     tower_index,
 )
-from recsys.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
 from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.cost.topology import Topology
 from tests.support.helpers import bag

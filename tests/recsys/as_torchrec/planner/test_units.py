@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recsys.as_torchrec.planner.units import (
+from recsys.as_torchrec.planner.steps import (
     bytes_to_gb,
     bytes_to_mb,
     gb_to_bytes,

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from recsys.as_torchrec.metrics.config import RecComputeMode
+from recsys.as_torchrec.metrics.names import MetricNameBase, MetricPrefix
 from recsys.base.collectives import gather_rows
-from recsys.metrics.config import RecComputeMode
-from recsys.metrics.names import MetricNameBase, MetricPrefix
 
 MAX_BUFFER_COUNT = 1000
 State = Tensor | list[Tensor]

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys.metrics.computation import RecMetricException
-from recsys.metrics.config import RecComputeMode, RecTaskInfo
-from recsys.metrics.rec_metric import RecMetric, RecMetricList
-from recsys.metrics.sums import CTRMetric, NEMetric
+from recsys.as_torchrec.metrics.computation import RecMetricException
+from recsys.as_torchrec.metrics.config import RecComputeMode, RecTaskInfo
+from recsys.as_torchrec.metrics.rec_metric import RecMetric, RecMetricList
+from recsys.as_torchrec.metrics.sums import CTRMetric, NEMetric
 
 _TASKS = [RecTaskInfo(name="click"), RecTaskInfo(name="buy")]
 

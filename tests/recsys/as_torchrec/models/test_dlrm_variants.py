@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
-from recsys.models.dlrm import DLRM
-from recsys.models.dlrm_variants import (
+from recsys.as_torchrec.models.dlrm_variants import (
     DLRM_DCN,
     DLRM_Projection,
     DLRMTrain,
     InteractionDCNArch,
     InteractionProjectionArch,
 )
+from recsys.models.dlrm import DLRM
 from tests.support.helpers import bag
 
 _DIM = 4

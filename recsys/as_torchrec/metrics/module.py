@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from recsys.metrics.auc import AUCMetric
-from recsys.metrics.config import (
+from recsys.as_torchrec.metrics.auc import AUCMetric
+from recsys.as_torchrec.metrics.config import (
     BatchSizeStage,
     MetricsConfig,
     RecMetricDef,
@@ -22,10 +22,14 @@ from recsys.metrics.config import (
     RecTaskInfo,
     StateMetricEnum,
 )
-from recsys.metrics.names import MetricNamespace, compose_customized_metric_key, compose_metric_namespace
-from recsys.metrics.rec_metric import RecMetric, RecMetricList
-from recsys.metrics.sums import CalibrationMetric, CTRMetric, MSEMetric, NEMetric
-from recsys.metrics.throughput import ThroughputMetric
+from recsys.as_torchrec.metrics.names import (
+    MetricNamespace,
+    compose_customized_metric_key,
+    compose_metric_namespace,
+)
+from recsys.as_torchrec.metrics.rec_metric import RecMetric, RecMetricList
+from recsys.as_torchrec.metrics.sums import CalibrationMetric, CTRMetric, MSEMetric, NEMetric
+from recsys.as_torchrec.metrics.throughput import ThroughputMetric
 
 MetricValue = Tensor | float
 #: The class of each metric; add those of your own.
@@ -255,7 +259,7 @@ def generate_metric_module(  # noqa: PLR0913 (TorchRec's signature)
         if name not in REC_METRICS_MAPPING:
             raise ValueError(
                 f"rec_metrics: got {name}, expected some of {[str(known) for known in REC_METRICS_MAPPING]}; add a "
-                "class of your own to recsys.metrics.module.REC_METRICS_MAPPING"
+                "class of your own to recsys.as_torchrec.metrics.module.REC_METRICS_MAPPING"
             )
         metrics.append(
             REC_METRICS_MAPPING[name](

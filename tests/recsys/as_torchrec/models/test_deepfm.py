@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
-from recsys.models.deepfm import FMInteractionArch, SimpleDeepFMNN
+from recsys.as_torchrec.models.deepfm import FMInteractionArch, SimpleDeepFMNN
 from tests.support.helpers import bag
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
-from recsys.as_torchrec.planner.quantized import shard_quant_model
+from recsys.as_torchrec.parts.quantized import shard_quant_model
 from recsys.errors import PlanError
 from recsys.inference.quantize import quantize_inference_model
 from recsys.quant import QuantEmbeddingBagCollection

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from recsys import KeyedJaggedTensor, KeyedTensor
+from recsys.as_torchrec.modules.deepfm import DeepFM, FactorizationMachine
 from recsys.models.dlrm import BagCollection, check_same_dim
-from recsys.modules.deepfm import DeepFM, FactorizationMachine
 
 
 class SparseArch(nn.Module):

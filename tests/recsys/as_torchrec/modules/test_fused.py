@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from recsys import EmbeddingBagCollection, EmbeddingCollection
-from recsys.modules.fused import (
+from recsys.as_torchrec.modules.fused import (
     FusedEmbeddingBagCollection,
     FusedEmbeddingCollection,
     fuse_embedding_optimizer,

@@ -11,10 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recsys.metrics.computation import MetricComputationReport, RecMetricComputation, RecMetricException
+from recsys.as_torchrec.metrics.computation import (
+    MetricComputationReport,
+    RecMetricComputation,
+    RecMetricException,
+)
+from recsys.as_torchrec.metrics.names import MetricName, MetricNamespace, MetricPrefix
+from recsys.as_torchrec.metrics.rec_metric import RecMetric
 from recsys.metrics.exact import weighted_auc
-from recsys.metrics.names import MetricName, MetricNamespace, MetricPrefix
-from recsys.metrics.rec_metric import RecMetric
 
 _STATES = ("predictions", "labels", "weights")
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from recsys.metrics.auc import AUCMetric, compute_auc
-from recsys.metrics.config import RecTaskInfo
+from recsys.as_torchrec.metrics.auc import AUCMetric, compute_auc
+from recsys.as_torchrec.metrics.config import RecTaskInfo
 from recsys.metrics.exact import auc
 from tests.support.ranks import live_pool
 

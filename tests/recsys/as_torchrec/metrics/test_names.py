@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from recsys.metrics.names import (
+from recsys.as_torchrec.metrics.names import (
     MetricName,
     MetricNamespace,
     MetricPrefix,

@@ -8,8 +8,8 @@ from collections import deque
 import torch
 from torch import Tensor, nn
 
-from recsys.metrics.config import BatchSizeStage, validate_batch_size_stages
-from recsys.metrics.names import MetricName, MetricNamespace, MetricPrefix, compose_metric_key
+from recsys.as_torchrec.metrics.config import BatchSizeStage, validate_batch_size_stages
+from recsys.as_torchrec.metrics.names import MetricName, MetricNamespace, MetricPrefix, compose_metric_key
 
 _MAX_WINDOW_S = 2 * 60 * 60
 

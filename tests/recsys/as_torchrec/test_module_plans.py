@@ -8,8 +8,7 @@ import pytest
 from torch import nn
 
 from recsys import EmbeddingBagCollection
-from recsys.errors import PlanError
-from recsys.sharding.module_plans import (
+from recsys.as_torchrec.parts.module_plans import (
     ParameterShardingGenerator,
     column_wise,
     construct_module_sharding_plan,
@@ -19,6 +18,7 @@ from recsys.sharding.module_plans import (
     row_wise,
     table_wise,
 )
+from recsys.errors import PlanError
 from recsys.sharding.plan.kinds import ShardingType
 from recsys.sharding.plan.plan import check_plan
 from tests.support.helpers import bag

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from recsys.metrics.names import StrValueMixin
+from recsys.as_torchrec.metrics.names import StrValueMixin
 
 _WINDOW_SIZE = 10_000_000
 

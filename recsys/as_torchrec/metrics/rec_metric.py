@@ -13,9 +13,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from recsys.metrics.computation import MetricComputationReport, RecMetricComputation, RecMetricException
-from recsys.metrics.config import RecComputeMode, RecTaskInfo
-from recsys.metrics.names import MetricNamespaceBase, compose_metric_key
+from recsys.as_torchrec.metrics.computation import (
+    MetricComputationReport,
+    RecMetricComputation,
+    RecMetricException,
+)
+from recsys.as_torchrec.metrics.config import RecComputeMode, RecTaskInfo
+from recsys.as_torchrec.metrics.names import MetricNamespaceBase, compose_metric_key
 
 RecModelOutput = Tensor | dict[str, Tensor]
 

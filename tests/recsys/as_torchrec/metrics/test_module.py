@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from recsys.metrics.config import (
+from recsys.as_torchrec.metrics.config import (
     MetricsConfig,
     RecMetricDef,
     RecMetricEnum,
@@ -14,7 +14,7 @@ from recsys.metrics.config import (
     StateMetricEnum,
     ThroughputDef,
 )
-from recsys.metrics.module import RecMetricModule, StateMetric, generate_metric_module
+from recsys.as_torchrec.metrics.module import RecMetricModule, StateMetric, generate_metric_module
 
 _TASKS = [
     RecTaskInfo(name="click", label_name="l", prediction_name="p", weight_name="w"),
@@ -86,7 +86,7 @@ def test_the_numbers_go_on_after_a_restart() -> None:
 
 def test_intervals_are_adjusted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("recsys.metrics.module.time.monotonic", lambda: now)
+    monkeypatch.setattr("recsys.as_torchrec.metrics.module.time.monotonic", lambda: now)
     for least, most, expected in ((30.0, float("inf"), 62), (0.0, 5.0, 8), (6.0, 14.0, 20), (1.0, 20.0, 20)):
         module = _module(steps=20, min_compute_interval=least, max_compute_interval=most)
         for _ in range(3):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from recsys.metrics.config import (
+from recsys.as_torchrec.metrics.config import (
     BatchSizeStage,
     DefaultMetricsConfig,
     RecComputeMode,

@@ -10,9 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recsys.metrics.computation import MetricComputationReport, RecMetricComputation, RecMetricException
-from recsys.metrics.names import MetricName, MetricNamespace
-from recsys.metrics.rec_metric import RecMetric
+from recsys.as_torchrec.metrics.computation import (
+    MetricComputationReport,
+    RecMetricComputation,
+    RecMetricException,
+)
+from recsys.as_torchrec.metrics.names import MetricName, MetricNamespace
+from recsys.as_torchrec.metrics.rec_metric import RecMetric
 
 _ETA = 1e-12
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from recsys.metrics.config import BatchSizeStage
-from recsys.metrics.throughput import ThroughputMetric
+from recsys.as_torchrec.metrics.config import BatchSizeStage
+from recsys.as_torchrec.metrics.throughput import ThroughputMetric
 
 
 def _numbers(metric: ThroughputMetric) -> dict[str, float]:
@@ -12,7 +12,7 @@ def _numbers(metric: ThroughputMetric) -> dict[str, float]:
 
 def test_examples_per_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("recsys.metrics.throughput.time.monotonic", lambda: now)
+    monkeypatch.setattr("recsys.as_torchrec.metrics.throughput.time.monotonic", lambda: now)
     metric = ThroughputMetric(batch_size=10, world_size=2, window_seconds=5, warmup_steps=2)
     for lapse in (1.0, 50.0):
         now += lapse

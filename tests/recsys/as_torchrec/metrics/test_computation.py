@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys.metrics.computation import RecMetricComputation, RecMetricException, WindowBuffer
-from recsys.metrics.config import RecTaskInfo
-from recsys.metrics.names import MetricName, MetricNamespace
-from recsys.metrics.rec_metric import RecMetric
+from recsys.as_torchrec.metrics.computation import RecMetricComputation, RecMetricException, WindowBuffer
+from recsys.as_torchrec.metrics.config import RecTaskInfo
+from recsys.as_torchrec.metrics.names import MetricName, MetricNamespace
+from recsys.as_torchrec.metrics.rec_metric import RecMetric
 from tests.support.ranks import live_pool
 
 

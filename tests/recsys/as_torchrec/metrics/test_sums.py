@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from recsys.metrics.computation import RecMetricException
-from recsys.metrics.config import RecTaskInfo
+from recsys.as_torchrec.metrics.computation import RecMetricException
+from recsys.as_torchrec.metrics.config import RecTaskInfo
+from recsys.as_torchrec.metrics.rec_metric import RecMetric
+from recsys.as_torchrec.metrics.sums import CalibrationMetric, CTRMetric, MSEMetric, NEMetric
 from recsys.metrics.exact import measure
-from recsys.metrics.rec_metric import RecMetric
-from recsys.metrics.sums import CalibrationMetric, CTRMetric, MSEMetric, NEMetric
 
 _LOGITS = np.random.default_rng(0).normal(size=24)
 _X = 1 / (1 + np.exp(-_LOGITS))

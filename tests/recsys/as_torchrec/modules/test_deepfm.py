@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import fx, nn
 
-from recsys.modules.deepfm import DeepFM, FactorizationMachine
+from recsys.as_torchrec.modules.deepfm import DeepFM, FactorizationMachine
 from recsys.scripting import torchscript
 
 _VECTORS = [torch.randn(3, 2, 4), torch.randn(3, 5)]

@@ -1,0 +1,1 @@
+"""Metrics of a lifetime and a window, by TorchRec's names."""

@@ -1,0 +1,1 @@
+"""Layers that only TorchRec code uses."""
