@@ -161,10 +161,13 @@ def set_up_logging(config: LogConfig, stream: Stream | None = None) -> None:
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    """Filter gRPC's traceback for each answer that could not be sent because its client disconnected.
+    """Return whether a record is not one of two kinds that other packages log.
 
-    It is not a server error, and any client could fill the log with it.
+    gRPC logs a traceback for each answer that could not be sent because its client disconnected: no error of the
+    server, and any client could fill the log with it. FBGEMM tells the root logger of each of its libraries.
     """
+    if record.name == "root" and record.levelno < logging.WARNING:
+        return False
     return record.name != _GRPC or not record.getMessage().startswith("ExecuteBatchError")
 
 

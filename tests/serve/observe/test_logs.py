@@ -236,6 +236,16 @@ def test_set_up_replaces_what_was_set_up_before(root_logger: logging.Logger) -> 
     assert not any(isinstance(handler, LogWriter) for handler in root_logger.handlers)
 
 
+@pytest.mark.usefixtures("root_logger")
+def test_what_packages_tell_the_root_logger_is_left_out() -> None:
+    stream = io.StringIO()
+    set_up_logging(LogConfig(), stream)
+    logging.getLogger().info("Successfully loaded: 'fbgemm_gpu_py.so'")
+    logging.getLogger().warning("no such operator")
+    shut_down_logging()
+    assert re.fullmatch(r"\S+Z WARNING root: no such operator\n", stream.getvalue())
+
+
 # Requests.
 
 
