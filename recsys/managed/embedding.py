@@ -116,18 +116,7 @@ class BaseManagedCollisionEmbeddingCollection(nn.Module):
 
 
 class ManagedCollisionEmbeddingBagCollection(BaseManagedCollisionEmbeddingCollection):
-    """Pooled embeddings of raw IDs.
-
-    Args:
-        embedding_bag_collection: The tables.
-        managed_collision_collection: Made for the same tables.
-        return_remapped_features: Return the mapped batch too.
-        allow_in_place_embed_weight_update: Has no effect: rows may always be overwritten between steps.
-        embeddings_only: Return the KeyedTensor and no tuple.
-
-    Raises:
-        ValueError: The tables are not the same, or both options are set.
-    """
+    """Pooled embeddings of raw IDs. See the base for the arguments."""
 
     def __init__(
         self,
@@ -152,18 +141,7 @@ class ManagedCollisionEmbeddingBagCollection(BaseManagedCollisionEmbeddingCollec
 
 
 class ManagedCollisionEmbeddingCollection(BaseManagedCollisionEmbeddingCollection):
-    """Sequence embeddings of raw IDs.
-
-    Args:
-        embedding_collection: The tables.
-        managed_collision_collection: Made for the same tables.
-        return_remapped_features: Return the mapped batch too.
-        allow_in_place_embed_weight_update: Has no effect: rows may always be overwritten between steps.
-        embeddings_only: Return the JaggedTensors by name and no tuple.
-
-    Raises:
-        ValueError: The tables are not the same, or both options are set.
-    """
+    """Sequence embeddings of raw IDs. See the base for the arguments."""
 
     def __init__(
         self,
