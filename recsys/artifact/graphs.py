@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -85,14 +85,29 @@ class LoadedGraphs:
                 forms = self._freeze()
             finally:
                 self._set(replaced)
-        return GraphChange(
-            graphs=self, weights=placed, replaced=replaced, forms=forms, replaced_forms=self.forms
-        )
+        return GraphChange(graphs=self, new=(placed, forms), old=(replaced, self.forms))
 
     def set(self, weights: Sequence[Mapping[str, Tensor]], forms: Forms) -> None:
         """Set other forms, frozen of the weights, which are given by form and path."""
         self._set(weights)
         self._set_forms(forms)
+
+    def warm(self, forms: Forms, signature: Signature, verified: Batch | None) -> None:
+        """Call other forms until the executor has optimized them, so that the first batch does not wait for it.
+
+        Args:
+            forms: The forms.
+            signature: The model's signature.
+            verified: See ``recsys.artifact.batches.warm_up``.
+
+        Raises:
+            RuntimeError: A form fails; torch's words.
+        """
+        rows = warm_up_rows(signature, verified, fewest_rows(signature))
+        with torch.inference_mode():
+            for form, module in enumerate(forms.modules):
+                for _ in range(_NUM_WARM_UPS):
+                    module.forward(*warm_up_inputs(signature, rows, is_ranking=form > 0))
 
     def _set_forms(self, forms: Forms) -> None:
         self.forms = forms
@@ -125,53 +140,41 @@ class Forms:
     calls: tuple[Callable[..., dict[str, Tensor]], ...]
 
 
+class Graphs(Protocol):
+    """Graphs of a model whose weights can be changed."""
+
+    def warm(self, forms: Any, signature: Signature, verified: Batch | None) -> None:
+        """Make the first calls of other forms."""
+
+    def set(self, weights: Any, forms: Any) -> None:
+        """Set other weights, and the forms with them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GraphChange:
     """Other weights of a model's graphs.
 
     Attributes:
         graphs: The graphs.
-        weights: The new weights by form and path.
-        replaced: The old ones.
-        forms: The forms, frozen with the new weights.
-        replaced_forms: The old ones.
+        new: The new weights, and the forms with them, as ``Graphs.set`` takes them.
+        old: The present ones.
     """
 
-    graphs: LoadedGraphs
-    weights: Sequence[Mapping[str, Tensor]]
-    replaced: Sequence[Mapping[str, Tensor]]
-    forms: Forms
-    replaced_forms: Forms
+    graphs: Graphs
+    new: tuple[Any, Any]
+    old: tuple[Any, Any]
 
     def warm(self, signature: Signature, verified: Batch | None) -> None:
-        """Call the new forms until the executor has optimized them, so that the first batch does not wait for it.
-
-        Args:
-            signature: The model's signature.
-            verified: See ``recsys.artifact.batches.warm_up``.
-
-        Raises:
-            RuntimeError: A form fails; torch's words.
-        """
-        rows = warm_up_rows(signature, verified, fewest_rows(signature))
-        with torch.inference_mode():
-            for form, module in enumerate(self.forms.modules):
-                for _ in range(_NUM_WARM_UPS):
-                    module.forward(*warm_up_inputs(signature, rows, is_ranking=form > 0))
+        """Make the first calls of the new forms; see ``Graphs.warm``."""
+        self.graphs.warm(self.new[1], signature, verified)
 
     def write(self) -> None:
         """Set the new forms."""
-        self.graphs.set(self.weights, self.forms)
+        self.graphs.set(*self.new)
 
     def inverse(self) -> GraphChange:
         """Return the change back."""
-        return GraphChange(
-            graphs=self.graphs,
-            weights=self.replaced,
-            replaced=self.weights,
-            forms=self.replaced_forms,
-            replaced_forms=self.forms,
-        )
+        return replace(self, new=self.old, old=self.new)
 
 
 # The executor profiles a graph in its first call, and optimizes it in the second.

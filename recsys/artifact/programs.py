@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from recsys.artifact.batches.samples import Batch
-from recsys.artifact.graphs import LoadedGraphs
+from recsys.artifact.graphs import GraphChange, LoadedGraphs
 from recsys.artifact.targets import TensorInfo
 from recsys.errors import ManifestError
 from recsys.inputs.signature import Signature
@@ -156,59 +155,20 @@ class ProgramGraphs:
             for part in self._parts
         ]
 
-    def with_weights(self, weights: Mapping[str, Tensor]) -> ProgramChange:
-        """Return the forms with other weights, to be set by ``ProgramChange.write``. Nothing changes yet.
+    def with_weights(self, weights: Mapping[str, Tensor]) -> GraphChange:
+        """Return the forms with other weights, to be set by ``GraphChange.write``. Nothing changes yet.
 
         Args:
             weights: By path; each a tensor of at least one form, with its shape and dtype, in host memory.
         """
         together = {**self._weights, **weights}
-        return ProgramChange(
-            graphs=self,
-            weights=together,
-            calls=self._bind(together),
-            replaced=self._weights,
-            replaced_calls=self.calls,
-        )
+        return GraphChange(graphs=self, new=(together, self._bind(together)), old=(self._weights, self.calls))
+
+    def warm(self, forms: object, signature: Signature, verified: Batch | None) -> None:
+        """Do nothing: programs are as fast in the first call as in later ones."""
 
     def set(self, weights: Mapping[str, Tensor], calls: tuple[Call, ...]) -> None:
         """Set other forms, whose weights replace the parts'."""
         self._weights = weights
         self.calls = calls
         self._scripted = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProgramChange:
-    """Other weights of a model's programs, as ``GraphChange`` is for TorchScript.
-
-    Attributes:
-        graphs: The programs.
-        weights: The new weights by path, where they are not the parts'.
-        calls: The forms with them.
-        replaced: The old weights.
-        replaced_calls: The old forms.
-    """
-
-    graphs: ProgramGraphs
-    weights: Mapping[str, Tensor]
-    calls: tuple[Call, ...]
-    replaced: Mapping[str, Tensor]
-    replaced_calls: tuple[Call, ...]
-
-    def warm(self, signature: Signature, verified: Batch | None) -> None:
-        """Do nothing: programs are as fast in the first call as in later ones."""
-
-    def write(self) -> None:
-        """Set the new forms."""
-        self.graphs.set(self.weights, self.calls)
-
-    def inverse(self) -> ProgramChange:
-        """Return the change back."""
-        return ProgramChange(
-            graphs=self.graphs,
-            weights=self.replaced,
-            calls=self.replaced_calls,
-            replaced=self.weights,
-            replaced_calls=self.calls,
-        )

@@ -23,7 +23,7 @@ from recsys.artifact.delta.file import DeltaFile
 from recsys.artifact.delta.header import DeltaHeader, TableDelta
 from recsys.artifact.graphs import GraphChange, LoadedGraphs
 from recsys.artifact.loaded_rows import LoadedRows
-from recsys.artifact.programs import ProgramChange, ProgramGraphs
+from recsys.artifact.programs import ProgramGraphs
 from recsys.base.json_checks import wrong
 from recsys.errors import DeltaError
 from recsys.rows.layout import block_rows
@@ -91,7 +91,7 @@ class PreparedDelta:
     num_dense_left: int
     changes: Sequence[BlockChange]
     dense: Mapping[str, Tensor | None]
-    graphs: GraphChange | ProgramChange | None
+    graphs: GraphChange | None
     _loaded: LoadedRows
 
     @property

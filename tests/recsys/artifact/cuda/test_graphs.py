@@ -19,7 +19,7 @@ from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.batches.samples import Batch
 from recsys.artifact.cuda.graphs import BucketedForward, Capture, CudaGraphOptions
 from recsys.artifact.delta import apply as delta
-from recsys.artifact.graphs import GraphChange, LoadedGraphs
+from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.load import load_artifact
 from recsys.errors import TargetError
 from recsys.inputs.signature import Signature
@@ -257,7 +257,7 @@ class TestDeltas:
     def test_dense_weights_are_recorded_anew(
         self, ranker: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(GraphChange, "warm", lambda *_: None)  # forward does not run here
+        monkeypatch.setattr(LoadedGraphs, "warm", lambda *_: None)  # forward does not run here
         self._check(ranker, tmp_path / "dense.delta", with_dense=True)
         assert ranker.recorder.num_records == 2 * len(ROWS)
 
