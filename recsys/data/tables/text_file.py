@@ -21,7 +21,7 @@ from recsys.data.tables.reading.byte_stream import ByteStream, first_not_utf8
 from recsys.data.tables.reading.csv_rows import WRONG_QUOTES, CsvRows
 from recsys.data.tables.reading.headers import Header, read_header, separator_of
 from recsys.data.tables.reading.in_order import in_order
-from recsys.data.tables.reading.pieces import Piece, first_rows
+from recsys.data.tables.reading.pieces import Piece, TableFile, first_rows
 
 _BLOCK_BYTES = 16 << 20
 #: Longer rows are errors: most are a quoted field without an end.
@@ -34,18 +34,16 @@ _SEPARATOR_LINE = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=([,;|\t])"?\r?\n')
 _SEQUENCES = {"token_seq": pa.string(), "float_seq": pa.float64()}
 
 
-class TextFile:
+class TextFile(TableFile):
     """One file with a header line, or one of a published data set that has none.
+
+    All columns are texts, or lists where the header says so (RecBole's types).
 
     Args:
         path: The file, compressed or not.
         separator: That of its name; empty to find it.
         name: The file's name in messages; None for that of the path.
         header: The columns; None to find them.
-
-    Attributes:
-        types: The columns' Arrow types: all are texts, or lists where the header says so.
-        kinds: What the header says of columns, by name (RecBole's types).
 
     Raises:
         DataError: The file is missing, empty, not UTF-8, or has no header.
@@ -62,7 +60,7 @@ class TextFile:
         self._header = self._read_header(separator) if header is None else header
         self._num_header_lines = CsvRows(self._stream.at(0, self._header.num_bytes), "\0").num_lines
         self.kinds = self._header.kinds
-        self.types: dict[str, pa.DataType] = {
+        self.types = {
             column: pa.list_(_SEQUENCES[self.kinds[column]])
             if self.kinds.get(column) in _SEQUENCES
             else pa.string()

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from recsys.data.lines import DataError, shown_error
-from recsys.data.tables.reading.pieces import Piece, spread, types_of
+from recsys.data.tables.reading.pieces import Piece, TableFile, spread, types_of
 from recsys.data.tables.values.arrow_types import is_text
 
 # How the formats begin.
@@ -25,17 +25,13 @@ def format_of(head: bytes) -> str:
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "")
 
 
-class ArrowFile:
+class ArrowFile(TableFile):
     """One file; a piece is a row group (Parquet), a stripe (ORC) or a record batch (Arrow).
 
     Args:
         path: The file.
         format_name: One of those that ``format_of`` returns.
         name: The file's name in messages; None for that of the path.
-
-    Attributes:
-        types: The columns' types by name.
-        kinds: Empty.
 
     Raises:
         DataError: It is not such a file, or two of its columns have one name.
@@ -44,16 +40,16 @@ class ArrowFile:
     def __init__(self, path: Path, format_name: str = "Parquet", name: str | None = None) -> None:
         self.path = path
         self.name = path.name if name is None else name
-        self._open: Callable[[Path], _Open] = {"Parquet": _Parquet, "ORC": _Orc, "Arrow": _Arrow}[format_name]
+        kinds: dict[str, Callable[[Path], _Open]] = {"Parquet": _Parquet, "ORC": _Orc, "Arrow": _Arrow}
+        self._open = partial(kinds[format_name], path)
         self._part = {"Parquet": "row group", "ORC": "stripe", "Arrow": "record batch"}[format_name]
         try:
-            opened = self._open(path)
+            opened = self._open()
             schema, self._num_rows = opened.schema, opened.num_rows()
         except (pa.ArrowException, OSError) as error:
             article = "a" if format_name == "Parquet" else "an"
             raise DataError(f"{self.name}: not {article} {format_name} file ({shown_error(error)})") from None
-        self.types: dict[str, pa.DataType] = types_of(schema, self.name)
-        self.kinds: dict[str, str] = {}
+        self.types = types_of(schema, self.name)
 
     def pieces(self) -> Iterator[Piece]:
         """Yield a piece per part of the file that is not empty."""
@@ -87,7 +83,7 @@ class ArrowFile:
 
     def _read(self, number: int, columns: Sequence[str], num_rows: int | None = None) -> pa.Table:
         try:
-            table = self._open(self.path).read(number, list(columns), num_rows)
+            table = self._open().read(number, list(columns), num_rows)
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{self.name}, {self._part} {number}: cannot be read ({shown_error(error)})"

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 
 from recsys.data.tables.reading.pieces import Piece, TableFile
 
 
-class WithConstants:
+class WithConstants(TableFile):
     """A file and some columns more.
 
     Args:
@@ -22,27 +21,9 @@ class WithConstants:
 
     def __init__(self, file: TableFile, values: Mapping[str, pa.Scalar]) -> None:
         self.file = file
+        self.path, self.name, self.kinds = file.path, file.name, file.kinds
         self._values = {name: value for name, value in values.items() if name not in file.types}
-
-    @property
-    def path(self) -> Path | None:
-        """The file."""
-        return self.file.path
-
-    @property
-    def name(self) -> str:
-        """The file's name in messages."""
-        return self.file.name
-
-    @property
-    def kinds(self) -> dict[str, str]:
-        """What the file's header says of columns, by name."""
-        return self.file.kinds
-
-    @property
-    def types(self) -> dict[str, pa.DataType]:
-        """The columns' types by name."""
-        return {**self.file.types, **{name: value.type for name, value in self._values.items()}}
+        self.types = {**file.types, **{name: value.type for name, value in self._values.items()}}
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the pieces in order."""

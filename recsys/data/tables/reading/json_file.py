@@ -13,24 +13,22 @@ from pyarrow import json as arrow_json
 
 from recsys.data.lines import DataError, shown_error
 from recsys.data.tables.reading.byte_stream import ByteStream, first_not_utf8
-from recsys.data.tables.reading.pieces import Piece, first_rows, types_of
+from recsys.data.tables.reading.pieces import Piece, TableFile, types_of
 
 _BLOCK_BYTES = 16 << 20
 _MAX_LINE_BYTES = 16 << 20
 _ROW = re.compile(r" in row (\d+)$")
 
 
-class JsonFile:
+class JsonFile(TableFile):
     """One file of JSON lines, compressed or not.
+
+    The types are those that Arrow gives the keys of the first block's objects. Later keys are no columns, and a later
+    block may have other numbers.
 
     Args:
         path: The file.
         name: The file's name in messages; None for that of the path.
-
-    Attributes:
-        types: The types that Arrow gives the keys of the first block's objects. Later keys are no columns, and a later
-            block may have other numbers.
-        kinds: Empty.
 
     Raises:
         DataError: The first lines are not objects.
@@ -45,8 +43,7 @@ class JsonFile:
             raise DataError(
                 f"{self.name}, line 1: got a list of JSON, expected an object a line (jq -c '.[]' makes them)"
             )
-        self.types: dict[str, pa.DataType] = types_of(self._parse(first, None, 1).schema, self.name)
-        self.kinds: dict[str, str] = {}
+        self.types = types_of(self._parse(first, None, 1).schema, self.name)
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the pieces in order; every line is parsed once, to count them and find malformed ones.
@@ -66,10 +63,6 @@ class JsonFile:
                 )
             offset += len(block)
             line += block.count(b"\n")
-
-    def sample(self, num_rows: int) -> list[pa.Table]:
-        """Return the first rows."""
-        return first_rows((piece.read(list(self.types)) for piece in self.pieces()), num_rows)
 
     def _blocks(self) -> Iterator[bytes]:
         """Yield whole lines."""

@@ -6,11 +6,12 @@ Shape letters: N number of rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -55,30 +56,28 @@ class Piece:
         return replace(self, kept=rows if self.kept is None else self.kept & rows)
 
 
-class TableFile(Protocol):
-    """A file, or a frame."""
+class TableFile:
+    """A file, or a frame.
 
-    @property
-    def path(self) -> Path | None:
-        """The file; None for a frame."""
+    Attributes:
+        path: The file; None for a frame.
+        name: The file's name in messages.
+        types: The columns' types by name.
+        kinds: What the file's header says of columns besides their names, by name.
+    """
 
-    @property
-    def name(self) -> str:
-        """The file's name in messages."""
-
-    @property
-    def types(self) -> dict[str, pa.DataType]:
-        """The columns' types by name."""
-
-    @property
-    def kinds(self) -> dict[str, str]:
-        """What the file's header says of columns beside their names, by name."""
+    path: Path | None
+    name: str
+    types: dict[str, pa.DataType]
+    kinds: Mapping[str, str] = MappingProxyType({})
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the pieces in order."""
+        raise NotImplementedError
 
     def sample(self, num_rows: int) -> list[pa.Table]:
-        """Return up to ``num_rows`` rows, tables of consecutive ones."""
+        """Return up to ``num_rows`` rows, tables of consecutive ones: the first rows, unless overridden."""
+        return first_rows((piece.read(list(self.types)) for piece in self.pieces()), num_rows)
 
 
 def first_rows(tables: Iterable[pa.Table], num_rows: int) -> list[pa.Table]:
@@ -118,20 +117,14 @@ def types_of(schema: pa.Schema, name: str) -> dict[str, pa.DataType]:
     return {field.name: field.type for field in schema}
 
 
-class Frame:
+class Frame(TableFile):
     """A pandas, polars or Arrow frame: anything that ``pyarrow.table`` takes.
-
-    Attributes:
-        path: None.
-        name: ``data``.
-        types: The columns' types by name.
-        kinds: Empty.
 
     Raises:
         DataError: It is something else.
     """
 
-    path: Path | None = None
+    path = None
     name = "data"
     _PIECE_ROWS = 65_536
 
@@ -144,17 +137,12 @@ class Frame:
                 f"({shown_error(error)})"
             ) from None
         self.types = types_of(self._table.schema, self.name)
-        self.kinds: dict[str, str] = {}
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the rows, some at a time."""
         for first in range(0, self._table.num_rows, self._PIECE_ROWS):
             part = self._table.slice(first, self._PIECE_ROWS)
             yield Piece(num_rows=part.num_rows, read=partial(_selected, part), place=partial(_row, first))
-
-    def sample(self, num_rows: int) -> list[pa.Table]:
-        """Return the first rows."""
-        return [self._table.slice(0, num_rows)] if self._table.num_rows else []
 
 
 def _selected(table: pa.Table, columns: Sequence[str]) -> pa.Table:
