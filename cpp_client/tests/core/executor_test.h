@@ -28,6 +28,11 @@ class ExecutorTest : public testing::Test {
     opened_ = HostSum(DeliverAtOnce, settings, "1", has_context);
     opened_.servable->Open();
   }
+  /// By a clock on which every batch is short, however busy the machine is.
+  void OpenWithStoppedClock() {
+    opened_ = HostSum(DeliverAtOnce, {}, "1", false, [] { return 1.0; });
+    opened_.servable->Open();
+  }
   std::shared_ptr<SumRequest> Make(const std::string& name, const SumRequest::Ids& ids,
                                    bool has_context = false) {
     auto request = std::make_shared<SumRequest>(answers_, name, ids, has_context);

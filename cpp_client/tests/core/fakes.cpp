@@ -191,7 +191,7 @@ void OneRoute::Set(Route route) {
 }
 
 Opened HostSum(Servable::Deliver deliver, const VersionSettings& settings,
-               const std::string& version, bool has_context) {
+               const std::string& version, bool has_context, Clock clock) {
   Opened opened;
   opened.model = std::make_shared<SumModel>(has_context);
   OpenedModel parts;
@@ -200,7 +200,8 @@ Opened HostSum(Servable::Deliver deliver, const VersionSettings& settings,
   parts.info.version = version;
   parts.info.target = "fake";
   parts.info.table_bytes = {{"table", 4'000'000}};
-  opened.servable = std::make_shared<Servable>(std::move(parts), settings, std::move(deliver));
+  opened.servable =
+      std::make_shared<Servable>(std::move(parts), settings, std::move(deliver), std::move(clock));
   return opened;
 }
 

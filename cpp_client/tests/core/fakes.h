@@ -127,7 +127,8 @@ struct Opened {
   std::shared_ptr<Servable> servable;
 };
 Opened HostSum(Servable::Deliver deliver, const VersionSettings& settings = {},
-               const std::string& version = "1", bool has_context = false);
+               const std::string& version = "1", bool has_context = false,
+               Clock clock = MonotonicSeconds);
 
 /// Collects records while it lives. Thread-safe.
 class HeardLog {

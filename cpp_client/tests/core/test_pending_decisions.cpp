@@ -13,7 +13,7 @@ namespace recsys {
 namespace {
 
 TEST_F(ExecutorTest, AtTheEndOfAPollingTurnAShortBatchRunsInThePollingThread) {
-  Open();
+  OpenWithStoppedClock();
   const std::thread::id here = std::this_thread::get_id();
   std::vector<bool> ran_here;
   opened_.model->on_predict = [&](const Batch&) {
@@ -61,7 +61,7 @@ TEST_F(ExecutorTest, NothingRunsInThePollingThreadWhileAnythingElseRuns) {
 }
 
 TEST_F(ExecutorTest, ALightClientsRequestRunsInThePollingThreadBesideOthers) {
-  Open();
+  OpenWithStoppedClock();
   const std::thread::id here = std::this_thread::get_id();
   std::promise<void> began, may_end;
   std::shared_future<void> end = may_end.get_future();
