@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import json
 import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from email import message_from_string
@@ -20,7 +20,9 @@ from serve.client import Client
 from serve.client.sampling import example_request
 from tests.support.serve.live import LiveServer
 
-_SOURCE = Path(__file__).parents[3] / "clients" / "python"
+_ROOT = Path(__file__).parents[3]
+_SOURCE = _ROOT / "clients" / "python"
+_VERSION = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["version"]
 # Packages that it requires, by the distributions that have them.
 _REQUIRED = {"grpcio": "grpc", "numpy": "numpy", "protobuf": "google"}
 _PREDICT = """
@@ -55,7 +57,7 @@ def test_it_requires_no_torch_and_has_the_version_of_the_project(wheel: Path) ->
     required = {each.split(">")[0].split("<")[0] for each in metadata.get_all("Requires-Dist", [])}
     assert required == set(_REQUIRED)
     assert f"-{metadata['Version']}-" in wheel.name
-    assert metadata["Version"] == importlib.metadata.version("recsys-serving")
+    assert metadata["Version"] == _VERSION
     assert licenses
 
 
