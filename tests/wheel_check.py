@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -29,6 +30,8 @@ DATA_FILES = (
     "recsys/as_torchrec/names/top.toml",
 )
 NATIVE_MODULES = ("recsys/kernels/_ops", "serve/engine/_engine", "serve/bench/load/_sender")
+#: The minor release of glibc 2 that wheels need: that of Amazon Linux 2023 and of RHEL 9.
+GLIBC = 34
 #: Prints where the native modules and the libraries of their wires were loaded from.
 TRY_MODULES = """
 import torch
@@ -62,7 +65,7 @@ def build_pure(folder: Path) -> Path:
     return wheel
 
 
-def names_problem(files: list[str]) -> str | None:
+def names_problem(wheel: Path, files: list[str]) -> str | None:
     """Return what is wrong with the names of a wheel's files."""
     names = {name.split("/", 1)[0] for name in files}
     names = {name for name in names if not name.endswith(".dist-info")}
@@ -83,16 +86,27 @@ def names_problem(files: list[str]) -> str | None:
     )
     if stdlib:
         return f"files named like modules of the standard library: {stdlib}"
+    modules = sorted(file for file in files if file.endswith(".so"))
+    if wheel.name.endswith("-none-any.whl") and modules:
+        return f"a wheel for any platform has native modules: {modules}"
     missing = sorted(set(DATA_FILES) - set(files))
     return f"the wheel lacks {missing}" if missing else None
 
 
 def native_problem(wheel: Path, files: list[str]) -> str | None:
     """Return what is wrong with a wheel's native modules: they run in a new environment, with their own libraries."""
+    tag = re.search(r"-manylinux_2_(\d+)_\w+\.whl$", wheel.name)
+    if tag is None or int(tag[1]) > GLIBC:
+        return f"expected a wheel for glibc 2.{GLIBC} or older"
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     missing = [name + suffix for name in NATIVE_MODULES if name + suffix not in files]
     if missing:
         return f"the wheel lacks {missing}"
+    torch = ".".join(importlib.metadata.version("torch").split(".")[:2])
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = [name for name in files if name.endswith(".dist-info/METADATA")]
+        if f"Requires-Dist: torch=={torch}.*\n" not in archive.read(metadata).decode():
+            return f"the wheel does not require torch {torch}, which its native modules were built for"
     with tempfile.TemporaryDirectory() as scratch:
         environment = Path(scratch, "environment")
         venv.create(environment, symlinks=True, with_pip=False)
@@ -120,7 +134,7 @@ def main() -> int:
         wheel = Path(sys.argv[1]) if len(sys.argv) > 1 else build_pure(Path(scratch))
         with zipfile.ZipFile(wheel) as archive:
             files = archive.namelist()
-        problem = names_problem(files)
+        problem = names_problem(wheel, files)
         if problem is None and not wheel.name.endswith("-none-any.whl"):
             problem = native_problem(wheel, files)
     if problem is not None:

@@ -25,10 +25,18 @@ class BuildClient(build_py):
         ]
 
 
+PACKAGES = {
+    package
+    for module in (*MODULES, "serve.client.")
+    for package in (module.rpartition(".")[0], module.partition(".")[0])
+}
+
 setuptools.setup(
+    packages=sorted(PACKAGES),
     version=PROJECT["version"],
     install_requires=[
         each for each in PROJECT["dependencies"] if re.split(r"[^\w-]", each)[0] in DEPENDENCIES
     ],
     cmdclass={"build_py": BuildClient},
+    options={"egg_info": {"egg_base": "."}},
 )

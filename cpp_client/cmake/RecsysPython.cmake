@@ -14,7 +14,7 @@ set(RECSYS_PYTHON_ROOT ${CMAKE_CURRENT_SOURCE_DIR}/.. CACHE PATH "the folder tha
 
 # recsys_python_module(NAME FOLDER SOURCE...): a module in a folder of the Python packages.
 function(recsys_python_module name folder)
-  add_library(${name} MODULE ${ARGN})
+  add_library(${name} MODULE ${ARGN} ${CMAKE_CURRENT_SOURCE_DIR}/cmake/older_libstdcxx.cpp)
   set_target_properties(${name} PROPERTIES
     PREFIX "" SUFFIX "${RECSYS_PYTHON_SUFFIX}" UNITY_BUILD OFF
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/python

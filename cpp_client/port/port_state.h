@@ -1,8 +1,6 @@
 #ifndef RECSYS_PORT_PORT_STATE_H_
 #define RECSYS_PORT_PORT_STATE_H_
 
-#include <sys/epoll.h>
-
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -70,8 +68,6 @@ struct PortState {
   std::function<std::unique_ptr<DeferredWork>()> make_deferred_work = [] {
     return std::make_unique<DeferredWork>();
   };
-  /// How polling threads wait: epoll_pwait2, or a test's own function.
-  int (*wait)(int, epoll_event*, int, const timespec*, const sigset_t*) = epoll_pwait2;
   PortCounters counters;
   MemoryLedger ledger;
   OpenCalls open_calls;

@@ -3,7 +3,9 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -130,8 +132,10 @@ int Loop::Wait(double seconds, epoll_event* events) {
     time.tv_sec = static_cast<time_t>(seconds);
     time.tv_nsec = static_cast<long>((seconds - std::floor(seconds)) * 1e9);  // NOLINT: POSIX
   }
+  // epoll_pwait2 by its number: glibc has the function since 2.35, and wheels run on 2.34.
   const int num_events =
-      port_->wait(epoll(), events, kMaxEvents, std::isinf(seconds) ? nullptr : &time, nullptr);
+      static_cast<int>(syscall(SYS_epoll_pwait2, epoll(), events, kMaxEvents,
+                               std::isinf(seconds) ? nullptr : &time, nullptr, std::size_t{0}));
   if (num_events < 0 && errno != EINTR) PauseAfter(errno);
   outbox_->Awake();
   now_s_ = MonotonicSeconds();
