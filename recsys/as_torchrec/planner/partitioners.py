@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from enum import Enum
 
 from recsys.as_torchrec.planner.interfaces import PartitionByType, Partitioner, Shard, ShardingOption
-from recsys.as_torchrec.planner.perf_models import NoopPerfModel
+from recsys.as_torchrec.planner.perf_models import NoopPerfModel, NoopStorageModel
 from recsys.planner.cost.capacity import DeviceHardware, Perf, Storage
 from recsys.planner.cost.topology import Topology
 from recsys.planner.errors import PlannerError, PlannerErrorType
@@ -56,7 +57,7 @@ class GreedyPerfPartitioner(Partitioner):
         ranks = _Ranks(storage_constraint, hbm_per_device)
         for option in plan:
             if option.partition_by == PartitionByType.UNIFORM.value:
-                ranks.place(option.shards, range(len(option.shards)), option.name)
+                ranks.place(option.name, option.shards, [range(option.num_shards)])
         for group in self._in_order([o for o in plan if o.partition_by != PartitionByType.UNIFORM.value]):
             kinds = {option.partition_by for option in group}
             if len(kinds) > 1:
@@ -64,16 +65,25 @@ class GreedyPerfPartitioner(Partitioner):
                     f"dependency {group[0].dependency!r}: got options placed on {sorted(kinds)}, expected one kind",
                     PlannerErrorType.PARTITION,
                 )
-            shards = [shard for option in group for shard in option.shards]
+            name, shards = group[0].name, [shard for option in group for shard in option.shards]
             match PartitionByType(kinds.pop()):
                 case PartitionByType.DEVICE if group[0].dependency is not None:
-                    ranks.place_together(shards, group[0].name)
+                    ranks.place(name, shards, ([rank] * len(shards) for rank in ranks.idlest()))
                 case PartitionByType.DEVICE:
-                    ranks.place_each(shards, range(ranks.world_size), group[0].name)
+                    for shard in shards:
+                        ranks.place(name, [shard], ([rank] for rank in ranks.idlest()))
                 case PartitionByType.HOST:
-                    ranks.place_on_host(group)
+                    ranks.place(
+                        name,
+                        shards,
+                        (
+                            [rank for option in group for rank in ranks.in_host(option, host)]
+                            for host in ranks.idlest_hosts()
+                        ),
+                    )
                 case _:
-                    ranks.place_on_hosts(group)
+                    for option in group:
+                        ranks.place_blocks(option)
         self._topology = ranks.left_of(storage_constraint)
         return plan
 
@@ -121,14 +131,13 @@ class MemoryBalancedPartitioner(Partitioner):
         Raises:
             PlannerError: They do not fit.
         """
-        greedy, rates = (
-            GreedyPerfPartitioner(SortBy.PERF, self._balance_modules),
-            NoopPerfModel(storage_constraint),
-        )
+        greedy = GreedyPerfPartitioner(SortBy.PERF, self._balance_modules)
+        time_us, num_bytes = NoopPerfModel(storage_constraint).rate, NoopStorageModel(storage_constraint).rate
         best = greedy.partition(proposal, storage_constraint)
-        slowest = rates.rate(best) * (1 + self._tolerance)
-        low = -(-sum(map(_device_bytes(storage_constraint), proposal)) // storage_constraint.world_size)
-        high = _fullest(best, storage_constraint)
+        slowest = time_us(best) * (1 + self._tolerance)
+        storage = [option.total_storage for option in proposal]
+        total = sum(s.ddr if storage_constraint.hbm is None else s.hbm for s in storage)
+        low, high = -(-total // storage_constraint.world_size), int(num_bytes(best))
         for _ in range(self._max_search_count):
             if low >= high:
                 break
@@ -136,12 +145,11 @@ class MemoryBalancedPartitioner(Partitioner):
             try:
                 found = greedy.partition(proposal, storage_constraint, middle)
             except PlannerError:
+                found = None
+            if found is None or time_us(found) > slowest:
                 low = middle + 1
-                continue
-            if rates.rate(found) > slowest:
-                low = middle + 1
-                continue
-            best, high = found, min(_fullest(found, storage_constraint), middle)
+            else:
+                best, high = found, min(int(num_bytes(found)), middle)
         return best
 
 
@@ -151,16 +159,11 @@ class _Ranks:
     def __init__(self, topology: Topology, device_bytes: int | None) -> None:
         self._devices: list[DeviceHardware] = copy.deepcopy(topology.devices)
         self._local = topology.local_world_size
-        self.world_size = topology.world_size
         for device in self._devices:
             device.perf = Perf(0.0, 0.0, 0.0, 0.0)
             if device_bytes is not None:
-                held = device.storage
-                device.storage = (
-                    Storage(held.hbm, device_bytes, held.ssd)
-                    if topology.hbm is None
-                    else Storage(device_bytes, held.ddr, held.ssd)
-                )
+                memory = "ddr" if topology.hbm is None else "hbm"
+                device.storage = replace(device.storage, **{memory: device_bytes})
 
     def left_of(self, topology: Topology) -> Topology:
         """Return a topology with the memory that is left and the time of what lies on the ranks."""
@@ -168,112 +171,56 @@ class _Ranks:
         left.devices = self._devices
         return left
 
-    def place(self, shards: Sequence[Shard], ranks: Sequence[int], name: str) -> None:
-        """Place shards on given ranks."""
-        for shard, rank in zip(shards, ranks, strict=True):
-            if not self._fits(shard, rank):
-                raise self._misfit(name, shard)
-            self._put(shard, rank)
+    def idlest(self) -> list[int]:
+        """Return the ranks, those first that have least to do; if that is equal, one host after the other."""
+        return sorted(
+            range(len(self._devices)), key=lambda r: (self._devices[r].perf.total, r % self._local, r)
+        )
 
-    def place_each(self, shards: Sequence[Shard], ranks: Sequence[int], name: str) -> None:
-        """Place shards one by one on those of some ranks that have least to do."""
-        for shard in shards:
-            room = [rank for rank in ranks if self._fits(shard, rank)]
-            if not room:
-                raise self._misfit(name, shard)
-            self._put(shard, min(room, key=self._load))
+    def idlest_hosts(self) -> list[range]:
+        """Return the ranks of each host, those hosts first that have least to do."""
+        hosts = [range(start, start + self._local) for start in range(0, len(self._devices), self._local)]
+        return sorted(hosts, key=lambda host: sum(self._devices[rank].perf.total for rank in host))
 
-    def _load(self, rank: int) -> tuple[float, int, int]:
-        """Return what ranks are chosen by: the time, and if that is equal, one host after the other."""
-        return self._devices[rank].perf.total, rank % self._local, rank
+    def in_host(self, option: ShardingOption, host: Sequence[int]) -> list[int]:
+        """Return the ranks of a host for an option's shards: of rows in order, of columns the idlest first."""
+        is_cut_by_columns = len({shard.offset[1] for shard in option.shards}) > 1
+        ranks = [rank for rank in self.idlest() if rank in host] if is_cut_by_columns else list(host)
+        return [ranks[i % len(ranks)] for i in range(option.num_shards)]
 
-    def place_together(self, shards: Sequence[Shard], name: str) -> None:
-        """Place shards on one rank."""
-        total = Storage(0, 0)
-        for shard in shards:
-            assert shard.storage is not None
-            total += shard.storage
-        room = [device.rank for device in self._devices if total.fits_in(device.storage)]
-        if not room:
-            raise self._misfit(name, shards[0])
-        best = min(room, key=self._load)
-        for shard in shards:
-            self._put(shard, best)
-
-    def place_on_host(self, options: Sequence[ShardingOption]) -> None:
-        """Place options on one host, the shards of each in order on its ranks, or one by one if they are columns."""
-
-        def placed(ranks: range) -> None:
-            for option in options:
-                if len({tuple(shard.offset[1:]) for shard in option.shards}) > 1:
-                    self.place_each(option.shards, ranks, option.name)
-                else:
-                    self.place(option.shards, ranks[: len(option.shards)], option.name)
-
-        self._first_that_works(self._hosts(), placed)
-
-    def place_on_hosts(self, options: Sequence[ShardingOption]) -> None:
+    def place_blocks(self, option: ShardingOption) -> None:
         """Place each block of columns on a host of its own, its rows in order on the host's ranks."""
-        for option in options:
-            taken: set[int] = set()
-            for start in range(0, len(option.shards), self._local):
-                block = option.shards[start : start + self._local]
-                free = [ranks for ranks in self._hosts() if ranks[0] not in taken]
+        taken: list[Sequence[int]] = []
+        for start in range(0, option.num_shards, self._local):
+            block = option.shards[start : start + self._local]
+            free = [host for host in self.idlest_hosts() if host not in taken]
+            taken.append(self.place(option.name, block, free))
 
-                def placed(ranks: range, block: Sequence[Shard] = block, name: str = option.name) -> None:
-                    self.place(block, ranks, name)
+    def place(self, name: str, shards: Sequence[Shard], candidates: Iterable[Sequence[int]]) -> Sequence[int]:
+        """Place shards on the first ranks that have room for them, a rank for each shard, and return these.
 
-                taken.add(self._first_that_works(free, placed))
-
-    def _hosts(self) -> list[range]:
-        """The ranks of each host, those first that have least to do."""
-        hosts = [range(start, start + self._local) for start in range(0, self.world_size, self._local)]
-        return sorted(hosts, key=lambda ranks: sum(self._devices[rank].perf.total for rank in ranks))
-
-    def _first_that_works(self, hosts: Sequence[range], placed: Callable[[range], None]) -> int:
-        error: PlannerError | None = None
-        for ranks in hosts:
-            before = copy.deepcopy(self._devices)
-            try:
-                placed(ranks)
-            except PlannerError as misfit:
-                error, self._devices = misfit, before
-            else:
-                return ranks[0]
-        raise error or PlannerError("no host is left for a block of columns", PlannerErrorType.PARTITION)
-
-    def _fits(self, shard: Shard, rank: int) -> bool:
-        assert shard.storage is not None
-        return shard.storage.fits_in(self._devices[rank].storage)
-
-    def _put(self, shard: Shard, rank: int) -> None:
-        assert shard.storage is not None
-        assert shard.perf is not None
-        shard.rank = rank
-        self._devices[rank].storage -= shard.storage
-        self._devices[rank].perf += shard.perf
-
-    def _misfit(self, name: str, shard: Shard) -> PlannerError:
+        Raises:
+            PlannerError: None have.
+        """
+        for ranks in candidates:
+            if self._have_room(shards, ranks):
+                for shard, rank in zip(shards, ranks, strict=False):
+                    assert shard.storage is not None
+                    assert shard.perf is not None
+                    shard.rank = rank
+                    self._devices[rank].storage -= shard.storage
+                    self._devices[rank].perf += shard.perf
+                return ranks
         left = [device.storage for device in self._devices]
-        return PlannerError(
-            f"table {name!r}: no rank has room for a shard of {shard.size} ({shard.storage}); at most "
+        raise PlannerError(
+            f"table {name!r}: no rank has room for a shard of {shards[0].size} ({shards[0].storage}); at most "
             f"{max(s.hbm for s in left)} bytes of device memory and {max(s.ddr for s in left)} of host memory are left",
             PlannerErrorType.PARTITION,
         )
 
-
-def _device_bytes(topology: Topology) -> Callable[[ShardingOption], int]:
-    def of(option: ShardingOption) -> int:
-        total = option.total_storage
-        return total.ddr if topology.hbm is None else total.hbm
-
-    return of
-
-
-def _fullest(plan: Sequence[ShardingOption], topology: Topology) -> int:
-    by_rank = [0] * topology.world_size
-    for shard in (shard for option in plan for shard in option.shards):
-        assert shard.storage is not None
-        assert shard.rank is not None
-        by_rank[shard.rank] += shard.storage.ddr if topology.hbm is None else shard.storage.hbm
-    return max(by_rank)
+    def _have_room(self, shards: Sequence[Shard], ranks: Sequence[int]) -> bool:
+        needed: dict[int, Storage] = {}
+        for shard, rank in zip(shards, ranks, strict=False):
+            assert shard.storage is not None
+            needed[rank] = needed.get(rank, Storage(0, 0)) + shard.storage
+        return all(storage.fits_in(self._devices[rank].storage) for rank, storage in needed.items())
