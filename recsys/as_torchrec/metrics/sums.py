@@ -5,6 +5,7 @@ Shape letters: N number of examples, T number of tasks.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -19,13 +20,6 @@ from recsys.as_torchrec.metrics.names import MetricName, MetricNamespace
 from recsys.as_torchrec.metrics.rec_metric import RecMetric
 
 _ETA = 1e-12
-
-
-def _given(predictions: Tensor | None, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    if predictions is None or weights is None:
-        missing = "predictions" if predictions is None else "weights"
-        raise RecMetricException(f"{missing}: got None, expected a tensor [T, N]")
-    return predictions.double(), weights.double()
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -69,7 +63,29 @@ def compute_logloss(ce_sum: Tensor, pos_labels: Tensor, neg_labels: Tensor, eta:
     return ce_sum / (pos_labels + neg_labels).clamp(min=eta)
 
 
-class NEMetricComputation(RecMetricComputation):
+class _SumsComputation(RecMetricComputation):
+    """Adds up parts of batches."""
+
+    def update(
+        self,
+        *,
+        predictions: Tensor | None,
+        labels: Tensor,
+        weights: Tensor | None,
+        **kwargs: Any,  # noqa: ARG002
+    ) -> None:
+        """Take a batch, ``[T, N]`` each."""
+        if predictions is None or weights is None:
+            missing = "predictions" if predictions is None else "weights"
+            raise RecMetricException(f"{missing}: got None, expected a tensor [T, N]")
+        self._add_up(self._parts(predictions.double(), labels, weights.double()), labels.shape[-1])
+
+    @abstractmethod
+    def _parts(self, x: Tensor, labels: Tensor, w: Tensor) -> dict[str, Tensor]:
+        """Return what a batch of predictions, labels and weights adds to each sum, ``[T]``."""
+
+
+class NEMetricComputation(_SumsComputation):
     """Normalized entropy, and on request the log loss.
 
     Args:
@@ -91,23 +107,13 @@ class NEMetricComputation(RecMetricComputation):
         self._include_logloss = include_logloss
         self._add_sums("cross_entropy_sum", "weighted_num_samples", "pos_labels", "neg_labels")
 
-    def update(
-        self,
-        *,
-        predictions: Tensor | None,
-        labels: Tensor,
-        weights: Tensor | None,
-        **kwargs: Any,  # noqa: ARG002
-    ) -> None:
-        """Take a batch, ``[T, N]`` each."""
-        x, w = _given(predictions, weights)
-        parts = {
+    def _parts(self, x: Tensor, labels: Tensor, w: Tensor) -> dict[str, Tensor]:
+        return {
             "cross_entropy_sum": compute_cross_entropy(labels, x, w, _ETA).sum(dim=-1),
             "weighted_num_samples": w.sum(dim=-1),
             "pos_labels": (w * labels).sum(dim=-1),
             "neg_labels": (w * (1.0 - labels)).sum(dim=-1),
         }
-        self._add_up(parts, x.shape[-1])
 
     def _compute(self) -> list[MetricComputationReport]:
         def ne(ce_sum: Tensor, num: Tensor, pos: Tensor, neg: Tensor) -> Tensor:
@@ -123,7 +129,7 @@ class NEMetricComputation(RecMetricComputation):
         return found
 
 
-class MSEMetricComputation(RecMetricComputation):
+class MSEMetricComputation(_SumsComputation):
     """Mean squared error, its root, and on request the share of the labels' variance that is explained.
 
     Args:
@@ -138,23 +144,13 @@ class MSEMetricComputation(RecMetricComputation):
         self._add_sums("error_sum", "weighted_num_samples")
         self._add_sums("label_sum", "label_squared_sum", persistent=include_r_squared)
 
-    def update(
-        self,
-        *,
-        predictions: Tensor | None,
-        labels: Tensor,
-        weights: Tensor | None,
-        **kwargs: Any,  # noqa: ARG002
-    ) -> None:
-        """Take a batch, ``[T, N]`` each."""
-        x, w = _given(predictions, weights)
-        parts = {
+    def _parts(self, x: Tensor, labels: Tensor, w: Tensor) -> dict[str, Tensor]:
+        return {
             "error_sum": (w * (labels - x).square()).sum(dim=-1),
             "weighted_num_samples": w.sum(dim=-1),
             "label_sum": (w * labels).sum(dim=-1),
             "label_squared_sum": (w * labels.square()).sum(dim=-1),
         }
-        self._add_up(parts, x.shape[-1])
 
     def _compute(self) -> list[MetricComputationReport]:
         sums = ("error_sum", "weighted_num_samples")
@@ -170,48 +166,29 @@ def _r_squared(error: Tensor, num: Tensor, label: Tensor, squared: Tensor) -> Te
     return torch.where(total == 0, 1.0, 1.0 - error / total)
 
 
-class CTRMetricComputation(RecMetricComputation):
+class CTRMetricComputation(_SumsComputation):
     """The mean label."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._add_sums("ctr_num", "ctr_denom")
 
-    def update(
-        self,
-        *,
-        predictions: Tensor | None,
-        labels: Tensor,
-        weights: Tensor | None,
-        **kwargs: Any,  # noqa: ARG002
-    ) -> None:
-        """Take a batch, ``[T, N]`` each."""
-        x, w = _given(predictions, weights)
-        self._add_up({"ctr_num": (w * labels).sum(dim=-1), "ctr_denom": w.sum(dim=-1)}, x.shape[-1])
+    def _parts(self, x: Tensor, labels: Tensor, w: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
+        return {"ctr_num": (w * labels).sum(dim=-1), "ctr_denom": w.sum(dim=-1)}
 
     def _compute(self) -> list[MetricComputationReport]:
         return self._reports(MetricName.CTR, _ratio, "ctr_num", "ctr_denom")
 
 
-class CalibrationMetricComputation(RecMetricComputation):
+class CalibrationMetricComputation(_SumsComputation):
     """The mean prediction divided by the mean label."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._add_sums("calibration_num", "calibration_denom")
 
-    def update(
-        self,
-        *,
-        predictions: Tensor | None,
-        labels: Tensor,
-        weights: Tensor | None,
-        **kwargs: Any,  # noqa: ARG002
-    ) -> None:
-        """Take a batch, ``[T, N]`` each."""
-        x, w = _given(predictions, weights)
-        parts = {"calibration_num": (w * x).sum(dim=-1), "calibration_denom": (w * labels).sum(dim=-1)}
-        self._add_up(parts, x.shape[-1])
+    def _parts(self, x: Tensor, labels: Tensor, w: Tensor) -> dict[str, Tensor]:
+        return {"calibration_num": (w * x).sum(dim=-1), "calibration_denom": (w * labels).sum(dim=-1)}
 
     def _compute(self) -> list[MetricComputationReport]:
         return self._reports(MetricName.CALIBRATION, _ratio, "calibration_num", "calibration_denom")

@@ -5,8 +5,8 @@
 
 # Annotations are not deferred: FX carries them into graphs, where TorchScript cannot read them as texts.
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -31,25 +31,43 @@ class _InBackward(CombinedOptimizer):
         """Do nothing: gradients are dropped in the backward pass."""
 
 
-def _optimized(
-    named: Iterable[tuple[str, nn.Parameter]],
-    optimizer_type: type[Optimizer],
-    optimizer_kwargs: dict[str, Any],
-    location: object,
-) -> KeyedOptimizer:
-    """Update parameters in the backward pass, and return what does it."""
-    if location is not None:
-        raise ValueError(f"location: got {location}, expected None: tables lie on their device")
-    FusedConfig.from_in_backward(optimizer_type, optimizer_kwargs)  # refuses what lookups do not support
-    optims = []
-    for name, parameter in named:
-        apply_optimizer_in_backward(optimizer_type, [parameter], optimizer_kwargs)
-        (optimizer,) = parameter._in_backward_optimizers  # type: ignore[attr-defined]
-        optims.append(KeyedOptimizer({name: parameter}, optimizer.state, optimizer.param_groups))
-    return _InBackward(optims)
+class _Fused:
+    """Tables that are updated in the backward pass."""
+
+    def _fuse(self, optimizer_type: type[Optimizer], kwargs: dict[str, Any], location: object) -> None:
+        """Update the tables in the backward pass.
+
+        Raises:
+            ValueError: The optimizer is not supported, or there is a location.
+        """
+        if location is not None:
+            raise ValueError(f"location: got {location}, expected None: tables lie on their device")
+        FusedConfig.from_in_backward(optimizer_type, kwargs)  # refuses what lookups do not support
+        optims = []
+        for name, parameter in cast(nn.Module, self).named_parameters():
+            apply_optimizer_in_backward(optimizer_type, [parameter], kwargs)
+            (optimizer,) = parameter._in_backward_optimizers  # type: ignore[attr-defined]
+            optims.append(KeyedOptimizer({name: parameter}, optimizer.state, optimizer.param_groups))
+        self._optimizer_type, self._optimizer_kwargs, self._optim = (
+            optimizer_type,
+            kwargs,
+            _InBackward(optims),
+        )
+
+    def optimizer_type(self) -> type[Optimizer]:
+        """Return the argument."""
+        return self._optimizer_type
+
+    def optimizer_kwargs(self) -> dict[str, Any]:
+        """Return the argument."""
+        return self._optimizer_kwargs
+
+    def fused_optimizer(self) -> KeyedOptimizer:
+        """Return the optimizer, for its state and learning rate; its ``step`` does nothing."""
+        return self._optim
 
 
-class FusedEmbeddingBagCollection(EmbeddingBagCollection):
+class FusedEmbeddingBagCollection(_Fused, EmbeddingBagCollection):
     """Pooled embeddings of tables that are updated in the backward pass.
 
     Args:
@@ -74,23 +92,10 @@ class FusedEmbeddingBagCollection(EmbeddingBagCollection):
         location: object | None = None,
     ) -> None:
         super().__init__(tables, is_weighted, device)
-        self._optimizer_type, self._optimizer_kwargs = optimizer_type, optimizer_kwargs
-        self._optim = _optimized(self.named_parameters(), optimizer_type, optimizer_kwargs, location)
-
-    def optimizer_type(self) -> type[Optimizer]:
-        """Return the argument."""
-        return self._optimizer_type
-
-    def optimizer_kwargs(self) -> dict[str, Any]:
-        """Return the argument."""
-        return self._optimizer_kwargs
-
-    def fused_optimizer(self) -> KeyedOptimizer:
-        """Return the optimizer, for its state and learning rate; its ``step`` does nothing."""
-        return self._optim
+        self._fuse(optimizer_type, optimizer_kwargs, location)
 
 
-class FusedEmbeddingCollection(EmbeddingCollection):
+class FusedEmbeddingCollection(_Fused, EmbeddingCollection):
     """Sequence embeddings of tables that are updated in the backward pass.
 
     Args:
@@ -115,20 +120,7 @@ class FusedEmbeddingCollection(EmbeddingCollection):
         location: object | None = None,
     ) -> None:
         super().__init__(tables, device, need_indices)
-        self._optimizer_type, self._optimizer_kwargs = optimizer_type, optimizer_kwargs
-        self._optim = _optimized(self.named_parameters(), optimizer_type, optimizer_kwargs, location)
-
-    def optimizer_type(self) -> type[Optimizer]:
-        """Return the argument."""
-        return self._optimizer_type
-
-    def optimizer_kwargs(self) -> dict[str, Any]:
-        """Return the argument."""
-        return self._optimizer_kwargs
-
-    def fused_optimizer(self) -> KeyedOptimizer:
-        """Return the optimizer, for its state and learning rate; its ``step`` does nothing."""
-        return self._optim
+        self._fuse(optimizer_type, optimizer_kwargs, location)
 
 
 def fuse_embedding_optimizer(

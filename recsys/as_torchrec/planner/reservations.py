@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum, unique
 from typing import Any
 
@@ -32,6 +33,42 @@ class StorageReservationType(str, Enum):  # noqa: UP042  (TorchRec's, whose text
     HEURISTIC = "heuristic"
     FIXED_PERCENTAGE = "fixed_percentage"
     FIXED_ABSOLUTE = "fixed_absolute"
+
+
+@dataclass(frozen=True)
+class _Load:
+    """What a model needs beside tables."""
+
+    batch_size: int
+    module: nn.Module
+    sharders: Sequence[Any]
+    constraints: Constraints | None
+
+    def dense_bytes(self, multiplier: float) -> int:
+        """Return the bytes of dense parameters, so many times, and of buffers."""
+        sharded = {
+            id(tensor)
+            for collection in self._collections().values()
+            for tensor in (*collection.parameters(), *collection.buffers())
+        }
+        parameters = sum(_size(p) for p in self.module.parameters() if id(p) not in sharded)
+        buffers = sum(_size(b) for b in self.module.buffers() if id(b) not in sharded)
+        return round(multiplier * parameters) + buffers
+
+    def batch_bytes(self) -> int:
+        """Return the bytes of the IDs of a batch."""
+        num_ids = 0.0
+        for collection in self._collections().values():
+            for table in getattr(collection, "embedding_bags", getattr(collection, "embeddings", {})):
+                asked = (self.constraints or {}).get(table)
+                factors = [POOLING_FACTOR] if asked is None else list(asked.pooling_factors)
+                sizes = (asked.batch_sizes if asked is not None else None) or [self.batch_size] * len(factors)
+                num_ids += sum(factor * size for factor, size in zip(factors, sizes, strict=False))
+        return math.ceil(num_ids * BIGINT_DTYPE)
+
+    def _collections(self) -> dict[str, Any]:
+        kinds = tuple(sharder.module_type for sharder in self.sharders)
+        return dict(find_collections(self.module, kinds, PlanError)) if kinds else {}
 
 
 class FixedPercentageStorageReservation(StorageReservation):
@@ -66,20 +103,13 @@ class FixedPercentageStorageReservation(StorageReservation):
             PlannerError: Nothing is left, where that follows from the model; the message says what takes how much.
         """
         reserved = copy.deepcopy(topology)
-        self._take(reserved, batch_size, module, sharders, constraints)
+        self._take(reserved, _Load(batch_size, module, sharders, constraints))
         self._last = reserved
         return copy.deepcopy(reserved)
 
-    def _take(
-        self,
-        topology: Topology,
-        batch_size: int,
-        module: nn.Module,
-        sharders: Sequence[Any],
-        constraints: Constraints | None,
-    ) -> None:
+    def _take(self, topology: Topology, load: _Load) -> None:
         """Take off what is reserved, in place."""
-        del batch_size, module, sharders, constraints
+        del load
         _reserve_share(topology, self._percentage)
 
     @property
@@ -112,15 +142,8 @@ class FixedAbsoluteStorageReservation(FixedPercentageStorageReservation):
         """Return a reservation of so many GiB."""
         return cls(int(hbm_reserved_gb * _GB))
 
-    def _take(
-        self,
-        topology: Topology,
-        batch_size: int,
-        module: nn.Module,
-        sharders: Sequence[Any],
-        constraints: Constraints | None,
-    ) -> None:
-        del batch_size, module, sharders, constraints
+    def _take(self, topology: Topology, load: _Load) -> None:
+        del load
         _reserve_bytes(topology, self._hbm_reserved_bytes)
 
 
@@ -135,24 +158,17 @@ class _EstimatedReservation(FixedPercentageStorageReservation):
         self._dense_tensor_estimate = dense_tensor_estimate
         self._batch_copies = batch_copies
 
-    def _take(
-        self,
-        topology: Topology,
-        batch_size: int,
-        module: nn.Module,
-        sharders: Sequence[Any],
-        constraints: Constraints | None,
-    ) -> None:
+    def _take(self, topology: Topology, load: _Load) -> None:
         rank = _device_bytes(topology.devices[0].storage, topology)
-        super()._take(topology, batch_size, module, sharders, constraints)
-        dense = self._dense_tensor_estimate or _dense_bytes(module, sharders, self._multiplier)
-        batches = _batch_bytes(module, sharders, batch_size, constraints) * self._batch_copies
+        super()._take(topology, load)
+        dense = self._dense_tensor_estimate or load.dense_bytes(self._multiplier)
+        batches = load.batch_bytes() * self._batch_copies
         _reserve_bytes(topology, dense + batches)
         if _device_bytes(topology.devices[0].storage, topology) < 0:
             raise PlannerError(
                 f"storage_reservation: nothing is left of the {rank} bytes of a rank: {self._percentage:.0%} of "
                 f"them, {dense} bytes of dense layers and {batches} of "
-                f"batches of {batch_size} are reserved; expected less: give dense_tensor_estimate, a smaller "
+                f"batches of {load.batch_size} are reserved; expected less: give dense_tensor_estimate, a smaller "
                 "percentage or batch_size, or FixedPercentageStorageReservation",
                 PlannerErrorType.INSUFFICIENT_STORAGE,
             )
@@ -216,31 +232,3 @@ def _reserve_bytes(topology: Topology, num_bytes: int) -> None:
 
 def _size(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
-
-
-def _collections(module: nn.Module, sharders: Sequence[Any]) -> dict[str, Any]:
-    kinds = tuple(sharder.module_type for sharder in sharders)
-    return dict(find_collections(module, kinds, PlanError)) if kinds else {}
-
-
-def _dense_bytes(module: nn.Module, sharders: Sequence[Any], multiplier: float) -> int:
-    sharded = {
-        id(tensor)
-        for collection in _collections(module, sharders).values()
-        for tensor in (*collection.parameters(), *collection.buffers())
-    }
-    parameters = sum(_size(p) for p in module.parameters() if id(p) not in sharded)
-    return round(multiplier * parameters) + sum(_size(b) for b in module.buffers() if id(b) not in sharded)
-
-
-def _batch_bytes(
-    module: nn.Module, sharders: Sequence[Any], batch_size: int, constraints: Constraints | None
-) -> int:
-    num_ids = 0.0
-    for collection in _collections(module, sharders).values():
-        for table in getattr(collection, "embedding_bags", getattr(collection, "embeddings", {})):
-            asked = (constraints or {}).get(table)
-            factors = [POOLING_FACTOR] if asked is None else list(asked.pooling_factors)
-            sizes = (asked.batch_sizes if asked is not None else None) or [batch_size] * len(factors)
-            num_ids += sum(factor * size for factor, size in zip(factors, sizes, strict=False))
-    return math.ceil(num_ids * BIGINT_DTYPE)

@@ -54,26 +54,14 @@ class EmbeddingStats(Stats):
                 f"rank {rank}: {len(shards)} shards, {time_us:.0f} us, {sum(s.hbm for s in held)} bytes of device "
                 f"memory, {sum(s.ddr for s in held)} of host memory"
             )
-        _LOGGER.info("%s", "\n".join(lines))
+        self._write("\n".join(lines))
+
+    def _write(self, text: str) -> None:
+        _LOGGER.info("%s", text)
 
 
-class NoopEmbeddingStats(Stats):
+class NoopEmbeddingStats(EmbeddingStats):
     """Reports nothing."""
 
-    def log(  # noqa: PLR0913  (TorchRec's)
-        self,
-        sharding_plan: ShardingPlan,
-        topology: Topology,
-        batch_size: int,
-        storage_reservation: StorageReservation | None,
-        num_proposals: int,
-        num_plans: int,
-        run_time: float,
-        best_plan: list[ShardingOption],
-        constraints: Constraints | None = None,
-        sharders: Sequence[Any] | None = None,
-        enumerator: Enumerator | None = None,
-        debug: bool = True,
-        debug_stats: PlanDebugStats | None = None,
-    ) -> None:
-        """Do nothing."""
+    def _write(self, text: str) -> None:
+        del text
