@@ -1,6 +1,6 @@
 """KeyedTensor: dense columns of several features in one tensor, addressed by key.
 
-Shape letters: B batch, D embedding dim.
+Shape letters: B batch, D embedding dimension.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """JaggedTensor: rows of different lengths, of one feature.
 
-Shape letters: B batch, D embedding dim, N number of IDs.
+Shape letters: B batch, D embedding dimension, N number of IDs.
 
 The jagged types are plain Python objects that hold tensors (or, under FX, proxies) and do not read their
 contents: every shape follows from shapes or arguments. So they leave no trace in an exported graph, and cause

@@ -2,7 +2,7 @@
 
 Zhou et al., "Deep Interest Network for Click-Through Rate Prediction" (arXiv 1706.06978).
 
-Shape letters: B batch, D embedding dim, H longest history, L labels, N number of IDs.
+Shape letters: B batch, D embedding dimension, H longest history, L labels, N number of IDs.
 """
 
 from __future__ import annotations

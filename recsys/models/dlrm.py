@@ -1,6 +1,6 @@
 """DLRM: dense layers, pooled embeddings, their dot products, and layers on top.
 
-Shape letters: B batch, F features, D embedding dim.
+Shape letters: B batch, F features, D embedding dimension.
 
 Names, shapes and the state dict's names are TorchRec 1.8's, so its checkpoints load unchanged. The model is
 that of Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems"
@@ -27,10 +27,10 @@ BagCollection = EmbeddingBagCollection | ManagedCollisionEmbeddingBagCollection
 
 
 def check_same_dim(tables: Sequence[EmbeddingBagConfig]) -> int:
-    """Return the tables' embedding dim.
+    """Return the tables' embedding dimension.
 
     Raises:
-        ValueError: There is no table, or their dims differ.
+        ValueError: There is no table, or their dimensions differ.
     """
     dims = {table.name: table.embedding_dim for table in tables}
     if len(set(dims.values())) != 1:
@@ -49,7 +49,7 @@ class SparseArch(nn.Module):
             ``embeddings_only``.
 
     Raises:
-        ValueError: The tables' dims differ.
+        ValueError: The tables' dimensions differ.
     """
 
     def __init__(self, embedding_bag_collection: BagCollection) -> None:
@@ -72,7 +72,7 @@ class SparseArch(nn.Module):
 
 
 class DenseArch(nn.Module):
-    """The layers that map dense features to the embeddings' dim.
+    """The layers that map dense features to the embedding dimension.
 
     Args:
         in_features: Number of dense features.

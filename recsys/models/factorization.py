@@ -3,7 +3,7 @@
 Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction" (arXiv 1703.04247). The
 first-order terms are a linear layer over the vectors, so that no second table of width 1 is needed.
 
-Shape letters: B batch, D embedding dim, F features, L labels, N width of the flat input.
+Shape letters: B batch, D embedding dimension, F features, L labels, N width of the flat input.
 """
 
 # Annotations are not deferred: FX carries them into graphs, where TorchScript cannot read them as texts.

@@ -3,7 +3,7 @@
 Each takes ``tables`` and ``inputs`` as ``recsys.models.click.build_dlrm`` does, and raises ValueError for sizes that do
 not fit.
 
-Shape letters: B batch, D embedding dim, F features, L labels, N width of the flat input.
+Shape letters: B batch, D embedding dimension, F features, L labels, N width of the flat input.
 """
 
 from __future__ import annotations

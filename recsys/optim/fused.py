@@ -1,6 +1,6 @@
 """The optimizer of tables trained in the backward pass: sets learning rates, exposes optimizer state.
 
-Shape letters: D embedding dim, R rows.
+Shape letters: D embedding dimension, R rows.
 """
 
 from __future__ import annotations

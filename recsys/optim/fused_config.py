@@ -1,6 +1,6 @@
 """The optimizer in the training lookup: one of FBGEMM's, with its parameters.
 
-Shape letters: D embedding dim, R rows.
+Shape letters: D embedding dimension, R rows.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ FBGEMM has them in its lookups, on CUDA devices only, with one norm per row of a
 ``by_row`` is FBGEMM's arithmetic, and without it each tensor has one norm, as in the papers.
 
 Sources: LARS, You, Gitman, Ginsburg 2017 (arXiv:1708.03888); LAMB, You et al. 2019 (arXiv:1904.00962). Shape letters:
-D embedding dim, R rows.
+D embedding dimension, R rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Row-wise Adagrad for embedding tables whose gradients are ordinary tensors (the dense kernel).
 
 One number of state per row, the sum over steps of the mean of the squared gradient, as in FBGEMM's
-``EXACT_ROWWISE_ADAGRAD``. Shape letters: D embedding dim, R rows, N rows of a sparse gradient.
+``EXACT_ROWWISE_ADAGRAD``. Shape letters: D embedding dimension, R rows, N rows of a sparse gradient.
 """
 
 from __future__ import annotations

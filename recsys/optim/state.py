@@ -1,6 +1,6 @@
 """Loading of optimizer state into existing tensors after checks, and conversion to new column blocks.
 
-Shape letters: D embedding dim, R rows.
+Shape letters: D embedding dimension, R rows.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ with the penalty. FBGEMM 1.8 does, for a row ``w`` with gradient ``g`` and state
 so ``g`` follows from ``w``, ``w'`` and ``s'``; the same formulas with ``g + weight_decay * w`` in place of ``g`` give
 the row as FBGEMM's L2 mode would.
 
-Shape letters: D embedding dim, U touched rows of a shard.
+Shape letters: D embedding dimension, U touched rows of a shard.
 """
 
 from __future__ import annotations

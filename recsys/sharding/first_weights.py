@@ -1,6 +1,6 @@
 """The first weights of a table's shards on a rank.
 
-Shape letters: D embedding dim, R rows.
+Shape letters: D embedding dimension, R rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sharded collections: ``input_dist → lookup → output_dist``, made of a layout, a transport and kernels.
 
-Shape letters: B batch, D embedding dim, E (feature, table) pairs, S slots, N number of IDs.
+Shape letters: B batch, D embedding dimension, E (feature, table) pairs, S slots, N number of IDs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sharders, which turn a float collection and a plan into a sharded one for training.
 
-Shape letters: D embedding dim, R rows, W world size.
+Shape letters: D embedding dimension, R rows, W world size.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A sharded table in a model: its parameters on this rank, its place in state dicts, its optimizer's state.
 
-Shape letters: D embedding dim, R rows.
+Shape letters: D embedding dimension, R rows.
 """
 
 from __future__ import annotations

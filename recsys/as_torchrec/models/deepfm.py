@@ -2,7 +2,7 @@
 
 ``recsys-train --model deepfm`` trains another network, that of ``recsys.models.factorization``.
 
-Shape letters: B batch, D embedding dim, F features, H width of the deep part.
+Shape letters: B batch, D embedding dimension, F features, H width of the deep part.
 """
 
 # Annotations are not deferred: FX carries them into graphs, where TorchScript cannot read them as texts.
@@ -35,7 +35,7 @@ class SparseArch(nn.Module):
 
 
 class DenseArch(nn.Module):
-    """Two layers that map dense features to the embeddings' dim.
+    """Two layers that map dense features to the embedding dimension.
 
     Args:
         in_features: Number of dense features.
@@ -110,7 +110,7 @@ class SimpleDeepFMNN(nn.Module):
         deep_fm_dimension: Width of the deep part.
 
     Raises:
-        ValueError: The tables' dims differ.
+        ValueError: The tables' dimensions differ.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """DLRMs with other interactions, and the one with a loss, by TorchRec's names and with its state dicts.
 
-Shape letters: B batch, D embedding dim, F features.
+Shape letters: B batch, D embedding dimension, F features.
 """
 
 # Annotations are not deferred: FX carries them into graphs, where TorchScript cannot read them as texts.

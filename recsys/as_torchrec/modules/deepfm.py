@@ -2,7 +2,7 @@
 
 Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction" (arXiv 1703.04247).
 
-Shape letters: B batch, D embedding dim, F features, N width of all vectors side by side.
+Shape letters: B batch, D embedding dimension, F features, N width of all vectors side by side.
 """
 
 # Annotations are not deferred: FX carries them into graphs, where TorchScript cannot read them as texts.

@@ -3,7 +3,7 @@
 ``table_wise`` and its kin return generators: functions of a table's weight and the ranks that return its sharding.
 ``construct_module_sharding_plan`` calls one for each table.
 
-Shape letters: D embedding dim, R rows, W world size.
+Shape letters: D embedding dimension, R rows, W world size.
 """
 
 from __future__ import annotations

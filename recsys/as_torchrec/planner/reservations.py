@@ -183,7 +183,7 @@ class HeuristicalStorageReservation(_EstimatedReservation):
         dense_tensor_estimate: Bytes of dense layers, instead of the estimate.
 
     Raises:
-        PlannerError: A share that is none.
+        PlannerError: A share below 0 or above 1.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class InferenceStorageReservation(_EstimatedReservation):
         dense_tensor_estimate: Bytes of dense layers, instead of the estimate.
 
     Raises:
-        PlannerError: A share that is none.
+        PlannerError: A share below 0 or above 1.
     """
 
     def __init__(self, percentage: float, dense_tensor_estimate: int | None = None) -> None:

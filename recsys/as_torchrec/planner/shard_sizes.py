@@ -1,6 +1,6 @@
 """The shards of a table and their memory, by TorchRec's names, for planners that list options themselves.
 
-Shape letters: D embedding dim, R rows, W world size.
+Shape letters: D embedding dimension, R rows, W world size.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Measurement of this machine for the cost model: bandwidths of its memory and of the links between ranks.
 
-Shape letters: D embedding dim, N number of IDs, R rows, W world size.
+Shape letters: D embedding dimension, N number of IDs, R rows, W world size.
 
 Rows are read and updated by the kernel that trains (FBGEMM's TBE with row-wise Adagrad, SUM). Times per row
 at two widths determine a line; a third width between them tests its prediction. Links between hosts cannot be

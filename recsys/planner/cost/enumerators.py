@@ -1,6 +1,6 @@
 """The enumeration of sharding options: sharding type × compute kernel × number of shards, with costs.
 
-Shape letters: D embedding dim, R rows, W world size.
+Shape letters: D embedding dimension, R rows, W world size.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The cost of one shard: its bytes on its rank, and its time per step.
 
-Shape letters: B batch, D embedding dim, R rows, W world size.
+Shape letters: B batch, D embedding dimension, R rows, W world size.
 
 Times follow from bytes: of received IDs, rows read, outputs written and sent, gradients returned, rows
 updated. Each kind is divided by the topology's bandwidth for it. Times are attributed to the rank that holds

@@ -1,6 +1,6 @@
 """The tables to plan, with their lookups per step.
 
-Shape letters: D embedding dim, R rows.
+Shape letters: D embedding dimension, R rows.
 """
 
 from __future__ import annotations

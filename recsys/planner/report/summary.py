@@ -1,6 +1,6 @@
 """The data of a plan's report, for text, HTML and JSON.
 
-Shape letters: D embedding dim, R rows, W world size.
+Shape letters: D embedding dimension, R rows, W world size.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The layout of a sharded collection: the slots of each rank, and the assembly of outputs.
 
-Shape letters: B batch, E (feature, table) pairs, S slots, P padded dim, W world size.
+Shape letters: B batch, E (feature, table) pairs, S slots, P padded dimension, W world size.
 
 A *pair* is a feature in one of its tables; a *slot* is a pair on one shard. Slots of one rank and one pooling (or,
-without pooling, one padded dim) form a *group*: one call of the lookup kernel. All of this is plain data,
+without pooling, one padded dimension) form a *group*: one call of the lookup kernel. All of this is plain data,
 used by every transport.
 """
 
@@ -208,7 +208,7 @@ def _slots_of(
 
 
 def _call_of(layout: Layout, slot: Slot) -> tuple[PoolingType, int]:
-    """Return the pooling of the kernel's call, and the padded dim if the call needs one for all its slots."""
+    """Return the pooling of the kernel's call, and the padded dimension if the call needs one for all its slots."""
     table = layout.table_of(slot)
     if not isinstance(table, EmbeddingBagConfig):
         return PoolingType.NONE, layout.output_dim(slot)

@@ -1,6 +1,6 @@
 """Sharding plans: the shards of each table and their ranks, as plain data with a JSON form.
 
-Shape letters: D embedding dim, R rows, W world size.
+Shape letters: D embedding dimension, R rows, W world size.
 """
 
 from __future__ import annotations

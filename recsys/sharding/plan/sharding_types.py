@@ -1,6 +1,6 @@
 """The sharding types: each divides a table into rectangles. Routing and assembly follow from the rectangles.
 
-Shape letters: D embedding dim, R rows, W world size.
+Shape letters: D embedding dimension, R rows, W world size.
 """
 
 from __future__ import annotations

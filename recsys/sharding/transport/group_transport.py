@@ -1,6 +1,6 @@
 """The transport over a process group: each rank has its own batch and receives all of its embeddings.
 
-Shape letters: B batch, D embedding dim, E (feature, table) pairs, S slots, N number of IDs, W world size.
+Shape letters: B batch, D embedding dimension, E (feature, table) pairs, S slots, N number of IDs, W world size.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Hierarchical output distribution: partial sums are added inside a host, so 1/L of the bytes crosses hosts.
 
-Shape letters: B batch, D embedding dim, H hosts, L ranks per host, W world size (H * L).
+Shape letters: B batch, D embedding dimension, H hosts, L ranks per host, W world size (H * L).
 
 Rank h * L + l has the local index l on host h. If the row shards of a table's columns are on all ranks of one
 host:

@@ -1,6 +1,6 @@
 """Output distribution of pooled embeddings: all sharding types' outputs in one all-to-all, assembled on arrival.
 
-Shape letters: B batch, D embedding dim, E (feature, table) pairs, W world size.
+Shape letters: B batch, D embedding dimension, E (feature, table) pairs, W world size.
 
 A rank sends each other rank the rows of that rank's batch, all its columns side by side. Received outputs are
 assembled once: columns are concatenated, partial sums added. Gradients are sent back the same way; they are

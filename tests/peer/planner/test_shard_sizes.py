@@ -1,6 +1,6 @@
 """Shards and their memory, for planners that list options themselves, beside TorchRec's.
 
-Shape letters: D embedding dim, R rows.
+Shape letters: D embedding dimension, R rows.
 """
 
 from __future__ import annotations

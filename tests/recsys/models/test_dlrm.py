@@ -1,6 +1,6 @@
 """DLRM's arithmetic, its tracing, and its agreement with TorchRec's.
 
-Shape letters: B batch, F features, D embedding dim.
+Shape letters: B batch, F features, D embedding dimension.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Lookups that train in their backward pass: FBGEMM's, and Adam in plain torch, which FBGEMM lacks on a CPU.
 
-Shape letters: B batch, D embedding dim, R rows, N number of IDs.
+Shape letters: B batch, D embedding dimension, R rows, N number of IDs.
 """
 
 from __future__ import annotations

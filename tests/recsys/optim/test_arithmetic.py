@@ -1,6 +1,6 @@
 """The same training with FBGEMM's fused optimizers and with ordinary ones.
 
-Shape letters: D embedding dim, R rows.
+Shape letters: D embedding dimension, R rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Lookups that answer in half precision: what row-wise shards hold of a bag is added before it is rounded.
 
-Shape letters: B batch, D embedding dim.
+Shape letters: B batch, D embedding dimension.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Random tables, plans and batches for the ranks of a process group; every process draws the same from one name.
 
-Shape letters: B batch, D embedding dim, N number of IDs, R rows, W world size.
+Shape letters: B batch, D embedding dimension, N number of IDs, R rows, W world size.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The loss is the mean over the ranks of each rank's own. Tolerances are bounds on rounding: each number that is added
 is off by a few units in the last place of what is added, whatever the order.
 
-Shape letters: D embedding dim, R rows, W world size.
+Shape letters: D embedding dimension, R rows, W world size.
 """
 
 from __future__ import annotations

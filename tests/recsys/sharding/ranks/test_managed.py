@@ -1,6 +1,6 @@
 """Managed tables over ranks: rows that change hands start afresh wherever they lie, as in tables that are not sharded.
 
-Shape letters: D embedding dim, R rows.
+Shape letters: D embedding dimension, R rows.
 """
 
 from __future__ import annotations

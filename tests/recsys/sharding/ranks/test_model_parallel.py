@@ -1,6 +1,6 @@
 """A model over ranks: dense layers above sharded collections train as they would in one process.
 
-Shape letters: B batch, D embedding dim, N number of IDs, W world size.
+Shape letters: B batch, D embedding dimension, N number of IDs, W world size.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """State dicts of sharded collections: the unsharded names, whole tables in parts, loaded from parts or from wholes.
 
-Shape letters: D embedding dim, R rows, W world size.
+Shape letters: D embedding dimension, R rows, W world size.
 """
 
 from __future__ import annotations

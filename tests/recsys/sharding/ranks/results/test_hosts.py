@@ -1,6 +1,6 @@
 """Partial sums that meet inside hosts: what ranks learn, what crosses between hosts, and in which order.
 
-Shape letters: B batch, D embedding dim, H hosts, L ranks per host, W world size.
+Shape letters: B batch, D embedding dimension, H hosts, L ranks per host, W world size.
 """
 
 from __future__ import annotations
