@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from recsys.configs import DataType
+from recsys.configs import DATA_TYPE_NUM_BITS, DataType
 from recsys.errors import PlanError
 from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.cost.enumerators import ShardingOption, enumerate_options
@@ -25,14 +25,6 @@ _GROWTH = (2, 4, 8, 16)
 _FEWER_BITS = {
     True: (DataType.FP16,),
     False: (DataType.FP16, DataType.INT8, DataType.INT4, DataType.INT2),
-}
-_BITS = {
-    DataType.FP32: 32,
-    DataType.FP16: 16,
-    DataType.BF16: 16,
-    DataType.INT8: 8,
-    DataType.INT4: 4,
-    DataType.INT2: 2,
 }
 
 
@@ -149,7 +141,7 @@ def _remedies(problem: Problem, options: Sequence[Sequence[ShardingOption]], mis
     for data_type in _FEWER_BITS[problem.workload.is_training]:
         smaller = [
             replace(t, config=replace(t.config, data_type=data_type))
-            if _BITS[data_type] < _BITS[t.config.data_type]
+            if DATA_TYPE_NUM_BITS[data_type] < DATA_TYPE_NUM_BITS[t.config.data_type]
             else t
             for t in problem.tables
         ]

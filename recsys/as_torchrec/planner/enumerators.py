@@ -11,13 +11,12 @@ from torch import nn
 from recsys.as_torchrec.planner.interfaces import (
     Constraints,
     Enumerator,
-    PartitionByType,
     Shard,
     ShardEstimator,
     ShardingOption,
 )
 from recsys.as_torchrec.planner.sharder_data import SharderDataMap, build_sharder_data_map
-from recsys.as_torchrec.planner.steps import sharder_name
+from recsys.as_torchrec.planner.steps import get_partition_by_type, sharder_name
 from recsys.configs import BaseEmbeddingConfig
 from recsys.embedding import EmbeddingBagCollection, takes_weights
 from recsys.errors import PlanError
@@ -26,7 +25,7 @@ from recsys.planner.constants import BATCH_SIZE
 from recsys.planner.cost.capacity import Perf, Storage
 from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.cost.enumerators import ShardingOption as Cut
-from recsys.planner.cost.enumerators import column_widths, enumerate_options
+from recsys.planner.cost.enumerators import enumerate_options
 from recsys.planner.cost.estimate import Estimator, ShardCost, ShardShape, Workload
 from recsys.planner.cost.tables import PlannedTable, as_sharders_allow, planned_tables
 from recsys.planner.cost.topology import Topology
@@ -34,17 +33,7 @@ from recsys.planner.errors import PlannerError, PlannerErrorType
 from recsys.quant import float_tables
 from recsys.sharding.plan.kinds import PipelineType
 from recsys.sharding.plan.plan import DATA_PARALLEL
-from recsys.sharding.plan.sharding_types import row_parts
-
-_PLACED_ON = {
-    "data_parallel": PartitionByType.UNIFORM,
-    "row_wise": PartitionByType.UNIFORM,
-    "table_wise": PartitionByType.DEVICE,
-    "column_wise": PartitionByType.DEVICE,
-    "table_row_wise": PartitionByType.HOST,
-    "table_column_wise": PartitionByType.HOST,
-    "grid_shard": PartitionByType.MULTI_HOST,
-}
+from recsys.sharding.plan.sharding_types import column_parts, row_parts
 
 
 class _CostEstimator(ShardEstimator):
@@ -236,7 +225,7 @@ def option_of(
         input_lengths=factors * num_features if len(factors) == 1 else factors,
         batch_size=batch_size,
         sharding_type=sharding_type,
-        partition_by=_PLACED_ON[sharding_type].value,
+        partition_by=get_partition_by_type(sharding_type),
         compute_kernel=compute_kernel,
         shards=shards,
         cache_params=cache,
@@ -252,15 +241,14 @@ def option_of(
 
 def _shards_of(config: BaseEmbeddingConfig, cut: Cut, world_size: int) -> list[Shard]:
     """Return the rectangles of an option, block by block."""
-    num_rows, dim = config.num_embeddings, config.embedding_dim
     if cut.sharding_type == DATA_PARALLEL:
-        return [Shard(size=[num_rows, dim], offset=[0, 0]) for _ in range(world_size)]
-    found, left = [], 0
-    for width in column_widths(dim, len(cut.blocks)):
-        for top, bottom in row_parts(config, cut.span):
-            found.append(Shard(size=[bottom - top, width], offset=[top, left]))
-        left += width
-    return found
+        whole = [config.num_embeddings, config.embedding_dim]
+        return [Shard(size=list(whole), offset=[0, 0]) for _ in range(world_size)]
+    return [
+        Shard(size=[bottom - top, right - left], offset=[top, left])
+        for left, right in column_parts(config, len(cut.blocks))
+        for top, bottom in row_parts(config, cut.span)
+    ]
 
 
 def _planned(option: ShardingOption, constraints: Constraints | None) -> PlannedTable:

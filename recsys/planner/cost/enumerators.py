@@ -16,7 +16,7 @@ from recsys.planner.cost.topology import Topology
 from recsys.planner.errors import PlannerError, PlannerErrorType
 from recsys.sharding.plan.kinds import EmbeddingComputeKernel
 from recsys.sharding.plan.plan import DATA_PARALLEL, SHARDING_TYPES
-from recsys.sharding.plan.sharding_types import COLUMN_MULTIPLE
+from recsys.sharding.plan.sharding_types import COLUMN_MULTIPLE, column_parts
 
 #: Column shards narrower than this are not tried unless a constraint asks: each processes all IDs again.
 DEFAULT_MIN_PARTITION = 32
@@ -212,12 +212,12 @@ def _cuts(
         yield (dim,), 1
     elif kind == "column_wise":
         for num_parts in _part_counts(table, world_size) or ([1] if is_asked else []):
-            yield column_widths(dim, num_parts), 1
+            yield _widths(table, num_parts), 1
     elif kind == "table_column_wise" and is_named:
         # The columns stay on one host; on the only one, that is column-wise.
         of_host = world_size if topology.num_hosts == 1 else 1
         for num_parts in _part_counts(table, of_host) or ([1] if is_last else []):
-            yield column_widths(dim, num_parts), 1
+            yield _widths(table, num_parts), 1
     elif kind == "row_wise" and (world_size > 1 or is_asked) and world_size <= num_rows:
         yield (dim,), world_size
     elif (
@@ -227,7 +227,7 @@ def _cuts(
             yield (dim,), local
         else:
             for num_parts in _part_counts(table, topology.num_hosts) or ([1] if is_asked else []):
-                yield column_widths(dim, num_parts), local
+                yield _widths(table, num_parts), local
 
 
 def _part_counts(table: PlannedTable, most: int) -> list[int]:
@@ -238,8 +238,5 @@ def _part_counts(table: PlannedTable, most: int) -> list[int]:
     return [n for n in (*range(2, 9), 16, 32, 64, 128, 256) if n <= most]
 
 
-def column_widths(dim: int, num_parts: int) -> tuple[int, ...]:
-    """Return the widths of ``sharding_types.column_wise``: equal multiples of 8, the last with the rest."""
-    units = dim // COLUMN_MULTIPLE
-    bounds = [units * i // num_parts * COLUMN_MULTIPLE for i in range(num_parts)] + [dim]
-    return tuple(bounds[i + 1] - bounds[i] for i in range(num_parts))
+def _widths(table: PlannedTable, num_parts: int) -> tuple[int, ...]:
+    return tuple(end - start for start, end in column_parts(table.config, num_parts))

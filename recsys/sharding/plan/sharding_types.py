@@ -44,7 +44,7 @@ def column_wise(table: BaseEmbeddingConfig, ranks: Sequence[int]) -> ParameterSh
     Raises:
         PlanError: There are more ranks than parts.
     """
-    parts = _parts(table.embedding_dim, len(ranks), COLUMN_MULTIPLE, table.name, "columns")
+    parts = column_parts(table, len(ranks))
     shards = [
         ShardMetadata(shard_offsets=(0, start), shard_sizes=(table.num_embeddings, end - start), rank=rank)
         for (start, end), rank in zip(parts, ranks, strict=True)
@@ -78,7 +78,7 @@ def grid(table: BaseEmbeddingConfig, hosts: Sequence[int], local_world_size: int
     Raises:
         PlanError: There are more hosts than column parts, or a host has more ranks than the table has rows.
     """
-    parts = _parts(table.embedding_dim, len(hosts), COLUMN_MULTIPLE, table.name, "columns")
+    parts = column_parts(table, len(hosts))
     shards = [
         shard
         for columns, host in zip(parts, hosts, strict=True)
@@ -99,6 +99,15 @@ def row_parts(table: BaseEmbeddingConfig, num_parts: int) -> list[tuple[int, int
         PlanError: There are more parts than rows.
     """
     return _parts(table.num_embeddings, num_parts, 1, table.name, "rows")
+
+
+def column_parts(table: BaseEmbeddingConfig, num_parts: int) -> list[tuple[int, int]]:
+    """Return the first column and the end of each part of a table's columns.
+
+    Raises:
+        PlanError: There are more parts than multiples of 8 columns.
+    """
+    return _parts(table.embedding_dim, num_parts, COLUMN_MULTIPLE, table.name, "columns")
 
 
 def _row_shards(

@@ -10,7 +10,6 @@ from recsys.errors import PlanError
 from recsys.kernels.training import KernelConfig, ShardConfig, check_shard
 from recsys.optim.fused_config import FusedConfig
 from recsys.planner.cost.constraints import ParameterConstraints
-from recsys.planner.cost.enumerators import column_widths
 from recsys.planner.cost.estimate import Workload
 from recsys.planner.cost.topology import Topology
 from recsys.sharding.plan.kinds import ShardingType
@@ -82,12 +81,6 @@ def test_column_parts_are_no_narrower_than_asked(dim: int, asked: int | None, pa
     assert {n for kind, _, n in options if kind == "column_wise"} == parts
 
 
-@pytest.mark.parametrize(("dim", "parts"), [(64, 2), (100, 3), (63, 4), (8, 1), (200, 7)])
-def test_widths_are_those_of_the_cut(dim: int, parts: int) -> None:
-    cut = column_wise(table("t", 10, dim), range(parts))
-    assert column_widths(dim, parts) == tuple(shard.shard_sizes[1] for shard in cut.shards)
-
-
 def test_dense_is_for_sharded_tables_only_where_asked() -> None:
     asked = found(topology(2), compute_kernels=("dense",), sharding_types=("table_wise", "data_parallel"))
     assert asked == {("table_wise", "dense", 1), ("data_parallel", "dense", 2)}
@@ -97,9 +90,11 @@ def test_dense_is_for_sharded_tables_only_where_asked() -> None:
 @pytest.mark.parametrize("dim", [6, 30, 64, 70, 100])
 def test_the_kernels_take_the_shards_that_are_planned(dim: int, device: str) -> None:
     for kind, kernel, num_parts in found(topology(2, device=device), dim=dim):
-        widths = column_widths(dim, num_parts) if kind == "column_wise" else (dim,)
-        for width in widths:
-            shard = ShardConfig(table="t", num_rows=10, num_columns=width, data_type=DataType.FP32)
+        cut = column_wise(table("t", 10, dim), range(num_parts if kind == "column_wise" else 1))
+        for part in cut.shards:
+            shard = ShardConfig(
+                table="t", num_rows=10, num_columns=part.shard_sizes[1], data_type=DataType.FP32
+            )
             config = KernelConfig(name=kernel, fused=None if kernel == "dense" else FusedConfig())
             check_shard(shard, config, torch.device(device))
 
