@@ -46,6 +46,9 @@ _FILE = re.compile(
     rf"(?<![\w/.<>{{}}~-])((?:{'|'.join(_ROOMS)})/[\w./-]+\.(?:py|h|cpp|md|toml|yaml|proto|sh|svg))\b(?![/(*])"
 )
 _MODULE = re.compile(r"`((?:recsys|export|serve|tests|benchmarks)(?:\.\w+)+)(?:\(\))?`")
+# In comments of C++, from its own folder.
+_COMMENT = re.compile(r"^\s*//.*", re.MULTILINE)
+_SOURCE = re.compile(r"(?<![\w/.<-])([a-z]\w*/[\w./-]+\.(?:h|cpp))\b")
 # Where files lie that are named without these folders: C++ names headers and tests, the site its pages.
 _BASES = (".", "cpp_client", "cpp_client/include", "docs")
 # Packages of the wire, loggers, files, native modules that may not be built.
@@ -113,6 +116,20 @@ def test_files_that_files_name_are_there() -> None:
         for found in _FILE.finditer(text)
         if not found[1].startswith("recsys/v1/")  # generated
         and not any((ROOT / base / found[1]).exists() for base in _BASES)
+    }
+    assert not sorted(missing)
+
+
+def test_sources_that_comments_of_the_native_code_name_are_there() -> None:
+    folder = ROOT / "cpp_client"
+    rooms = {path.name for path in folder.iterdir() if path.is_dir()}
+    missing = {
+        f"{path.relative_to(ROOT)}: {found}"
+        for path, text in TEXTS.items()
+        if path.is_relative_to(folder) and path.suffix in (".h", ".cpp")
+        for comment in _COMMENT.findall(text)
+        for found in _SOURCE.findall(comment)
+        if found.split("/")[0] in rooms and not (folder / found).exists()
     }
     assert not sorted(missing)
 
