@@ -5,8 +5,8 @@ Shape letters: D embedding dimension, R rows.
 
 from __future__ import annotations
 
-import itertools
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import torch
@@ -49,41 +49,26 @@ def check_cover(name: str, shape: Sequence[int], boxes: Sequence[Box]) -> None:
     ]
     if math.prod(len(cuts) for cuts in edges) > _MAX_CELLS:
         raise CheckpointError(f"{name!r}: its {len(boxes)} shards are cut in too many places to be a plan's")
-    counts = _counts(edges, boxes)
-    if bool((counts > 1).any()):
-        raise CheckpointError(
-            f"{name!r}: shards overlap at {_region(counts > 1, edges)} of its shape {list(shape)}; "
-            "is a rank's file given twice, or are they of different runs?"
-        )
+    # The number of shards in each cell between the edges.
+    counts = torch.zeros([len(cuts) - 1 for cuts in edges], dtype=torch.uint8)
+    for box in boxes:
+        cells = counts[
+            tuple(
+                slice(bisect_left(cuts, start), bisect_left(cuts, start + size))
+                for cuts, start, size in zip(edges, *box, strict=True)
+            )
+        ]
+        cells += 1
+        if int(cells.max()) > 1:
+            raise CheckpointError(
+                f"{name!r}: shards overlap at {_region(counts > 1, edges)} of its shape {list(shape)}; "
+                "is a rank's file given twice, or are they of different runs?"
+            )
     if bool((counts == 0).any()):
         raise CheckpointError(
             f"{name!r}: no shard holds {_region(counts == 0, edges)} of its shape {list(shape)}; "
             "is a rank's file missing?"
         )
-
-
-def _counts(edges: Sequence[Sequence[int]], boxes: Sequence[Box]) -> Tensor:
-    """Return the number of shards in each cell between the edges, by cumulative sums of their corners."""
-    places = [{cut: i for i, cut in enumerate(cuts)} for cuts in edges]
-    corners: list[tuple[int, ...]] = []
-    signs: list[int] = []
-    for offsets, sizes in boxes:
-        spans = [
-            ((places[d][start], 1), (places[d][start + size], -1))
-            for d, (start, size) in enumerate(zip(offsets, sizes, strict=True))
-        ]
-        for corner in itertools.product(*spans):
-            corners.append(tuple(at for at, _ in corner))
-            signs.append(math.prod(sign for _, sign in corner))
-    counts = torch.zeros([len(cuts) for cuts in edges], dtype=torch.int32)
-    if not edges:
-        return counts + sum(signs)
-    if corners:
-        at = torch.tensor(corners, dtype=torch.int64).unbind(1)
-        counts.index_put_(at, torch.tensor(signs, dtype=torch.int32), accumulate=True)
-    for d in range(counts.dim()):
-        counts = counts.cumsum(d)
-    return counts[tuple(slice(0, len(cuts) - 1) for cuts in edges)]
 
 
 def _region(found: Tensor, edges: Sequence[Sequence[int]]) -> str:
