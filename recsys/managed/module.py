@@ -280,10 +280,6 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         """Whether there is an ``input_hash_func``."""
         return self._input_hash_func is not None
 
-    def owned_ids(self) -> Tensor:
-        """Return the raw IDs that own rows, int64 ascending. Reads a tensor."""
-        return self.owners()[0]
-
     def owners(self) -> tuple[Tensor, Tensor]:
         """Return the raw IDs that own rows, int64 ascending, and their rows. Reads a tensor."""
         is_owned = self.rows != self._zch_size - 1

@@ -73,7 +73,6 @@ class ConsoleCallback(Callback):
     def __init__(self, dataset: Dataset, num_epochs: int) -> None:
         console = Console(stderr=True)
         self._num_epochs = num_epochs
-        self._num_train_rows = dataset.num_train_rows
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

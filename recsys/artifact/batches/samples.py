@@ -174,7 +174,7 @@ def read_samples(path: str | os.PathLike[str], signature: Signature) -> Batch:
     requests = []
     whole = _one_request(content)
     if whole is not None:
-        return _joined([_checked_line(whole, signature, name)], signature)
+        return _checked_line(whole, signature, name)
     for number, line in enumerate(content.split("\n"), start=1):
         if line.strip():
             requests.append(
@@ -182,10 +182,10 @@ def read_samples(path: str | os.PathLike[str], signature: Signature) -> Batch:
             )
     if not requests:
         raise ValueError(f"{name}: got no requests, expected one a line")
-    return _joined(requests, signature)
+    return joined(requests)
 
 
-def _checked_line(data: Any, signature: Signature, at: str) -> _Request:
+def _checked_line(data: Any, signature: Signature, at: str) -> Batch:
     names = {
         "dense": {one.name for one in signature.dense},
         "sparse": {one.name for one in signature.sparse},
@@ -217,7 +217,7 @@ def batch_of_request(data: Any, signature: Signature, at: str) -> Batch:
     Raises:
         ValueError: A field is wrong; the message names it, what was found and what was expected.
     """
-    return _joined([_checked(data, signature, at)], signature)
+    return _checked(data, signature, at)
 
 
 def request_of_batch(batch: Batch, signature: Signature) -> dict[str, Any] | None:
@@ -258,22 +258,25 @@ def _short(number: np.float32) -> float | None:
 
 def joined(batches: Sequence[Batch]) -> Batch:
     """Return the rows of batches of one signature, one batch after the other."""
-    num_features = batches[0].lengths.numel() // max(batches[0].num_rows, 1)
+    num_rows = sum(batch.num_rows for batch in batches)
+    num_features = sum(batch.lengths.numel() for batch in batches) // max(num_rows, 1)
     lengths = [batch.lengths.view(num_features, batch.num_rows) for batch in batches]
     counts = [of_batch.sum(dim=1).tolist() for of_batch in lengths]
 
     def by_feature(parts: Sequence[Tensor]) -> Tensor:
         split = [torch.split(part, sizes) for part, sizes in zip(parts, counts, strict=True)]
-        return torch.cat([bag for of_feature in zip(*split, strict=True) for bag in of_feature])
+        return torch.cat(
+            [parts[0][:0], *(bag for of_feature in zip(*split, strict=True) for bag in of_feature)]
+        )
 
     weights = [batch.weights for batch in batches if batch.weights is not None]
     dense = zip(*(batch.dense for batch in batches), strict=True)
     return Batch(
         dense=tuple(torch.cat(parts) for parts in dense),
         lengths=torch.cat(lengths, dim=1).flatten(),
-        values=by_feature([batch.values for batch in batches]) if num_features else batches[0].values,
+        values=by_feature([batch.values for batch in batches]),
         weights=by_feature(weights) if weights else None,
-        num_rows=sum(batch.num_rows for batch in batches),
+        num_rows=num_rows,
     )
 
 
@@ -294,15 +297,7 @@ def _parsed(line: str, at: str) -> Any:
         raise ValueError(f"{at}: not readable as JSON: {error}") from None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Request:
-    num_rows: int
-    dense: dict[str, list[list[float]]]
-    sparse: dict[str, list[list[int]]]
-    weights: dict[str, list[list[float]]]
-
-
-def _checked(data: Any, signature: Signature, at: str) -> _Request:
+def _checked(data: Any, signature: Signature, at: str) -> Batch:
     sections = {"dense", "sparse", "weights"}
     if not isinstance(data, dict) or set(data) - sections:
         raise ValueError(f"{at}: expected an object with {sorted(sections)}")
@@ -334,7 +329,20 @@ def _checked(data: Any, signature: Signature, at: str) -> _Request:
     for s in signature.sparse:
         _check_bags(s, sparse[s.name], weights.get(s.name), at)
         _check_lengths(s, sparse, at)
-    return _Request(num_rows=num_rows.pop(), dense=dense, sparse=sparse, weights=weights)
+    bags = [bag for s in signature.sparse for bag in sparse[s.name]]
+    values = [value for bag in bags for value in bag]
+    # Features without weights of their own count fully beside those that have some.
+    given = [weights.get(s.name) or [[1.0] * len(bag) for bag in sparse[s.name]] for s in signature.sparse]
+    flat = [weight for of_feature in given for bag in of_feature for weight in bag]
+    return Batch(
+        dense=tuple(
+            torch.tensor(dense[d.name], dtype=torch.float32).view(-1, d.width) for d in signature.dense
+        ),
+        lengths=torch.tensor([len(bag) for bag in bags], dtype=torch.int64),
+        values=torch.tensor(values, dtype=torch.int64),
+        weights=torch.tensor(flat, dtype=torch.float32) if signature.is_weighted else None,
+        num_rows=num_rows.pop(),
+    )
 
 
 def _check_row(row: Any, kinds: tuple[type, ...], at: str) -> None:
@@ -411,26 +419,3 @@ def _check_lengths(feature: SparseInput, sparse: Mapping[str, list[list[int]]], 
                 f"{at}, sparse {feature.name!r}, row {i}: got {len(bag)} IDs, expected {len(other)}, as many as "
                 f"{feature.same_lengths_as!r} has there"
             )
-
-
-def _joined(requests: Sequence[_Request], signature: Signature) -> Batch:
-    lengths, values, weights = [], [], []
-    for s in signature.sparse:
-        for request in requests:
-            bags = request.sparse[s.name]
-            lengths += [len(bag) for bag in bags]
-            ids = [value for bag in bags for value in bag]
-            values += ids
-            weights += [w for bag in request.weights[s.name] for w in bag] if s.weighted else [1.0] * len(ids)
-    return Batch(
-        dense=tuple(
-            torch.tensor([row for r in requests for row in r.dense[d.name]], dtype=torch.float32).view(
-                -1, d.width
-            )
-            for d in signature.dense
-        ),
-        lengths=torch.tensor(lengths, dtype=torch.int64),
-        values=torch.tensor(values, dtype=torch.int64),
-        weights=torch.tensor(weights, dtype=torch.float32) if signature.is_weighted else None,
-        num_rows=sum(r.num_rows for r in requests),
-    )

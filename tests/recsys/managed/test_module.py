@@ -185,7 +185,7 @@ class TestState:
         module.load_state_dict(_fed(module_of(3, "lru", 2), [[7]] * 2).state_dict())
         assert module.evict() is None
         feed(module, [8], [8])
-        assert module.owned_ids().tolist() == [7, 8]
+        assert module.owners()[0].tolist() == [7, 8]
 
     @pytest.mark.parametrize(
         ("change", "text"),
@@ -241,7 +241,7 @@ class TestAgainstThePeer:
             feed(ours, ids)
             theirs({"f": PeerJaggedTensor(torch.tensor(ids), lengths=torch.tensor([12]))})
             peer_ids = [i for i in theirs._mch_sorted_raw_ids.tolist() if i != MAX]
-            assert ours.owned_ids().tolist() == peer_ids
+            assert ours.owners()[0].tolist() == peer_ids
             assert torch.equal(ours.open_slots(), theirs.open_slots())
 
     @pytest.mark.parametrize("policy", list(POLICIES))
@@ -268,7 +268,7 @@ class TestAgainstThePeer:
             theirs({"f": PeerJaggedTensor(torch.tensor(ids), lengths=torch.tensor([8]))})
             feed(ours, ids)
             peer_ids = [i for i in theirs._mch_sorted_raw_ids.tolist() if i != MAX]
-            assert ours.owned_ids().tolist() == peer_ids
+            assert ours.owners()[0].tolist() == peer_ids
 
 
 def peer_state() -> dict[str, Tensor]:
@@ -320,7 +320,7 @@ class TestArgumentsOfTorchRec:
         )
         assert (module.input_size(), module.buckets()) == (100, 1)
         assert module.train()(torch.tensor([7, 107, 8])).tolist() == [0, 0, 1]
-        assert module.owned_ids().tolist() == [7, 8]
+        assert module.owners()[0].tolist() == [7, 8]
 
     def test_features_by_name(self) -> None:
         module = module_of(5)
@@ -333,11 +333,11 @@ class TestArgumentsOfTorchRec:
     def test_rare_ids_are_not_counted(self) -> None:
         module = MCHManagedCollisionModule(5, None, LFU_EvictionPolicy(average_threshold_filter), 1)
         feed(module, [1, 1, 1, 2, 3, 3, 3])
-        assert module.owned_ids().tolist() == [1, 3]
+        assert module.owners()[0].tolist() == [1, 3]
         strict = LFU_EvictionPolicy(lambda counts: dynamic_threshold_filter(counts, 1.2))
         module = MCHManagedCollisionModule(5, None, strict, 1)
         feed(module, [1, 1, 1, 2, 3, 3])
-        assert module.owned_ids().tolist() == [1]
+        assert module.owners()[0].tolist() == [1]
         assert probabilistic_threshold_filter(torch.tensor([1, 10**9]), 0.5)[0].tolist()[1]
 
     @pytest.mark.parametrize(

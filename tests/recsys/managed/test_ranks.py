@@ -133,7 +133,7 @@ def train_on_nothing(rank: int, world_size: int) -> list[int]:
         4, None, LFU_EvictionPolicy(), 1, process_group=distributed.group.WORLD
     )
     module.train()(torch.empty(0, dtype=torch.int64))
-    return module.owned_ids().tolist()
+    return module.owners()[0].tolist()
 
 
 def test_no_rank_has_ids() -> None:

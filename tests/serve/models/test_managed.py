@@ -151,8 +151,8 @@ def test_ids_that_nobody_learned_share_the_last_row(road: Road) -> None:
     strangers = [INT64_MIN, INT64_MIN + 1, -12345, INT64_MAX, 12345]
     mapping = road.model.model.sparse_arch.embedding_bag_collection.managed_collision_collection
     modules = mapping.managed_collision_modules()
-    assert not torch.isin(torch.tensor(strangers), modules["user"].owned_ids()).any()
-    known = modules["user"].owned_ids()[0].item()
+    assert not torch.isin(torch.tensor(strangers), modules["user"].owners()[0]).any()
+    known = modules["user"].owners()[0][0].item()
     users = [[i] for i in [*strangers, known]]
     others = {"ware": [[]] * 6, "recent": [[]] * 6, "day": [[3]] * 6}
     dense = torch.zeros(6, 2)
