@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.sharding.sharded import DistributedKeyedJaggedTensor, ShardedCollection
-from recsys.sharding.transport.awaitable import Awaitable
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -122,8 +121,8 @@ class TrainPipelineSparseDist(TrainPipeline[In, Out]):
         self._next: _Flight[In] | None = None
         self._ahead: list[In] = []
         is_cuda = self._device.type == "cuda"
-        self._copies = _stream(self._device) if is_cuda else None
-        self._exchanges = _stream(self._device) if is_cuda else None
+        self._copy_stream = torch.cuda.Stream(self._device) if is_cuda else None
+        self._dist_stream = torch.cuda.Stream(self._device) if is_cuda else None
 
     _trains = True
 
@@ -203,11 +202,11 @@ class TrainPipelineSparseDist(TrainPipeline[In, Out]):
         if batch is None:
             return None
         sent: dict[Place, Sent] = {}
-        with _on(self._exchanges):
+        with _on(self._dist_stream):
             for collection, place in (self._places or {}).items():
                 features = _held(batch, place)
                 sent.setdefault(place, {})[collection] = collection.input_dist(features)
-        with _on(self._copies):
+        with _on(self._copy_stream):
             return _Flight(self._moved(batch), sent)
 
     def _moved(self, batch: In) -> In:
@@ -218,7 +217,7 @@ class TrainPipelineSparseDist(TrainPipeline[In, Out]):
 
     def _send_ids(self, flight: _Flight[In]) -> None:
         """Read the sizes; start sending the IDs."""
-        with _on(self._exchanges):
+        with _on(self._dist_stream):
             for of_place in flight.sent.values():
                 for collection, sizes in of_place.items():
                     of_place[collection] = sizes.wait()
@@ -228,16 +227,16 @@ class TrainPipelineSparseDist(TrainPipeline[In, Out]):
         """Return the batch with its collections' inputs, ready for the device's current stream."""
         if not flight.is_sent:
             self._send_ids(flight)
-        with _on(self._exchanges):
+        with _on(self._dist_stream):
             ready = {
-                place: {collection: _waited(inputs) for collection, inputs in of_place.items()}
+                place: {collection: inputs.wait() for collection, inputs in of_place.items()}
                 for place, of_place in flight.sent.items()
             }
-        for stream, made in ((self._copies, flight.batch), (self._exchanges, ready)):
+        for stream, made in ((self._copy_stream, flight.batch), (self._dist_stream, ready)):
             if stream is not None:
                 present = torch.cuda.current_stream(self._device)
                 present.wait_stream(stream)
-                record(made, present)
+                _record(made, present)
         distributed = {
             place: DistributedKeyedJaggedTensor(_held(flight.batch, place), inputs)
             for place, inputs in ready.items()
@@ -270,14 +269,6 @@ def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
     return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
-
-
-def _waited(inputs: Awaitable[Any]) -> Any:
-    return inputs.wait()
-
-
 def _features(batch: Any) -> dict[Place, KeyedJaggedTensor]:
     if isinstance(batch, KeyedJaggedTensor):
         return {None: batch}
@@ -302,16 +293,16 @@ def _with(batch: Any, features: Any) -> Any:
     return changed
 
 
-def record(value: Any, stream: torch.cuda.Stream) -> None:
+def _record(value: Any, stream: torch.cuda.Stream) -> None:
     """Tell the allocator that a stream uses memory of another one."""
     if isinstance(value, Tensor):
         if value.is_cuda:
             value.record_stream(stream)
     elif isinstance(value, dict):
         for inner in value.values():
-            record(inner, stream)
+            _record(inner, stream)
     elif isinstance(value, list | tuple):
         for inner in value:
-            record(inner, stream)
+            _record(inner, stream)
     elif hasattr(value, "__dict__"):
-        record(vars(value), stream)
+        _record(vars(value), stream)

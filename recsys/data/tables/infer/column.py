@@ -165,7 +165,7 @@ class Column:
         return kind_of_ids(self.items)
 
     def is_time(self) -> bool:
-        """Whether it is named as the time of the rows, and half of them or more have one."""
+        """Return whether it is named as the time of the rows, and at least half of them have one."""
         if not _TIMES.fullmatch(self.low):
             return False
         if self.dates is not None:
