@@ -60,7 +60,7 @@ run_s=$SECONDS
 engine=$(python -c 'import json, sys; print(json.loads(sys.argv[1])["engine"])' "$ready")
 torch=$(python -c 'from importlib.metadata import version; print(version("torch"))')
 system=$(. /etc/os-release && echo "$PRETTY_NAME")
-size() { du -smL "$@" 2>/dev/null | awk '{sum += $1} END {print sum + 0}'; }
+size() { { du -smL "$@" 2>/dev/null || true; } | awk '{sum += $1} END {print sum + 0}'; }
 cuda=$(size all/lib/python3.*/site-packages/{nvidia,triton})
 echo "$system | $(ldd --version | head -1 | grep -o '[0-9.]*$') | $(python -V | cut -d' ' -f2) | $installer | torch $torch |" \
   "$(size all) MB, of which CUDA $cuda | client $(size client) MB | installed in $installed_s s | $engine engine |" \
