@@ -20,14 +20,12 @@ from export.config import ExportConfig, read_of_forward
 from export.delta.delta import DeltaConfig, check_replaceable, export_delta
 from export.delta.report import print_delta
 from export.graph.prepared import Progress as OnProgress
-from export.options import EQUAL, FLOAT, POLICIES, ROW_TYPES, make_parser
+from export.options import EQUAL, FLOAT, POLICIES, ROW_TYPES, parse
 from export.pipeline import export_model
 from export.report import print_report
 from export.source.load import Source, load_model, read_arguments
 from export.source.torchrec_modules import our_names
 from recsys.artifact.parts import read_manifest
-from recsys.base.cli import size
-from recsys.base.hashing import STRING_HASHES
 from recsys.errors import ExportError, PlanError
 from recsys.inputs.example_rows import held_by
 from recsys.models.retrieval import retrieval_model
@@ -39,10 +37,9 @@ T = TypeVar("T")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return 0 if the artifact was written, 1 if not, 2 for bad usage."""
-    parser = make_parser()
-    arguments = parser.parse_args(argv)
+    arguments = parse(argv)
     try:
-        _check_delta_options(arguments, parser)
+        _check_delta_options(arguments)
         if (arguments.top_k is None) != (arguments.items is None):
             raise ExportError("--top-k and --items: got one of them, expected both or none")
         if arguments.delta:
@@ -92,10 +89,10 @@ def _config(arguments: argparse.Namespace, name: str) -> ExportConfig:
             name: _one_of(value, ROW_TYPES, "--table-dtype")
             for name, value in (_assignment(text, "--table-dtype") for text in arguments.table_dtype)
         },
-        targets=tuple(tuple(text.split(",")) for text in arguments.devices or ["cpu"]),
+        targets=tuple(tuple(text.split(",")) for text in arguments.target or ["cpu"]),
         plan=next((plan for target, plan in plans if target is None), None),
         target_plans={target: plan for target, plan in plans if target is not None},
-        device_memory_bytes=None if arguments.device_memory is None else _size(arguments.device_memory),
+        device_memory_bytes=arguments.device_memory,
         id_policy=_one_of(defaults[-1], POLICIES, "--id-policy") if defaults else None,
         table_id_policies={name: _one_of(value, POLICIES, "--id-policy") for name, value in policies},
         dense_dtype=arguments.dense_dtype,
@@ -114,8 +111,8 @@ def _config(arguments: argparse.Namespace, name: str) -> ExportConfig:
         ),
         float_features=tuple(name.removesuffix(FLOAT) for name, _ in features if name.endswith(FLOAT)),
         defaults=tuple(arguments.default),
-        outputs=tuple(name for text in arguments.outputs for name in text.split(",")),
-        context=tuple(name for text in arguments.context for name in text.split(",")),
+        outputs=tuple(name for names in arguments.outputs for name in names),
+        context=tuple(name for names in arguments.context for name in names),
         strings=dict(
             _assignment(text, "--strings") if "=" in text else (text, STRING_HASHES[0])
             for text in arguments.strings
@@ -169,13 +166,6 @@ def _whole(value: str, option: str) -> int:
     return int(value)
 
 
-def _size(text: str) -> int:
-    try:
-        return size(text)
-    except argparse.ArgumentTypeError as error:
-        raise ExportError(f"--device-memory: {error}") from None
-
-
 def _plan_option(text: str) -> tuple[str | None, ShardingPlan]:
     """Parse ``TARGET=FILE`` or ``FILE``. An existing file's name is always taken as a file."""
     if "=" not in text or Path(text).is_file():
@@ -221,8 +211,8 @@ def _source_of(arguments: argparse.Namespace, paths: list[Path], out: Path) -> S
     return Source(
         path=paths[0],
         others=tuple(paths[1:]),
-        factory=arguments.model,
-        arguments=read_arguments(arguments.model_args),
+        factory=arguments.factory,
+        arguments=read_arguments(arguments.factory_args),
         submodule=arguments.submodule,
         unsafe_pickle=arguments.unsafe_pickle,
         scratch=out.absolute().parent,
@@ -251,21 +241,26 @@ def _progress_bar() -> Iterator[OnProgress]:
 
 
 # The command's options that also apply to deltas.
-_DELTA_SHARED = {"checkpoint", "out", "force", "json", "model", "model_args", "submodule", "unsafe_pickle"}
+_DELTA_SHARED = {
+    "checkpoint",
+    "out",
+    "force",
+    "json",
+    "factory",
+    "factory_args",
+    "submodule",
+    "unsafe_pickle",
+}
 _DELTA_OWN = ("artifact", "after", "tables_only")
 
 
-def _check_delta_options(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+def _check_delta_options(arguments: argparse.Namespace) -> None:
     """Check that options of deltas go with ``--delta``, and those of artifacts do not.
 
     Raises:
         ExportError: Names the conflicting options.
     """
-    given = [
-        name
-        for name in vars(arguments)
-        if getattr(arguments, name) != parser.get_default(name) and name != "delta"
-    ]
+    given = sorted(arguments.given - {"delta"})
     if not arguments.delta:
         _refuse_options([name for name in given if name in _DELTA_OWN], "--delta with it")
         return

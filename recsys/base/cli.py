@@ -45,6 +45,9 @@ _LEAST_WITHOUT_TORCH = 300 << 20
 _SHELLS = ("bash", "fish", "tcsh", "zsh")
 # Metavars of arguments whose values are paths but are not parsed as such.
 _PATHS = ("ARTIFACT", "DIR", "FILE", "PATH")
+# Errors of argparse that begin with "argument", or with what is required.
+_ARGUMENT = re.compile(r"^argument ([^\s/:]+)(?:/[^\s:]+)?: ")
+_REQUIRED = re.compile(r"^the following arguments are required: (.*)$")
 _INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from ")
 
 
@@ -318,6 +321,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Write the usage and the message with a suggestion, and exit with status 2."""
+        message = _ARGUMENT.sub(r"\1: ", message)
+        message = _REQUIRED.sub(r"\1: missing, expected it", message)
         choice = _INVALID_CHOICE.search(message)
         if choice is not None:
             words = [str(word) for action in self._actions for word in action.choices or ()]
@@ -325,11 +330,19 @@ class Parser(argparse.ArgumentParser):
         flag = self._unknown_flag()
         if flag is not None:
             message += "" if flag in message else f"; got {flag}"
-            message += near_misses(flag, self._known_flags())
+            message += near_misses(flag, self._shown_flags())
         super().error(message)
 
     def _known_flags(self) -> set[str]:
         return {flag for parser in _with_commands(self) for flag in parser._option_string_actions}
+
+    def _shown_flags(self) -> set[str]:
+        return {
+            flag
+            for parser in _with_commands(self)
+            for flag, action in parser._option_string_actions.items()
+            if action.help is not argparse.SUPPRESS
+        }
 
     def _unknown_flag(self) -> str | None:
         """Return the first word that looks like a flag and is neither one nor a permitted abbreviation of one."""

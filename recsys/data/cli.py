@@ -36,12 +36,12 @@ def _item_vectors(args: argparse.Namespace) -> int:
     from recsys.data.vectors import write_item_vectors
 
     try:
-        keep = tuple(name for name in args.keep.split(",") if name)
-        num_rows = write_item_vectors(args.checkpoint, args.items, args.out, keep)
+        num_rows = write_item_vectors(args.checkpoint, args.data, args.out, args.keep)
     except (ValueError, OSError) as error:
         sys.stderr.write(f"recsys-data: {error}\n")
         return 2
-    print(f"{num_rows:,} vectors; wrote {args.out}")
+    found = {"num_vectors": num_rows, "out": str(args.out)}
+    print(json.dumps(found) if args.json else f"{num_rows:,} vectors; wrote {args.out}")
     return 0
 
 

@@ -78,7 +78,7 @@ def _plan(arguments: argparse.Namespace) -> int:
         reserved_fraction=arguments.reserve / 100,
     )
     plan = None if arguments.plan is None else _plan_of(arguments.plan, topology.world_size)
-    problem = _problem(source, planner, arguments.data_type)
+    problem = _problem(source, planner, arguments.dtype)
     result = planner.result(problem) if plan is None else planner.evaluated(problem, plan)
     summary = summarize(result)
     if out is not None:
@@ -125,10 +125,10 @@ def _topology(arguments: argparse.Namespace) -> Topology:
 
 
 def _workload(arguments: argparse.Namespace) -> Workload:
-    if arguments.data_type is None:
-        return Workload(optimizer=arguments.optimizer or "rowwise_adagrad")
-    if arguments.optimizer is not None:
-        raise _UsageError("--optimizer: got it with --data-type, which plans inference; expected one of them")
+    if arguments.dtype is None:
+        return Workload(optimizer=arguments.row_optimizer or "rowwise_adagrad")
+    if arguments.row_optimizer is not None:
+        raise _UsageError("--row-optimizer: got it with --dtype, which plans inference; expected one of them")
     device = arguments.device or (
         "cuda" if arguments.topology is None else read_topology(arguments.topology).compute_device
     )
@@ -178,13 +178,14 @@ def _is_plan(data: Any) -> bool:
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
-    if not 0 < arguments.seconds <= 3600:
-        raise _UsageError(f"--seconds: got {arguments.seconds}, expected above 0, at most 3600")
     _check_folder("--out", arguments.out)
     measured = calibrate(
-        CalibrateOptions(device=arguments.device, num_ranks=arguments.ranks, seconds=arguments.seconds)
+        CalibrateOptions(device=arguments.device, num_ranks=arguments.world_size, seconds=arguments.seconds)
     )
     _write(arguments.out, json.dumps(measured.topology.to_json(), indent=1) + "\n")
+    if arguments.json:
+        print(json.dumps({"topology": measured.topology.to_json(), "out": str(arguments.out)}))
+        return 0
     for line in measured.lines():
         print(line)
     print(arguments.out)
@@ -197,6 +198,9 @@ def _diff(arguments: argparse.Namespace) -> int:
     except PlanError as error:
         # Exit status 1 means that the plans differ, as for diff(1).
         raise _UsageError(str(error)) from None
+    if arguments.json:
+        print(json.dumps({"differences": lines}))
+        return 1 if lines else 0
     for line in lines:
         print(line)
     return 1 if lines else 0

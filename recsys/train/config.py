@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recsys.train.best import BEST_METRICS
 
@@ -152,32 +150,6 @@ class ModelConfig:
             "pooling": table.pooling,
             **managed,
         }
-
-
-def read_model_config(path: Path | None) -> dict[str, Any]:
-    """Return the fields of a ``ModelConfig`` that a TOML file gives; none without a file.
-
-    Raises:
-        ValueError: The file cannot be read, or a field is unknown or of another type.
-    """
-    if path is None:
-        return {}
-    try:
-        data = tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"model_config: {path.name!r} is not readable as TOML: {error}") from None
-    kinds = {field.name: type(field.default) for field in fields(ModelConfig)}
-    for name, value in data.items():
-        if name not in kinds:
-            raise ValueError(
-                f"{path.name}: got an unknown field {name!r}, expected some of {', '.join(kinds)}"
-            )
-        expected = list if kinds[name] is tuple else kinds[name]
-        if type(value) is not expected:
-            raise ValueError(
-                f"{path.name}: {name}: got {value!r}, expected a value of type {expected.__name__}"
-            )
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,6 @@ from recsys.train.config import (
     ModelConfig,
     RunConfig,
     TrainConfig,
-    read_model_config,
 )
 from recsys.train.job import Trained, TrainJob, train_over_ranks
 from recsys.train.loop import DivergedError
@@ -90,7 +89,7 @@ def _run(args: argparse.Namespace) -> int:
         dataset = open_dataset(source)
     job = TrainJob(
         dataset=dataset,
-        model=replace(defaults.model, **read_model_config(args.model_config), **given(args, ModelConfig)),
+        model=replace(defaults.model, **given(args, ModelConfig)),
         train=replace(defaults.train, **given(args, TrainConfig)),
         run=RunConfig(**given(args, RunConfig)),
         plan=None if args.plan is None else _plan(args.plan, ranks),
@@ -128,7 +127,7 @@ def _known_schema(args: argparse.Namespace, start: WarmStart | None) -> Schema |
 
 def _source(args: argparse.Namespace) -> DataConfig:
     """Return the data source: a name, or the path of a table."""
-    name, options = args.data, given(args, DataConfig)
+    name, options = str(args.data), given(args, DataConfig)
     options["labels"] = tuple(args.labels or ())
     options["ignore"] = tuple(args.ignore or ())
     if name == "parquet":  # its name in earlier releases
