@@ -48,7 +48,7 @@ _PATHS = ("ARTIFACT", "DIR", "FILE", "PATH")
 # Errors of argparse that begin with "argument", or with what is required.
 _ARGUMENT = re.compile(r"^argument ([^\s/:]+)(?:/[^\s:]+)?: ")
 _REQUIRED = re.compile(r"^the following arguments are required: (.*)$")
-_INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from ")
+_INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 
 
 def near_misses(name: str, known: Iterable[str]) -> str:
@@ -271,7 +271,7 @@ class _CompletionAction(argparse.Action):
 
         for each in _with_commands(parser):
             for action in each._actions:
-                if action.type is Path or action.metavar in _PATHS:
+                if action.type is Path or getattr(action, "is_path", False) or action.metavar in _PATHS:
                     action.complete = shtab.FILE  # type: ignore[attr-defined]
         if isinstance(parser, Parser) and parser.commands:
             first = parser._get_positional_actions()[0]
@@ -323,15 +323,16 @@ class Parser(argparse.ArgumentParser):
         """Write the usage and the message with a suggestion, and exit with status 2."""
         message = _ARGUMENT.sub(r"\1: ", message)
         message = _REQUIRED.sub(r"\1: missing, expected it", message)
-        choice = _INVALID_CHOICE.search(message)
+        choice, flag = _INVALID_CHOICE.search(message), self._unknown_flag()
         if choice is not None:
-            words = [str(word) for action in self._actions for word in action.choices or ()]
-            super().error(message + near_misses(choice[1], words))
-        flag = self._unknown_flag()
-        if flag is not None:
+            words = re.findall("'(.*?)'", choice[2]) or choice[2].split(", ")
+            said = f"got {choice[1]!r}, expected one of {', '.join(words)}{near_misses(choice[1], words)}"
+            message = message[: choice.start()] + said
+        elif flag is not None:
             message += "" if flag in message else f"; got {flag}"
             message += near_misses(flag, self._shown_flags())
-        super().error(message)
+        self.print_usage(sys.stderr)
+        self.exit(2, f"{self.prog}: {message}\n")
 
     def _known_flags(self) -> set[str]:
         return {flag for parser in _with_commands(self) for flag in parser._option_string_actions}

@@ -15,6 +15,8 @@ from recsys.options.kinds import COUNT, PATH, SWITCH, ConfigError, Kind
 from recsys.options.toml import read_toml
 
 _HIDDEN = argparse.SUPPRESS
+# Programs and old flags that this process has named: options are parsed before and after torch is imported.
+_NAMED: set[tuple[str, str]] = set()
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ class Option:
         """
         is_optional = self.key in in_file or not self.required
         for name in (self.name, *self.old):
-            group.add_argument(name, **self._arguments(is_optional, is_old=name in self.old))
+            action = group.add_argument(name, **self._arguments(is_optional, is_old=name in self.old))
+            action.is_path = self.kind.parse is PATH.parse  # type: ignore[attr-defined]
 
     def _arguments(self, is_optional: bool, *, is_old: bool) -> dict[str, Any]:
         shared: dict[str, Any] = {"default": _HIDDEN, "help": _HIDDEN if is_old else self._help()}
@@ -126,7 +129,7 @@ class Option:
         ):
             return about
         value = ",".join(map(str, self.default)) if isinstance(self.default, tuple) else self.default
-        return f"{about} (default: {value})".replace("e-05", "e-5")
+        return f"{about} (default: {value:g})" if isinstance(value, float) else f"{about} (default: {value})"
 
     def _parsed(self, text: str) -> Any:
         try:
@@ -333,7 +336,8 @@ def _name_old_flags(program: str, words: Iterable[str], options: Iterable[Option
     """Say which flags have another name now."""
     current = {flag: option.name for option in options for flag in option.old}
     for flag in dict.fromkeys(word.partition("=")[0] for word in words):
-        if flag in current:
+        if flag in current and (program, flag) not in _NAMED:
+            _NAMED.add((program, flag))
             sys.stderr.write(f"{program}: warning: {flag} is an old name, use {current[flag]}\n")
 
 

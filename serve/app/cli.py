@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from recsys.base.cli import imported
 from recsys.errors import ArtifactError
+from recsys.options.kinds import ConfigError
 from serve.app.check_start import check_start, missing_packages
 from serve.app.options import flags_of, parser
-from serve.config.options import ConfigError
 from serve.config.settings import SourceConfig
 from serve.config.sources import Effective, effective
 from serve.errors import EngineError

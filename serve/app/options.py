@@ -6,8 +6,9 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from recsys.base.cli import Parser, add_program_options
-from serve.config.options import NONE, POSITIONAL, Option, Section, key_of, sections
+from recsys.cli import Parser, add_program_options
+from recsys.options.kinds import SWITCH
+from serve.config.options import NONE, POSITIONAL, Section, Setting, key_of, sections
 
 _EPILOG = """\
 examples:
@@ -112,19 +113,18 @@ def _add_section(top: argparse.ArgumentParser, section: Section) -> None:
             _add_option(group, option)
 
 
-def _add_option(group: argparse._ActionsContainer, option: Option) -> None:
+def _add_option(group: argparse._ActionsContainer, option: Setting) -> None:
     """Add a setting's flag. Values stay strings: they are parsed like those of the environment."""
     about = option.about.replace("None", NONE).replace("``", "").replace("%", "%%")
     if option.default is not dataclasses.MISSING and option.default not in ("", ()):
         default = NONE if option.default is None else str(option.default)
-        about += f" (default: {default.lower() if option.kind is bool else default})"
-    if option.kind is not bool:
-        metavar = {int: "N", float: "X", Path: "PATH"}.get(option.kind, "TEXT")  # type: ignore[call-overload]
-        group.add_argument(option.flag, dest=option.key, metavar=metavar, help=about)
+        about += f" (default: {default.lower() if option.kind is SWITCH else default})"
+    if option.kind is not SWITCH:
+        group.add_argument(option.name, dest=option.key, metavar=option.kind.metavar, help=about)
         return
-    negative = "--no-" + option.flag.removeprefix("--")
+    negative = "--no-" + option.name.removeprefix("--")
     # The flag that changes the default comes first, with the help text.
-    both = ((option.flag, "true", about), (negative, "false", f"turn off: {about}"))
+    both = ((option.name, "true", about), (negative, "false", f"turn off: {about}"))
     for flag, word, text in reversed(both) if option.default else both:
         changes = (word == "true") != option.default
         group.add_argument(

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import torch
 
-from recsys.base.allocator import tune_malloc
+from recsys.allocator import tune_malloc
+from recsys.options.kinds import ConfigError
 from serve.app.check_config import check, print_report
 from serve.app.lifetime import serve
-from serve.config.options import ConfigError
 from serve.config.settings import ProcessConfig
 from serve.config.sources import Effective
 from serve.engine.choose import choose_engine

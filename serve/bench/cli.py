@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from recsys.base.cli import Parser, VersionAction, add_program_options
-from recsys.base.files import replacing
+from recsys.files import replacing
+from recsys.options.kinds import COUNT, PATH, SEED, SWITCH, TEXT, number, one_of, text_like
+from recsys.options.table import Command, Group, Option, json_option
 from serve.bench.load.plan import LoadError
 from serve.bench.load.wires import PROTOCOLS
 from serve.bench.report.page import page
 from serve.bench.report.terminal import Display, print_result
 from serve.bench.run import Result, run
-from serve.bench.settings import SENDERS, read_settings
+from serve.bench.settings import SENDERS, ZIPF, read_settings
 from serve.client.errors import PredictError
-from serve.client.settings import add_tls_options
+from serve.client.options import TLS, timeout_option
 
 _EPILOG = """\
 example:
@@ -36,203 +35,145 @@ exit codes: 0 every request was answered (of a search: a rate was found), 1 some
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser."""
-    top = Parser(
-        prog="recsys-bench",
-        usage="recsys-bench ADDRESS [--in-flight N | --rate R | --find-rate | --replay FILE] [option ...]",
-        description="Send load to a server; report its throughput and latencies, and whether they are valid.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    top.add_argument("address", help="host:port of a server, or unix:PATH")
-    _add_load(top)
-    _add_requests(top)
-    _add_wire(top)
-    _add_result(top)
-    add_program_options(top, version=False)
-    return top
-
-
-def _add_load(top: argparse.ArgumentParser) -> None:
-    load = top.add_argument_group("load")
-    load.add_argument(
-        "--in-flight",
-        "--concurrency",
-        type=int,
-        metavar="N",
-        help="closed loop: requests at a time (default: 64)",
-    )
-    load.add_argument(
-        "--rate", type=float, metavar="R", help="open loop: requests per second, as a Poisson process"
-    )
-    load.add_argument(
+_SECONDS = number(above=0, metavar="S")
+_MILLISECONDS = number(above=0, metavar="MS")
+_RATE = number(above=0, metavar="R")
+_MIX = text_like("1:0.9,50:0.1", "MIX")
+_LOAD = (
+    Option("--in-flight", COUNT, "closed loop: requests at a time (default: 64)", old=("--concurrency",)),
+    Option("--rate", _RATE, "open loop: requests per second, as a Poisson process"),
+    Option(
         "--find-rate",
-        "--ramp",
-        action="store_true",
-        help="search for the highest rate of an open loop within --p99-ms",
-    )
-    load.add_argument("--p99-ms", type=float, metavar="MS", help="the bound of --find-rate")
-    load.add_argument(
-        "--start-rate",
-        type=float,
-        metavar="R",
-        help="first rate of --find-rate (default: from a closed loop)",
-    )
-    load.add_argument(
-        "--precision",
-        type=float,
-        default=0.05,
-        help="precision of --find-rate, as a share of the rate (default: %(default)s)",
-    )
-    load.add_argument(
-        "--search-s",
-        type=float,
-        metavar="S",
-        help="longest time of --find-rate (default: 24 steps, 120)",
-    )
-    load.add_argument(
-        "--replay", type=Path, metavar="FILE", help="send the requests of a capture, at their recorded times"
-    )
-    load.add_argument(
+        SWITCH,
+        "search for the highest rate of an open loop within --p99-ms",
+        old=("--ramp",),
+    ),
+    Option("--p99-ms", _MILLISECONDS, "the bound of --find-rate"),
+    Option("--start-rate", _RATE, "first rate of --find-rate (default: from a closed loop)"),
+    Option("--precision", number(0.001, 1), "precision of --find-rate, as a share of the rate", default=0.05),
+    Option("--search-s", _SECONDS, "longest time of --find-rate (default: 24 steps, 120)"),
+    Option("--replay", PATH, "send the requests of a capture, at their recorded times"),
+    Option(
         "--speed",
-        metavar="X",
-        help="speed of --replay: 2 for twice as fast, max for a closed loop (default: 1)",
-    )
-    load.add_argument(
+        text_like("2", "X"),
+        "speed of --replay: 2 for twice as fast, max for a closed loop (default: 1)",
+    ),
+    Option(
         "--max-in-flight",
-        type=int,
-        metavar="N",
+        COUNT,
+        "unanswered requests of an open loop; beyond that, requests fail unsent",
         default=10_000,
-        help="unanswered requests of an open loop; beyond that, requests fail unsent (default: %(default)s)",
-    )
-    load.add_argument(
+    ),
+    Option(
         "--duration-s",
-        type=float,
-        metavar="S",
-        help="measured time (default: 10; a whole capture); of a search, that of each step (default: 4)",
-    )
-    load.add_argument(
-        "--warm-up-s",
-        type=float,
-        metavar="S",
-        default=1.0,
-        help="time before it, not measured (default: %(default)s)",
-    )
-    load.add_argument(
+        _SECONDS,
+        "measured time (default: 10; a whole capture); of a search, that of each step (default: 4)",
+    ),
+    Option("--warm-up-s", number(0, metavar="S"), "time before it, not measured", default=1.0),
+    Option(
         "--sender",
-        choices=SENDERS,
+        one_of(SENDERS),
+        "native: threads of C++, faster, for single gRPC calls; python: processes, for everything; auto: native "
+        "where it is built and can send what is asked for",
         default="auto",
-        help="native: threads of C++, faster, for single gRPC calls; python: processes, for everything; auto: native "
-        "where it is built and can send what is asked for (default: %(default)s)",
-    )
-    load.add_argument(
+    ),
+    Option(
         "--processes",
-        "--threads",
-        type=int,
-        metavar="N",
+        COUNT,
+        "sending processes of the Python sender, sending threads of the native one",
         default=1,
-        help="sending processes of the Python sender, sending threads of the native one (default: %(default)s)",
-    )
-    load.add_argument(
-        "--seed", type=int, default=0, help="seed of everything that is random (default: %(default)s)"
-    )
-
-
-def _add_requests(top: argparse.ArgumentParser) -> None:
-    requests = top.add_argument_group("requests")
-    requests.add_argument("--rows", metavar="MIX", help="rows of each request (default: 1)")
-    requests.add_argument(
+        old=("--threads",),
+    ),
+    Option("--seed", SEED, "seed of everything that is random (default: 0)", default=0),
+)
+_REQUESTS = (
+    Option("--rows", _MIX, "rows of each request (default: 1)"),
+    Option(
         "--candidates",
-        "--ranking",
-        metavar="MIX",
-        help="ranking requests: rows of each; context inputs are given once",
-    )
-    requests.add_argument(
+        _MIX,
+        "ranking requests: rows of each; context inputs are given once",
+        old=("--ranking",),
+    ),
+    Option(
         "--ids-per-bag",
-        metavar="[NAME=]MIX",
-        action="append",
-        help="IDs of a row in each sparse input, or in one; may be repeated (default: 1, or what the model takes)",
-    )
-    requests.add_argument(
+        text_like("genres=0-20", "[NAME=]MIX"),
+        "IDs of a row in each sparse input, or in one; may be repeated (default: 1, or what the model takes)",
+        repeated=True,
+        default=[],
+    ),
+    Option(
         "--random-inputs",
-        action="store_true",
-        help="standard normal numbers, and bags of one ID, although the model has rows like those of its training, "
+        SWITCH,
+        "standard normal numbers, and bags of one ID, although the model has rows like those of its training, "
         "from which numbers, sizes of bags and raw IDs are taken otherwise",
-    )
-    requests.add_argument(
+    ),
+    Option(
         "--zipf",
-        type=float,
-        metavar="S",
+        ZIPF,
+        "the ID of rank k with a probability proportional to k to the power of -S (default: 0, uniform)",
         default=0.0,
-        help="the ID of rank k with a probability proportional to k to the power of -S (default: 0, uniform)",
-    )
-    requests.add_argument("--priority", metavar="MIX", help="such as high:0.1,normal:0.8,low:0.1")
-    requests.add_argument("--deadline-ms", metavar="MIX", help="deadline of each request")
-    requests.add_argument(
+    ),
+    Option("--priority", text_like("high:0.1,normal:0.9", "MIX"), "such as high:0.1,normal:0.8,low:0.1"),
+    Option("--deadline-ms", _MIX, "deadline of each request"),
+    Option(
         "--distinct",
-        type=int,
-        metavar="N",
+        COUNT,
+        "requests that are made, then sent over and over (default: 4096; at most 256 MiB)",
         default=4096,
-        help="requests that are made, then sent over and over (default: %(default)s; at most 256 MiB)",
-    )
-    requests.add_argument(
+    ),
+    Option(
         "--payload-bytes",
-        type=int,
-        metavar="N",
-        help="instead of requests: N bytes without meaning, for servers that answer anything",
-    )
-    requests.add_argument("--model", metavar="NAME", help="default: the only one that the server holds")
-    requests.add_argument(
+        COUNT,
+        "instead of requests: N bytes without meaning, for servers that answer anything",
+    ),
+    Option("--model", TEXT, "default: the only one that the server holds", metavar="NAME"),
+    Option(
         "--version",
-        action=VersionAction,
-        nargs="?",
+        TEXT,
+        "default: the one that the server's routing chooses; without V, print the program's version",
         metavar="V",
-        help="default: the one that the server's routing chooses; without V, print the program's version",
-    )
-
-
-def _add_wire(top: argparse.ArgumentParser) -> None:
-    on_wire = top.add_argument_group("connections")
-    on_wire.add_argument(
-        "--protocol", choices=tuple(PROTOCOLS), default="recsys", help="default: %(default)s"
-    )
-    on_wire.add_argument("--stream", action="store_true", help="PredictStream instead of single calls")
-    on_wire.add_argument(
+        shows_version=True,
+    ),
+)
+_CONNECTIONS = (
+    Option("--protocol", one_of(tuple(PROTOCOLS)), "what the server speaks", default="recsys"),
+    Option("--stream", SWITCH, "PredictStream instead of single calls"),
+    Option(
         "--describe",
-        metavar="WHERE",
-        help="source of the model's metadata, if not ADDRESS: the address of a recsys-serve, or a file that "
+        TEXT,
+        "source of the model's metadata, if not ADDRESS: the address of a recsys-serve, or a file that "
         "recsys-predict --metadata printed",
-    )
-    on_wire.add_argument(
-        "--connections", type=int, metavar="N", help="connections of all processes (default: 4)"
-    )
-    on_wire.add_argument(
-        "--timeout-s",
-        type=float,
-        metavar="S",
-        default=30.0,
-        help="timeout of requests without a deadline (default: %(default)s)",
-    )
-    add_tls_options(top)
-
-
-def _add_result(top: argparse.ArgumentParser) -> None:
-    result = top.add_argument_group("result")
-    result.add_argument(
-        "--metrics", metavar="HOST:PORT", help="the server's metrics, for its batches and stages"
-    )
-    result.add_argument("--json", action="store_true", help="print one JSON object")
-    result.add_argument("--html", type=Path, metavar="FILE", help="write a report with charts, in one file")
-    result.add_argument("--expect-p99-ms", type=float, metavar="MS", help="exit with 3 if p99 is above")
-    result.add_argument(
-        "--expect-rate", type=float, metavar="R", help="exit with 3 if fewer are answered per second"
-    )
+        metavar="WHERE",
+    ),
+    Option("--connections", COUNT, "connections of all processes (default: 4)"),
+    timeout_option("timeout of requests without a deadline", 30.0),
+)
+_RESULT = (
+    Option("--metrics", TEXT, "the server's metrics, for its batches and stages", metavar="HOST:PORT"),
+    json_option(),
+    Option("--html", PATH, "write a report with charts, in one file"),
+    Option("--expect-p99-ms", _MILLISECONDS, "exit with 3 if p99 is above"),
+    Option("--expect-rate", _RATE, "exit with 3 if fewer are answered per second"),
+)
+COMMAND = Command(
+    program="recsys-bench",
+    usage="recsys-bench ADDRESS [--in-flight N | --rate R | --find-rate | --replay FILE] [option ...]",
+    about="Send load to a server; report its throughput and latencies, and whether they are valid.",
+    epilog=_EPILOG,
+    groups=(
+        Group("", (Option("address", TEXT, "host:port of a server, or unix:PATH", required=True),)),
+        Group("load", _LOAD),
+        Group("requests", _REQUESTS),
+        Group("connections", _CONNECTIONS),
+        TLS,
+        Group("result", _RESULT),
+    ),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    args = parser().parse_args(argv)
+    args = COMMAND.parse(argv)
     try:
         settings = read_settings(args)
         if settings.note:

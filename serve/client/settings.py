@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 import ssl
@@ -102,29 +101,6 @@ class ClientTls:
         if self.certificate is not None and self.key is not None:
             check_pair(context, Path(self.certificate), Path(self.key))
         return grpc.ssl_channel_credentials(ca, key, certificate)
-
-
-def add_tls_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that ``tls_of`` reads."""
-    tls = parser.add_argument_group("TLS")
-    tls.add_argument("--tls", action="store_true", help="encrypt; trust the system's certificate authorities")
-    tls.add_argument(
-        "--tls-ca", type=Path, metavar="PEM", help="encrypt; trust these certificate authorities"
-    )
-    tls.add_argument(
-        "--tls-certificate", "--tls-cert", type=Path, metavar="PEM", help="the client's certificate (mTLS)"
-    )
-    tls.add_argument("--tls-key", type=Path, metavar="PEM", help="private key of --tls-certificate")
-
-
-def tls_of(args: argparse.Namespace) -> ClientTls | None:
-    """Return what the options say; None for plain text.
-
-    Raises:
-        ValueError: only one of certificate and key is given.
-    """
-    tls = ClientTls(ca=args.tls_ca, certificate=args.tls_certificate, key=args.tls_key)
-    return tls if args.tls or tls != ClientTls() else None
 
 
 @dataclass(frozen=True, kw_only=True)

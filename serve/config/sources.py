@@ -5,20 +5,20 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import tomllib
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recsys.base.cli import near_misses
+from recsys.cli import near_misses
+from recsys.options.kinds import ConfigError
+from recsys.options.toml import read_toml
 from serve.config.models import ModelSettings
 from serve.config.options import (
     ENV_PREFIX,
-    ConfigError,
-    Option,
     Section,
+    Setting,
     SettingPath,
     all_options,
     child_path,
@@ -126,12 +126,7 @@ def read_file(path: Path) -> Values:
     Raises:
         ConfigError: the file cannot be read, is not TOML, or has an unknown key or an invalid value.
     """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read it: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not readable as TOML: {error}") from None
+    data = read_toml(path)
     given: dict[SettingPath, Given] = {}
     models = data.pop(_MODELS, {})
     _read_table(_Table(path, sections()), (), data, given)
@@ -176,7 +171,7 @@ def _read_table(table: _Table, path: SettingPath, data: object, given: dict[Sett
             raise table.unknown(at)
 
 
-def _checked(file: Path, option: Option, value: object) -> object:
+def _checked(file: Path, option: Setting, value: object) -> object:
     try:
         checked = option.from_file(value)
     except ConfigError as error:
@@ -205,10 +200,10 @@ def _is_service_link(name: str, text: str) -> bool:
 
 def _read_flags(flags: Mapping[str, str]) -> Values:
     known = {option.key: option for option in all_options(sections())}
-    return {known[key].path: _from_text(known[key], known[key].flag, text) for key, text in flags.items()}
+    return {known[key].path: _from_text(known[key], known[key].name, text) for key, text in flags.items()}
 
 
-def _from_text(option: Option, origin: str, text: str) -> Given:
+def _from_text(option: Setting, origin: str, text: str) -> Given:
     try:
         return Given(option.from_text(text), origin)
     except ConfigError as error:

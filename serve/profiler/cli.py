@@ -32,10 +32,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     args = parse(argv)
     mix = mix_of(args.batch_sizes, args.mix)
-    out = args.out or (None if args.no_html or args.json else Path("profile.html"))
+    out = args.html or (None if args.no_html or args.json else Path("profile.html"))
     try:
+        if args.no_html and args.html is not None:
+            raise ValueError("--html: got it with --no-html, expected one of them")
         if out is not None and not out.parent.is_dir():
-            raise ValueError(f"--out: got {str(out)!r}, whose folder does not exist")
+            raise ValueError(f"--html: got {str(out)!r}, whose folder does not exist")
         profile = run(_options(args, mix), _progress())
         if out is not None:
             with replacing(out) as partial:
@@ -73,8 +75,8 @@ def _options(args: argparse.Namespace, mix: Mapping[int, float]) -> Options:
     samples = None if args.samples is None else read_samples(args.samples, manifest.signature)
     shape = Shape(
         ids_per_bag=args.ids_per_bag or Mix.of(1),
-        zipf=args.zipf if args.zipf is not None else (1.05 if args.ids == "zipf" else 0.0),
-        ranking=args.rank,
+        zipf=args.zipf,
+        ranking=args.ranking,
         samples=samples,
         examples=None if args.random_inputs else manifest.example_batch(),
         has_bag_sizes=args.ids_per_bag is not None,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 
-from recsys.base.cli import Parser, add_program_options, count, counts
-from serve.bench.load.requests import Mix, parse_mix
+from recsys.options.kinds import COUNT, COUNTS, PATH, SEED, SWITCH, TEXT, Kind
+from recsys.options.table import Command, Group, Option, json_option
+from serve.bench.load.requests import parse_mix
+from serve.bench.settings import ZIPF
 
 _EPILOG = """\
 examples:
   recsys-profile model.artifact                                     table, what to change, and profile.html
   recsys-profile model.artifact --mix 1:0.5,32:0.3,128:0.2          half of the batches have one row, and so on
   recsys-profile model.artifact --zipf 1.05 --ids-per-bag 0-20
-  recsys-profile model.artifact --rank --batch-sizes 50,200         batches of one context with 50 or 200 candidates
+  recsys-profile model.artifact --ranking --batch-sizes 50,200      batches of one context with 50 or 200 candidates
   recsys-profile model.artifact --samples requests.jsonl --json
 
 Measures processor time of one thread; other processes still take caches and memory away. Measuring ends after
@@ -28,124 +28,94 @@ _MAX_BATCH_SIZE = 1 << 16
 _SECONDS = 45
 
 
-def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the parsed arguments."""
-    top = Parser(
-        prog="recsys-profile",
-        description="Show where an artifact's time goes, step by step, against the limits of this machine, "
-        "and what to change.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = top.add_argument
-    add("artifact", type=Path, metavar="ARTIFACT", help="what recsys-export wrote")
-    add(
-        "--target",
-        metavar="NAME",
-        help="the artifact's target, in host memory (default: the first that fits)",
-    )
-    add("--scripted", action="store_true", help="run TorchScript, also where the program could run")
-    add("--copy-rows", action="store_true", help="copy the rows into memory, as recsys-serve --copy-rows")
-    batches = top.add_argument_group("batches")
-    batches.add_argument(
-        "--batch-sizes",
-        type=_sizes,
-        metavar="B,B",
-        help=f"rows of a batch (default: those of the mix, or {','.join(map(str, BATCH_SIZES))})",
-    )
-    batches.add_argument(
-        "--mix",
-        type=_mix,
-        metavar="B:SHARE,...",
-        help="share of batches of each size (default: all the same)",
-    )
-    batches.add_argument("--rank", action="store_true", help="ranking batches: one context, B candidates")
-    batches.add_argument(
-        "--ids-per-bag",
-        type=_bags,
-        metavar="MIX",
-        help="IDs of a row in each sparse input that takes any number, such as 1, 0-20 or 1:0.9,50:0.1 (default: as "
-        "in the model's example rows, or 1)",
-    )
-    batches.add_argument(
-        "--random-inputs",
-        action="store_true",
-        help="take nothing from the model's example rows: standard normal numbers, and bags of one ID",
-    )
-    batches.add_argument(
-        "--ids",
-        choices=("uniform", "zipf"),
-        default="uniform",
-        help="distribution of the IDs (default: uniform)",
-    )
-    batches.add_argument(
-        "--zipf",
-        type=_exponent,
-        metavar="S",
-        help="exponent of the distribution; means --ids zipf (default: 1.05)",
-    )
-    batches.add_argument(
-        "--samples",
-        type=Path,
-        metavar="FILE",
-        help="rows of real requests, in JSON as recsys-predict takes them",
-    )
-    batches.add_argument("--seed", type=int, default=0, help="of random batches (default: %(default)s)")
-    result = top.add_argument_group("result")
-    result.add_argument(
-        "--rounds", type=count, default=7, metavar="N", help="turns of each measurement (default: 7)"
-    )
-    result.add_argument(
-        "--seconds",
-        type=count,
-        default=_SECONDS,
-        metavar="S",
-        help="time for all measurements; loading comes on top (default: %(default)s)",
-    )
-    result.add_argument("--out", type=Path, metavar="FILE", help="the page (default: profile.html)")
-    result.add_argument("--no-html", action="store_true", help="write no page")
-    result.add_argument("--json", action="store_true", help="print one JSON object; a page only with --out")
-    add_program_options(top)
-    args = top.parse_args(argv)
-    if args.no_html and args.out is not None:
-        top.error("--out: got it with --no-html, expected one of them")
-    return args
-
-
 def _sizes(text: str) -> tuple[int, ...]:
-    sizes = counts(text)
+    sizes: tuple[int, ...] = COUNTS.parse(text)
     if max(sizes) > _MAX_BATCH_SIZE:
-        raise argparse.ArgumentTypeError(f"got {max(sizes)}, expected at most {_MAX_BATCH_SIZE} rows")
+        raise ValueError(f"got {max(sizes)}, expected at most {_MAX_BATCH_SIZE} rows")
     return sizes
 
 
 def _mix(text: str) -> dict[int, float]:
     found: dict[int, float] = {}
-    for part in _parsed(text, least=1).parts:
+    for part in parse_mix(text, least=1).parts:
         if part.least != part.most or part.least > _MAX_BATCH_SIZE:
-            raise argparse.ArgumentTypeError(
+            raise ValueError(
                 f"got {part.label!r}, expected batch sizes of at most {_MAX_BATCH_SIZE}, such as 1:0.5,32:0.5"
             )
         found[part.least] = found.get(part.least, 0.0) + part.weight
     return found
 
 
-def _bags(text: str) -> Mix:
-    return _parsed(text, least=0)
-
-
-def _parsed(text: str, *, least: int) -> Mix:
-    try:
-        return parse_mix(text, least=least)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _exponent(text: str) -> float:
-    try:
-        exponent = float(text)
-    except ValueError:
-        exponent = -1.0
-    if not 0 <= exponent < 100:
-        raise argparse.ArgumentTypeError(f"got {text[:40]!r}, expected a number from 0 to 100")
-    return exponent
+_SIZES = replace(COUNTS, parse=_sizes, metavar="B,B")
+_SHARES = Kind(
+    expected="batch sizes with shares, such as 1:0.5,32:0.5",
+    parse=_mix,
+    example="1:0.5,32:0.5",
+    metavar="B:SHARE,...",
+)
+_BAGS = Kind(
+    expected="a number of IDs such as 1, 0-20 or 1:0.9,50:0.1",
+    parse=lambda text: parse_mix(text, least=0),
+    example="0-20",
+    metavar="MIX",
+    in_file=(str, int),
+)
+_ARTIFACT = (
+    Option("artifact", PATH, "what recsys-export wrote", required=True),
+    Option(
+        "--target",
+        TEXT,
+        "the artifact's target, in host memory (default: the first that fits)",
+        metavar="NAME",
+    ),
+    Option("--scripted", SWITCH, "run TorchScript, also where the program could run"),
+    Option("--copy-rows", SWITCH, "copy the rows into memory, as recsys-serve --copy-rows"),
+)
+_BATCHES = (
+    Option(
+        "--batch-sizes",
+        _SIZES,
+        f"rows of a batch (default: those of the mix, or {','.join(map(str, BATCH_SIZES))})",
+    ),
+    Option("--mix", _SHARES, "share of batches of each size (default: all the same)"),
+    Option("--ranking", SWITCH, "ranking batches: one context, B candidates", old=("--rank",)),
+    Option(
+        "--ids-per-bag",
+        _BAGS,
+        "IDs of a row in each sparse input that takes any number, such as 1, 0-20 or 1:0.9,50:0.1 (default: as "
+        "in the model's example rows, or 1)",
+    ),
+    Option(
+        "--random-inputs",
+        SWITCH,
+        "take nothing from the model's example rows: standard normal numbers, and bags of one ID",
+    ),
+    Option(
+        "--zipf",
+        ZIPF,
+        "the ID of rank k with a probability proportional to k to the power of -S (default: 0, uniform)",
+        default=0.0,
+    ),
+    Option("--samples", PATH, "rows of real requests, in JSON as recsys-predict takes them"),
+    Option("--seed", SEED, "of random batches (default: 0)", default=0),
+)
+_RESULT = (
+    Option("--rounds", COUNT, "turns of each measurement", default=7),
+    Option(
+        "--seconds",
+        COUNT,
+        "time for all measurements; loading comes on top",
+        default=_SECONDS,
+        metavar="S",
+    ),
+    Option("--html", PATH, "the page (default: profile.html)", old=("--out",)),
+    Option("--no-html", SWITCH, "write no page"),
+    json_option("print one JSON object and nothing else; a page only with --html"),
+)
+COMMAND = Command(
+    program="recsys-profile",
+    about="Show where an artifact's time goes, step by step, against the limits of this machine, and what to change.",
+    epilog=_EPILOG,
+    groups=(Group("", _ARTIFACT), Group("batches", _BATCHES), Group("result", _RESULT)),
+)
+parse = COMMAND.parse

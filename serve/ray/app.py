@@ -19,10 +19,11 @@ from ray import serve as ray_serve
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from recsys.base.cli import near_misses
+from recsys.cli import near_misses
+from recsys.options.kinds import ConfigError
 from serve.app.cli import source_of
 from serve.app.start import set_process
-from serve.config.options import ConfigError, all_options, sections
+from serve.config.options import all_options, sections
 from serve.config.settings import CaptureConfig, Settings
 from serve.config.sources import Effective, effective
 from serve.engine.choose import choose_engine

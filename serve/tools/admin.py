@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,9 +19,11 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from recsys.base.cli import Parser, add_program_options
+from recsys.options.kinds import PATH, TEXT, Kind
+from recsys.options.table import Command, Group, Option, json_option
 from serve.client.errors import predict_error
-from serve.client.settings import add_tls_options, checked_address, checked_timeout_s, tls_of
+from serve.client.options import TLS, timeout_option, tls_of
+from serve.client.settings import checked_address
 from serve.net.auth import read_token
 from serve.wire import admin_pb2 as wire
 
@@ -51,74 +51,103 @@ _NO_ADMIN_PORT = "this is no admin port; expected the one that admin_port= names
 _SERVICE = wire.DESCRIPTOR.services_by_name["AdminService"].full_name
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser."""
-    top = Parser(
-        prog="recsys-admin",
-        usage="recsys-admin ADDRESS COMMAND [MODEL] [option ...]",
-        description="Show and change what a running recsys-serve holds.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=[_common(None, _DEFAULT_TIMEOUT_S)],
-    )
-    top.add_argument("address", metavar="ADDRESS", help="host:port of the admin service, or unix:PATH")
-    add_program_options(top)
-    # Common options are accepted before and after the command.
-    common = _common(argparse.SUPPRESS, argparse.SUPPRESS)
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", prog=_PROG)
+_MODEL = Option("model", TEXT, "", required=True)
 
-    def add(name: str, about: str, words: str) -> argparse.ArgumentParser:
-        usage = f"{_PROG} {name} {words}[option ...]"
-        return commands.add_parser(name, help=about, usage=usage, parents=[common])
 
-    add("list", "all models and versions", "")
-    load = add("load", "load a version and warm it up", "MODEL ")
-    unload = add("unload", "take a version out and free its memory", "MODEL ")
-    route = add("route", "say which version answers", "MODEL ")
-    rollback = add("rollback", "back to before the last change", "MODEL ")
-    delta = add("delta", "change rows of a loaded version in place", "MODEL FILE ")
-    for command in (load, unload, route, rollback, delta):
-        command.add_argument("model", metavar="MODEL")
-    delta.add_argument("delta", metavar="FILE", help="a name in the model's folder deltas, no path")
-    load.add_argument("--version", default="", metavar="V", help="default: the newest in the repository")
-    unload.add_argument("--version", default="", metavar="V", help="default: all of the model's")
-    delta.add_argument("--version", default="", metavar="V", help="default: the one that answers")
-    route.add_argument(
-        "--serve", default="latest", metavar="V", help="latest (default), or a version that stays"
+def _share(text: str) -> tuple[str, float]:
+    version, _, percent = text.rpartition(":")
+    if not version or not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?%?", percent):
+        raise ValueError
+    return version, float(percent.removesuffix("%"))
+
+
+_NONE = ("", 0.0)
+_SHARE = Kind(
+    expected="a version and its percent, such as 4:10", parse=_share, example="4:10", metavar="V:PERCENT"
+)
+
+
+def _version(default: str) -> Option:
+    return Option("--version", TEXT, f"default: {default}", default="", metavar="V")
+
+
+def _command(name: str, about: str, *options: Option) -> Command:
+    return Command(
+        program=f"{_PROG} {name}",
+        summary=about,
+        about=f"{about[0].upper()}{about[1:]}.",
+        epilog=f"example:\n  recsys-admin 127.0.0.1:8502 {_CALLS[name]}\n",
+        groups=(Group("", options),),
+        has_program_options=False,
     )
-    for name in ("canary", "shadow"):
-        route.add_argument(
-            f"--{name}", type=_share, default=("", 0.0), metavar="V:PERCENT", help=_SHARES[name]
-        )
-    route.add_argument(
+
+
+_CALLS = {
+    "list": "list",
+    "load": "load ranker --version 4",
+    "unload": "unload ranker --version 3",
+    "route": "route ranker --canary 4:10",
+    "rollback": "rollback ranker",
+    "delta": "delta ranker users-0001.delta",
+}
+_DELTA = Option("delta", TEXT, "a name in the model's folder deltas, no path", required=True, metavar="FILE")
+_ROUTING = (
+    Option("--serve", TEXT, "latest, or a version that stays", default="latest", metavar="V"),
+    Option("--canary", _SHARE, "a version that answers a share of the requests"),
+    Option(
+        "--shadow",
+        _SHARE,
+        "a version that computes a share of the requests beside the one that answers",
+    ),
+    Option(
         "--canary-key",
+        TEXT,
+        "keep each client with one version: feature:NAME (a sparse input) or header:NAME",
         default="",
         metavar="KEY",
-        help="keep each client with one version: feature:NAME (a sparse input) or header:NAME",
-    )
-    return top
-
-
-_SHARES = {
-    "canary": "a version that answers a share of the requests",
-    "shadow": "a version that computes a share of the requests beside the one that answers",
-}
-
-
-def _common(default: Any, timeout_s: Any) -> Parser:
-    common = Parser(add_help=False, argument_default=default)
-    common.add_argument("--token-file", type=Path, metavar="F", help="holds the bearer token")
-    common.add_argument("--timeout-s", type=float, default=timeout_s, metavar="S", help="for the whole call")
-    common.add_argument(
-        "--json", action="store_true", default=default and argparse.SUPPRESS, help="print the answer as JSON"
-    )
-    add_tls_options(common)
-    return common
+    ),
+)
+COMMAND = Command(
+    program="recsys-admin",
+    usage="recsys-admin ADDRESS COMMAND [MODEL] [option ...]",
+    about="Show and change what a running recsys-serve holds.",
+    epilog=_EPILOG,
+    groups=(
+        Group(
+            "",
+            (
+                Option("address", TEXT, "host:port of the admin service, or unix:PATH", required=True),
+                Option("--token-file", PATH, "holds the bearer token", environment=_TOKEN_ENVIRONMENT),
+                timeout_option("for the whole call", _DEFAULT_TIMEOUT_S),
+                json_option("print the answer as one JSON object and nothing else"),
+            ),
+        ),
+        TLS,
+    ),
+    commands={
+        "list": _command("list", "all models and versions"),
+        "load": _command(
+            "load", "load a version and warm it up", _MODEL, _version("the newest in the repository")
+        ),
+        "unload": _command(
+            "unload", "take a version out and free its memory", _MODEL, _version("all of the model's")
+        ),
+        "route": _command("route", "say which version answers", _MODEL, *_ROUTING),
+        "rollback": _command("rollback", "back to before the last change", _MODEL),
+        "delta": _command(
+            "delta",
+            "change rows of a loaded version in place",
+            _MODEL,
+            _DELTA,
+            _version("the one that answers"),
+        ),
+    },
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return the exit code."""
-    args = parser().parse_args(argv)
+    args = COMMAND.parse(argv)
     try:
         token = _token(args)
         channel = _channel(args)
@@ -166,7 +195,7 @@ def _status(args: argparse.Namespace, channel: grpc.Channel, token: str) -> wire
 
 
 def _set_routing(args: argparse.Namespace) -> Message:
-    (canary, canary_percent), (shadow, shadow_percent) = args.canary, args.shadow
+    (canary, canary_percent), (shadow, shadow_percent) = args.canary or _NONE, args.shadow or _NONE
     routing = wire.Routing(
         serve=args.serve,
         canary=canary,
@@ -179,28 +208,17 @@ def _set_routing(args: argparse.Namespace) -> Message:
 
 
 def _token(args: argparse.Namespace) -> str:
-    named = args.token_file or os.environ.get(_TOKEN_ENVIRONMENT)
-    if not named:
+    if args.token_file is None:
         raise ValueError(f"--token-file: missing, expected it, or {_TOKEN_ENVIRONMENT} in the environment")
-    return read_token(Path(named), key="--token-file")
+    return read_token(args.token_file, key="--token-file")
 
 
 def _channel(args: argparse.Namespace) -> grpc.Channel:
     address = checked_address(args.address)
-    checked_timeout_s(args.timeout_s)
     tls = tls_of(args)
     if tls is None:
         return grpc.insecure_channel(address)
     return grpc.secure_channel(address, tls.credentials())
-
-
-def _share(text: str) -> tuple[str, float]:
-    version, _, percent = text.rpartition(":")
-    if not version or not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,6})?%?", percent):
-        raise argparse.ArgumentTypeError(
-            f"got {text[:80]!r}, expected a version and its percent, such as 4:10"
-        )
-    return version, float(percent.removesuffix("%"))
 
 
 def _to_json(answer: Message) -> Any:

@@ -12,20 +12,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.base.cli import Parser, VersionAction, add_program_options, check_address_space
-from recsys.base.files import parse_json
+from recsys.cli import check_address_space
+from recsys.files import parse_json
+from recsys.options.kinds import NAMES, PATH, SEED, SWITCH, TEXT, one_of, whole
+from recsys.options.table import Command, Group, Option, json_option
 from recsys.rows.memory import NUMA, RowsMemory
 from serve.client import Client, Context, Settings
 from serve.client.errors import InvalidRequestError, PredictError
+from serve.client.options import TLS, timeout_option, tls_of
 from serve.client.sampling import JsonRequest, example_request
-from serve.client.settings import add_tls_options, tls_of
 from serve.tools.json_text import json_text
 
 _EPILOG = """\
 example:
   recsys-predict 127.0.0.1:8500 --example > request.json
   recsys-predict 127.0.0.1:8500 --json-request request.json
-  recsys-predict model.artifact --input big.parquet --output scores.parquet --keep user_id
+  recsys-predict model.artifact --data big.parquet --out scores.parquet --keep user_id
 
 A request in JSON, rows outermost ("weights" only for weighted inputs):
   {"dense": {"dense": [[0.5, 1.0]]}, "sparse": {"user": [[7]], "genres": [[1, 4]]}, "weights": {}}
@@ -41,67 +43,84 @@ _MOST_ITEMS = 64
 _MOST_EXAMPLES = 1024
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser."""
-    top = Parser(
-        prog="recsys-predict",
-        usage="recsys-predict ADDRESS (--json-request FILE | --example | --random | --metadata) [option ...], or "
-        "recsys-predict ARTIFACT --input TABLE --output FILE",
-        description="Send one request to a server and print its answer, or score a table with an artifact.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    top.add_argument("address", help="host:port of a server, or unix:PATH; with --input, an artifact")
-    what = top.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--json-request", metavar="FILE", help="a request in JSON; - reads it from standard input"
-    )
-    what.add_argument(
+_REQUEST = (
+    Option("--json-request", TEXT, "a request in JSON; - reads it from standard input", metavar="FILE"),
+    Option(
         "--example",
-        action="store_true",
-        help="print a request to fill in, send nothing: rows like those of the training where the model has some, else "
+        SWITCH,
+        "print a request to fill in, send nothing: rows like those of the training where the model has some, else "
         "random ones",
-    )
-    what.add_argument("--random", action="store_true", help="send such a request")
-    what.add_argument("--metadata", action="store_true", help="print what the model takes and gives")
-    what.add_argument(
-        "--input",
-        type=Path,
+    ),
+    Option("--random", SWITCH, "send such a request"),
+    Option("--metadata", SWITCH, "print what the model takes and gives"),
+    Option(
+        "--data",
+        PATH,
+        "score a CSV, Parquet, ORC, Feather or JSON-lines file, a folder or a pattern",
         metavar="TABLE",
-        help="score a CSV, Parquet, ORC, Feather or JSON-lines file, a folder or a pattern",
-    )
-    top.add_argument("--output", type=Path, metavar="FILE", help="where the scores go: .parquet or .csv")
-    top.add_argument("--keep", default="", metavar="NAME,NAME", help="columns of the table to write too")
-    top.add_argument("--schema", type=Path, metavar="FILE", help="of the table (default: the artifact's)")
-    top.add_argument(
-        "--copy-rows", action="store_true", help="of the artifact: hold its rows in private memory"
-    )
-    top.add_argument("--lock-rows", action="store_true", help="lock them in memory")
-    top.add_argument("--numa", choices=NUMA, help="NUMA nodes of copied rows (default: the system's choice)")
-    top.add_argument(
+        old=("--input",),
+    ),
+)
+_TABLE = (
+    Option("--out", PATH, "where the scores go: .parquet or .csv", old=("--output",)),
+    Option("--keep", NAMES, "columns of the table to write too", default=()),
+    Option("--schema", PATH, "of the table (default: the artifact's)"),
+    Option("--copy-rows", SWITCH, "of the artifact: hold its rows in private memory"),
+    Option("--lock-rows", SWITCH, "lock them in memory"),
+    Option("--numa", one_of(NUMA), "NUMA nodes of copied rows (default: the system's choice)"),
+    Option(
         "--random-access",
-        action=argparse.BooleanOptionalAction,
-        help="read mapped rows in single pages (default: if they exceed three quarters of the memory)",
-    )
-    top.add_argument("--rows", type=int, default=2, help="of the example or random request (default: 2)")
-    top.add_argument("--seed", type=int, default=0, help="of the example or random request (default: 0)")
-    top.add_argument("--model", default="", help="the model's name (default: the one that the server holds)")
-    top.add_argument(
+        SWITCH,
+        "read mapped rows in single pages (default: if they exceed three quarters of the memory)",
+        negatable=True,
+    ),
+)
+_SENDING = (
+    Option("--rows", whole(0), "of the example or random request", default=2),
+    Option("--seed", SEED, "of the example or random request (default: 0)", default=0),
+    Option(
+        "--model",
+        TEXT,
+        "the model's name (default: the one that the server holds)",
+        default="",
+        metavar="NAME",
+    ),
+    Option(
         "--version",
-        action=VersionAction,
-        nargs="?",
+        TEXT,
+        "of the model (default: the one that the server chooses); without V, print the program's version",
         default="",
         metavar="V",
-        help="of the model (default: the one that the server chooses); without V, print the program's version",
-    )
-    top.add_argument("--timeout-s", type=float, default=10.0, help="default: 10")
-    top.add_argument(
-        "--json", action="store_true", help="print the answer, or the example, as one line of JSON"
-    )
-    top.add_argument("--full", action="store_true", help="print long lists in full on a terminal too")
-    add_tls_options(top)
-    add_program_options(top, version=False)
-    return top
+        shows_version=True,
+    ),
+    timeout_option("for the answer", 10.0),
+    json_option("print the answer, or the example, as one JSON object and nothing else"),
+    Option("--full", SWITCH, "print long lists in full on a terminal too"),
+)
+COMMAND = Command(
+    program="recsys-predict",
+    usage="recsys-predict ADDRESS (--json-request FILE | --example | --random | --metadata) [option ...], or "
+    "recsys-predict ARTIFACT --data TABLE --out FILE",
+    about="Send one request to a server and print its answer, or score a table with an artifact.",
+    epilog=_EPILOG,
+    groups=(
+        Group(
+            "",
+            (
+                Option(
+                    "address",
+                    TEXT,
+                    "host:port of a server, or unix:PATH; with --data, an artifact",
+                    required=True,
+                ),
+            ),
+        ),
+        Group("what is asked", _REQUEST, one_of=True),
+        Group("tables", _TABLE),
+        Group("requests", _SENDING),
+        TLS,
+    ),
+)
 
 
 def read_request(source: str) -> JsonRequest:
@@ -182,11 +201,11 @@ def _run(client: Client, args: argparse.Namespace) -> None:
 
 def _score(args: argparse.Namespace) -> int:
     """Score a table with an artifact in this process."""
-    if args.output is None:
-        raise ValueError("--output: missing, expected the file for the scores of --input")
+    if args.out is None:
+        raise ValueError("--out: missing, expected the file for the scores of --data")
     if not Path(args.address).exists():
         raise ValueError(
-            f"got {args.address!r} with --input, expected the path of an artifact: a table is scored without a server"
+            f"got {args.address!r} with --data, expected the path of an artifact: a table is scored without a server"
         )
     # Torch and pyarrow are imported only when they are needed.
     check_address_space()
@@ -194,10 +213,10 @@ def _score(args: argparse.Namespace) -> int:
 
     job = BulkJob(
         artifact=Path(args.address),
-        input=args.input,
-        output=args.output,
+        input=args.data,
+        output=args.out,
         schema=args.schema,
-        keep=tuple(name for name in args.keep.split(",") if name),
+        keep=args.keep,
         memory=RowsMemory(
             copy_rows=args.copy_rows,
             lock_rows=args.lock_rows,
@@ -205,7 +224,11 @@ def _score(args: argparse.Namespace) -> int:
             random_access=args.random_access,
         ),
     )
-    print(f"{predict_table(job):,} rows; wrote {args.output}")
+    num_rows = predict_table(job)
+    if args.json:
+        print(json.dumps({"num_rows": num_rows, "out": str(args.out)}))
+    else:
+        print(f"{num_rows:,} rows; wrote {args.out}")
     return 0
 
 
@@ -215,11 +238,9 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    args = parser().parse_args(argv)
+    args = COMMAND.parse(argv)
     try:
-        if args.rows < 0:
-            raise ValueError(f"--rows: got {args.rows}, expected 0 or more")
-        if args.input is not None:
+        if args.data is not None:
             return _score(args)
         with Client(args.address, settings=_settings(args)) as client:
             _run(client, args)

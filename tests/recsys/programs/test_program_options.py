@@ -58,15 +58,15 @@ def test_the_version_among_other_words(
 
 
 def test_the_version_of_a_model_is_still_an_option() -> None:
-    from serve.bench.cli import parser as bench
-    from serve.tools.admin import parser as admin
-    from serve.tools.predict import parser as predict
+    from serve.bench.cli import COMMAND as bench
+    from serve.tools.admin import COMMAND as admin
+    from serve.tools.predict import COMMAND as predict
 
-    assert predict().parse_args(["a:1", "--random", "--version", "7"]).version == "7"
-    assert predict().parse_args(["a:1", "--random"]).version == ""
-    assert bench().parse_args(["a:1", "--version", "7"]).version == "7"
-    assert bench().parse_args(["a:1"]).version is None
-    assert admin().parse_args(["a:1", "load", "m", "--version", "7"]).version == "7"
+    assert predict.parse(["a:1", "--random", "--version", "7"]).version == "7"
+    assert predict.parse(["a:1", "--random"]).version == ""
+    assert bench.parse(["a:1", "--version", "7"]).version == "7"
+    assert bench.parse(["a:1"]).version is None
+    assert admin.parse(["a:1", "load", "m", "--version", "7"]).version == "7"
 
 
 def test_the_version_needs_no_torch() -> None:
@@ -104,7 +104,9 @@ def test_help_and_wrong_options_need_no_torch() -> None:
 
 
 def test_commands_start_without_what_completes() -> None:
-    code = "import sys; from serve.tools.predict import parser; parser(); print('shtab' in sys.modules)"
+    code = (
+        "import sys; from serve.tools.predict import COMMAND; COMMAND.parser(); print('shtab' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
@@ -145,7 +147,7 @@ SCRIPT
         ("recsys-admin", ["host:1", "route", "model", "--can"], {"--canary", "--canary-key"}),
         ("recsys-bench", ["host:1", "--sender", "na"], {"native"}),
         ("recsys-profile", ["mo"], {"model.pt"}),
-        ("recsys-profile", ["model.pt", "--ids", "zi"], {"zipf"}),
+        ("recsys-train", ["--optimizer", "adag"], {"adagrad"}),
     ],
 )
 def test_bash_completes(

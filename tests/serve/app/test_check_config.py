@@ -435,8 +435,8 @@ def test_every_setting_has_its_flag_with_help(capsys: CapSys) -> None:
         cli.main(["--help-all"])
     words = capsys.readouterr().out.replace(",", " ").split()
     for option in all_options(sections()):
-        names = {option.flag, "--no-" + option.flag.removeprefix("--")}
-        assert names & set(words) or option.flag == "ARTIFACT", option.key
+        names = {option.name, "--no-" + option.name.removeprefix("--")}
+        assert names & set(words) or option.name == "ARTIFACT", option.key
 
 
 def test_flags_without_a_value_turn_on_and_off(artifact_path: Path, capsys: CapSys) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from serve.bench.cli import parser
+from serve.bench.cli import COMMAND
 from serve.bench.load.figures import Verdict
 from serve.bench.load.measured import Measured, Recorder
 from serve.bench.load.plan import Progress, Step
@@ -186,7 +186,7 @@ def _searched(seed: int, pause_every_s: float, *options: str) -> tuple[Found, _Q
         said.append(what)
         return lambda *_: None
 
-    settings = read_settings(parser().parse_args(arguments))
+    settings = read_settings(COMMAND.parse(arguments))
     return search_rate(settings, load, begin, lambda: load.now_s)[1], load, said
 
 

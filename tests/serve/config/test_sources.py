@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from recsys.options.kinds import INTEGER, NUMBER, SIZE, SWITCH, ConfigError
 from serve.config.models import BatchLimits, ModelSettings, Routing
-from serve.config.options import ConfigError, all_options, model_sections, sections
+from serve.config.options import all_options, model_sections, sections
 from serve.config.settings import ServerConfig, Settings
 from serve.config.sources import effective
 
@@ -102,12 +103,12 @@ def _example(option: Any) -> tuple[str, str]:
     if option.key in _EXAMPLES:
         return _EXAMPLES[option.key]
     default = option.default
-    if option.kind is bool:
+    if option.kind is SWITCH:
         word = str(not default).lower()
         return word, word
-    if option.kind is float:
+    if option.kind is NUMBER:
         return "0.5", "0.5"
-    if option.kind is int:
+    if option.kind in (INTEGER, SIZE):
         number = str(8600 if default is None else default + 1)
         return number, number
     return '"/some/where"', "/some/where"
@@ -126,11 +127,11 @@ def test_every_setting_means_the_same_in_all_three_ways(option: Any, tmp_path: P
     assert from_file.settings == from_environment.settings == from_flag.settings
     assert from_file.settings != effective({}, {}, None).settings
     origins = [{k: o for k, _, o in e.rows()}[option.key] for e in (from_file, from_environment, from_flag)]
-    assert origins == [str(file), option.environment, option.flag]
+    assert origins == [str(file), option.environment, option.name]
 
 
 def test_names_are_unique_and_every_setting_is_explained() -> None:
-    for names in ([o.flag for o in _OPTIONS], [o.environment for o in _OPTIONS], [o.key for o in _OPTIONS]):
+    for names in ([o.name for o in _OPTIONS], [o.environment for o in _OPTIONS], [o.key for o in _OPTIONS]):
         assert [name for name, times in Counter(names).items() if times > 1] == []
     everything = [*_OPTIONS, *all_options(model_sections("m"))]
     assert [option.key for option in everything if not option.about] == []

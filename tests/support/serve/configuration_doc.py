@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from serve.config.options import NONE, Option, Section, sections
+from recsys.options.kinds import SWITCH
+from serve.config.options import NONE, Section, Setting, sections
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "serve" / "configuration.md"
 MARK = "<!-- settings -->"
@@ -40,13 +41,13 @@ def _table(section: Section) -> Iterator[str]:
     yield ""
 
 
-def _flag(option: Option) -> str:
-    if option.kind is bool and option.default is True:
-        return "--no-" + option.flag.removeprefix("--")
-    return option.flag
+def _flag(option: Setting) -> str:
+    if option.kind is SWITCH and option.default is True:
+        return "--no-" + option.name.removeprefix("--")
+    return option.name
 
 
-def _default(option: Option) -> str:
+def _default(option: Setting) -> str:
     default = option.default
     if default is dataclasses.MISSING:
         return _REQUIRED

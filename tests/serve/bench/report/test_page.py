@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from serve.bench.cli import parser
+from serve.bench.cli import COMMAND
 from serve.bench.load.figures import figures, verdict
 from serve.bench.load.measured import Failure, Measured, Recorder
 from serve.bench.load.plan import Step
@@ -40,7 +40,7 @@ def _measured(rate_per_s: float, num_failed: int = 0) -> tuple[Measured, Step]:
 
 
 def _result(*arguments: str, rates: tuple[float, ...] = (100.0,), num_failed: int = 0) -> Result:
-    settings = read_settings(parser().parse_args(["127.0.0.1:9", *arguments]))
+    settings = read_settings(COMMAND.parse(["127.0.0.1:9", *arguments]))
     all_made = [figures(*_measured(rate, num_failed)) for rate in rates]
     searched = settings.search.p99_ms is not None
     steps = [Tried(verdict=verdict(made, settings.search.p99_ms or 0.0), figures=made) for made in all_made]
