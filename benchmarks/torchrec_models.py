@@ -115,8 +115,13 @@ def quantized(model: nn.Module) -> nn.Module:
 
 def _export(state: Path, name: str, options: Sequence[str]) -> str:
     """Export with the command; return the last line of its error, or nothing."""
-    factory = ("--model", "benchmarks.models.torchrec_zoo:make", "--model-args", json.dumps({"name": name}))
-    devices = [word for target in TARGETS for word in ("--devices", target)]
+    factory = (
+        "--factory",
+        "benchmarks.models.torchrec_zoo:make",
+        "--factory-args",
+        json.dumps({"name": name}),
+    )
+    devices = [word for target in TARGETS for word in ("--target", target)]
     errors = io.StringIO()
     with redirect_stdout(io.StringIO()), redirect_stderr(errors):
         code = export([str(state), *factory, *devices, *options, "--json"])

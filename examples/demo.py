@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     checkpoint, artifact = folder / "model.pt", folder / "model.artifact"
     run(console, "recsys-train", "--data", "synthetic", "--out", str(checkpoint))
-    run(console, "recsys-export", str(checkpoint), "--dtype", "int8", "--devices", "cpu,cpu")
+    run(console, "recsys-export", str(checkpoint), "--dtype", "int8", "--target", "cpu,cpu")
     signature = read_manifest(artifact).signature
     batches = [
         random_batch(signature, ROWS_PER_REQUEST, torch.Generator().manual_seed(seed))

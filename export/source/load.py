@@ -89,7 +89,7 @@ def _loaded(source: Source, notes: list[str]) -> nn.Module:
     if _is_artifact(source.path):
         raise CheckpointError(
             f"checkpoint {source.path.name!r}: this is an artifact already, which recsys-serve takes as it is; "
-            "expected what recsys-train wrote, or a state dict with --model MODULE:FUNCTION"
+            "expected what recsys-train wrote, or a state dict with --factory MODULE:FUNCTION"
         )
     if source.unsafe_pickle:
         if source.others or source.path.is_dir():
@@ -105,7 +105,7 @@ def _loaded(source: Source, notes: list[str]) -> nn.Module:
             if not source.path.is_file():
                 raise
             raise CheckpointError(
-                f"{error}. A plain state dict needs --model MODULE:FUNCTION, a pickled module --unsafe-pickle"
+                f"{error}. A plain state dict needs --factory MODULE:FUNCTION, a pickled module --unsafe-pickle"
             ) from None
     return _load_files(source, [source.path, *source.others], notes)
 
@@ -154,8 +154,8 @@ def _load_directory(source: Source, notes: list[str]) -> nn.Module:
 def _needs_factory(source: Source, what: str | None) -> None:
     if what is not None and source.factory is None:
         raise CheckpointError(
-            f"checkpoint {source.path.resolve().name!r}: {what} needs --model MODULE:FUNCTION, which makes the model; "
-            "without it, expected what recsys-train --out or --checkpoint-dir wrote"
+            f"checkpoint {source.path.resolve().name!r}: {what} needs --factory MODULE:FUNCTION, which makes the "
+            "model; without it, expected what recsys-train --out or --checkpoint-dir wrote"
         )
 
 
@@ -307,7 +307,7 @@ def read_arguments(text: str | None) -> dict[str, Any]:
     """
     if text is None:
         return {}
-    data = parse_json(text, "model-args", ExportError)
+    data = parse_json(text, "factory-args", ExportError)
     if not isinstance(data, dict):
-        raise ExportError(f"model-args: got {type(data).__name__}, expected an object of keyword arguments")
+        raise ExportError(f"factory-args: got {type(data).__name__}, expected an object of keyword arguments")
     return data

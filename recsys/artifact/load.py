@@ -384,7 +384,7 @@ def choose_target(manifest: Manifest, wanted: str | None) -> Target:
             return target
     here = ["cpu", *(f"cuda:{i}" for i in range(num_cuda_devices()))]
     raise TargetError(
-        f"target: got {names}, expected one whose devices this machine has: {here}; recsys-export --devices makes one"
+        f"target: got {names}, expected one whose devices this machine has: {here}; recsys-export --target makes one"
     )
 
 

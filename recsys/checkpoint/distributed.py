@@ -74,7 +74,7 @@ class TrainingState:
     Attributes:
         step: Optimizer steps taken.
         factory: ``recsys.models.x:function`` that builds the model, for ``recsys-export``; None if there is
-            none, and ``--model`` must name one.
+            none, and ``--factory`` must name one.
         arguments: The factory's arguments by name.
         shared: State that is the same on every rank (rank 0's is written): epoch, metrics, data set's name,
             settings.

@@ -203,3 +203,5 @@ SIZE = Kind(
     expected="a size such as 80GB or 4MiB", parse=size, example="80GB", metavar="SIZE", in_file=(int, str)
 )
 SEED = whole(0, 2**32 - 1)
+#: The time that a measurement may take.
+SECONDS = number(above=0, most=3600, metavar="S")

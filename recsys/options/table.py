@@ -262,7 +262,9 @@ class Command:
             options = [option for option in group.options if own or not option.is_positional]
             to = parser.add_argument_group(group.title) if group.title else parser
             for option in options:
-                option.add_to(to, in_file)
+                # A positional argument before the name of a command cannot be optional.
+                if not (option.is_positional and self.commands and option.key in in_file):
+                    option.add_to(to, in_file)
         if own and self.has_program_options:
             self._add_config(parser, default=None)
             has_version = any(option.shows_version for option in self.options)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from recsys.data_type import DataType
-from recsys.options.kinds import COUNT, PATH, SIZE, SWITCH, Kind, number, one_of
+from recsys.options.kinds import COUNT, PATH, SECONDS, SIZE, SWITCH, Kind, one_of
 from recsys.options.table import Command, Group, Option, json_option
 from recsys.planner.constants import DEFAULT_RESERVED_FRACTION, OPTIMIZERS
 from recsys.planner.cost.topology import DEVICES
@@ -40,7 +40,6 @@ exit codes: 0 nothing changed, 1 something did, 2 bad usage or a file that is no
 """
 #: Data types of tables for inference, by their names here.
 STORED = {t.value.lower(): t for t in DataType if t is not DataType.BF16}
-_MAX_SECONDS = 3600
 
 
 def _parsed_percent(text: str) -> float:
@@ -133,7 +132,7 @@ CALIBRATE = Command(
                 replace(_WORLD_SIZE, about="processes for the links", default=2, old=("--ranks",)),
                 Option(
                     "--seconds",
-                    number(above=0, most=_MAX_SECONDS, metavar="S"),
+                    SECONDS,
                     "for all measurements, roughly",
                     default=10.0,
                 ),

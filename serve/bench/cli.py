@@ -16,7 +16,7 @@ from serve.bench.report.terminal import Display, print_result
 from serve.bench.run import Result, run
 from serve.bench.settings import SENDERS, ZIPF, read_settings
 from serve.client.errors import PredictError
-from serve.client.options import TLS, timeout_option
+from serve.tools.client_options import TLS, timeout_option
 
 _EPILOG = """\
 example:

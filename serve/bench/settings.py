@@ -14,8 +14,8 @@ from serve.bench.load.native import why_not_native
 from serve.bench.load.plan import Recording, Target
 from serve.bench.load.requests import PRIORITIES, Mix, Shape, parse_mix, parse_names
 from serve.bench.load.wires import PROTOCOLS
-from serve.client.options import tls_of
 from serve.client.settings import checked_address, checked_host_port
+from serve.tools.client_options import tls_of
 
 SENDERS = ("auto", "native", "python")
 #: Exponents of the distribution of IDs; 0 is uniform.

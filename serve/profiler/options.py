@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from recsys.options.kinds import COUNT, COUNTS, PATH, SEED, SWITCH, TEXT, Kind
+from recsys.options.kinds import COUNT, COUNTS, PATH, SECONDS, SEED, SWITCH, TEXT, Kind
 from recsys.options.table import Command, Group, Option, json_option
 from serve.bench.load.requests import parse_mix
 from serve.bench.settings import ZIPF
@@ -103,10 +103,9 @@ _RESULT = (
     Option("--rounds", COUNT, "turns of each measurement", default=7),
     Option(
         "--seconds",
-        COUNT,
+        SECONDS,
         "time for all measurements; loading comes on top",
         default=_SECONDS,
-        metavar="S",
     ),
     Option("--html", PATH, "the page (default: profile.html)", old=("--out",)),
     Option("--no-html", SWITCH, "write no page"),

@@ -167,7 +167,7 @@ def _load(options: Options) -> LoadedArtifact:
             "--format both"
         )
     if options.shape.ranking and len(artifact.graphs.calls) == 1:
-        raise TargetError("--rank: got a model without a ranking form; recsys-export --context makes one")
+        raise TargetError("--ranking: got a model without a ranking form; recsys-export --context makes one")
     return artifact
 
 

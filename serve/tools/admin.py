@@ -22,9 +22,9 @@ from rich.text import Text
 from recsys.options.kinds import PATH, TEXT, Kind
 from recsys.options.table import Command, Group, Option, json_option
 from serve.client.errors import predict_error
-from serve.client.options import TLS, timeout_option, tls_of
 from serve.client.settings import checked_address
 from serve.net.auth import read_token
+from serve.tools.client_options import TLS, timeout_option, tls_of
 from serve.wire import admin_pb2 as wire
 
 _EPILOG = """\

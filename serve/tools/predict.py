@@ -19,8 +19,8 @@ from recsys.options.table import Command, Group, Option, json_option
 from recsys.rows.memory import NUMA, RowsMemory
 from serve.client import Client, Context, Settings
 from serve.client.errors import InvalidRequestError, PredictError
-from serve.client.options import TLS, timeout_option, tls_of
 from serve.client.sampling import JsonRequest, example_request
+from serve.tools.client_options import TLS, timeout_option, tls_of
 from serve.tools.json_text import json_text
 
 _EPILOG = """\

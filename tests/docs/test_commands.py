@@ -28,7 +28,7 @@ _FOREIGN = {"--build-arg", "--extra-index-url", "--index-url", "--max-threads", 
 _SHORTEST = (
     ("recsys-train", "--data synthetic"),
     ("recsys-data", "inspect clicks.csv"),
-    ("recsys-data", "item-vectors model.pt --items items.csv --out vectors.parquet"),
+    ("recsys-data", "item-vectors model.pt --data items.csv --out vectors.parquet"),
     ("recsys-eval", "model.artifact --data clicks.csv"),
     ("recsys-plan", "model.pt"),
     ("recsys-plan", "calibrate --out topology.json"),

@@ -23,7 +23,7 @@ from recsys.sharding.plan.sharding_types import column_wise, row_wise, table_wis
 from tests.support.models.export_models import bare, dlrm
 
 ROOT = Path(__file__).resolve().parents[2]
-BARE = ["--model", "tests.support.models.factories:make_bare"]
+BARE = ["--factory", "tests.support.factories:make_bare"]
 PLAIN: dict[str, Any] = {
     "tables": [
         {"name": f"t{i}", "num_embeddings": 20 + i, "embedding_dim": 16, "feature_names": [f"f{i}"]}
@@ -195,7 +195,7 @@ def test_several_targets_and_a_plan(state: Path, tmp_path: Path) -> None:
         }
     )
     (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
-    devices = ["--devices", "cpu,cpu", "--devices", "cuda:0,cuda:1"]
+    devices = ["--target", "cpu,cpu", "--target", "cuda:0,cuda:1"]
     assert run(state, *BARE, *devices, "--plan", tmp_path / "plan.json", "--out", tmp_path / "a") == 0
     manifest = load_artifact(tmp_path / "a", target="cpu,cpu").manifest
     assert [t.name for t in manifest.targets] == ["cpu,cpu", "cuda:0,cuda:1"]
@@ -203,7 +203,7 @@ def test_several_targets_and_a_plan(state: Path, tmp_path: Path) -> None:
 
 
 def test_device_memory(state: Path, tmp_path: Path, capsys: Capture) -> None:
-    common = [state, *BARE, "--devices", "cpu,cpu", "--out", tmp_path / "a"]
+    common = [state, *BARE, "--target", "cpu,cpu", "--out", tmp_path / "a"]
     message = fails(capsys, 1, *common, "--device-memory", "1KB")
     assert "table 'users'" in message
     assert "bytes short" in message
@@ -225,9 +225,9 @@ def test_dense_width(tmp_path: Path, state: Path, capsys: Capture) -> None:
 def test_model_args(tmp_path: Path) -> None:
     torch.save({"state_dict": dlrm(2, 8).state_dict()}, tmp_path / "d.pt")
     arguments = [
-        "--model",
-        "tests.support.models.factories:make_dlrm",
-        "--model-args",
+        "--factory",
+        "tests.support.factories:make_dlrm",
+        "--factory-args",
         '{"num_tables": 2, "dim": 8}',
     ]
     assert run(tmp_path / "d.pt", *arguments, "--out", tmp_path / "a") == 0
@@ -287,11 +287,11 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "policy of no table": (["--id-policy", "=hash"], "--id-policy: got '=hash', expected [TABLE=]POLICY"),
     "hash": (["--strings", "user=md5"], "strings['user']: got 'md5', expected xxh64"),
     "hash of no feature": (["--strings", "=xxh64"], "--strings: got '=xxh64', expected FEATURE[=HASH]"),
-    "device": (["--devices", "tpu:0"], "devices: got 'tpu:0', expected cpu or cuda:N"),
-    "meta": (["--devices", "meta"], "devices: got 'meta'"),
-    "no device": (["--devices", "cpu,"], "devices: got ''"),
+    "device": (["--target", "tpu:0"], "devices: got 'tpu:0', expected cpu or cuda:N"),
+    "meta": (["--target", "meta"], "devices: got 'meta'"),
+    "no device": (["--target", "cpu,"], "devices: got ''"),
     "target twice": (
-        ["--devices", "cpu", "--devices", "cpu"],
+        ["--target", "cpu", "--target", "cpu"],
         "targets: got ['cpu', 'cpu'], expected each once",
     ),
     "memory": (["--device-memory", "lots"], "--device-memory: got 'lots', expected a size such as 80GB"),
@@ -300,11 +300,11 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
         "--dense-width: got '-1', expected a whole number of at least 1",
     ),
     "width of superscripts": (["--dense-width", "dense=²"], "--dense-width: got '²'"),
-    "arguments": (["--model-args", "{"], "model-args: not readable as JSON"),
-    "arguments nested deeply": (["--model-args", "[" * 50_000], "model-args: not readable as JSON"),
-    "arguments in a list": (["--model-args", "[]"], "model-args: got list"),
+    "arguments": (["--factory-args", "{"], "factory-args: not readable as JSON"),
+    "arguments nested deeply": (["--factory-args", "[" * 50_000], "factory-args: not readable as JSON"),
+    "arguments in a list": (["--factory-args", "[]"], "factory-args: got list"),
     "single file of two": (
-        ["--single-file", "--devices", "cpu", "--devices", "cpu,cpu"],
+        ["--single-file", "--target", "cpu", "--target", "cpu,cpu"],
         "single_file: got targets",
     ),
     "plan missing": (["--plan", "nowhere.json"], "plan: cannot read 'nowhere.json': FileNotFoundError"),
@@ -348,7 +348,7 @@ FAILURES: dict[str, tuple[Callable[[Path], list[str | Path]], str]] = {
         lambda p: [p / "x.pt", *BARE],
         "checkpoint: got 'x.pt', which does not exist",
     ),
-    "a directory without a factory": (lambda p: [p], "a folder of state dicts (bare.pth) needs --model"),
+    "a directory without a factory": (lambda p: [p], "a folder of state dicts (bare.pth) needs --factory"),
     "a file and a directory": (lambda p: [p / "bare.pth", p, *BARE], "which is a folder"),
     "a directory and a file": (lambda p: [p, p / "bare.pth", *BARE], "and 1 more, expected one directory"),
     "an unsafe pickle of many files": (
@@ -357,15 +357,15 @@ FAILURES: dict[str, tuple[Callable[[Path], list[str | Path]], str]] = {
     ),
     "a state dict without a factory": (lambda p: [p / "bare.pth"], "checkpoint"),
     "factory nowhere": (
-        lambda p: [p / "bare.pth", "--model", "no.where:make"],
+        lambda p: [p / "bare.pth", "--factory", "no.where:make"],
         "cannot import 'no.where:make'",
     ),
     "factory that raises": (
-        lambda p: [p / "bare.pth", "--model", "tests.support.models.factories:make_trouble"],
+        lambda p: [p / "bare.pth", "--factory", "tests.support.factories:make_trouble"],
         "failed: LookupError: no such feature store",
     ),
     "factory of another model": (
-        lambda p: [p / "bare.pth", "--model", "tests.support.models.factories:make_dlrm"],
+        lambda p: [p / "bare.pth", "--factory", "tests.support.factories:make_dlrm"],
         "checkpoint: missing dense_arch.model._mlp.0._linear.bias",
     ),
     "unknown table": (
@@ -400,13 +400,13 @@ def test_help_shows_every_option_and_an_example(capsys: Capture) -> None:
         "--dtype",
         "--table-dtype",
         "--id-policy",
-        "--devices",
+        "--target",
         "--plan",
         "--device-memory",
         "--dense-dtype",
         "--dense-width",
-        "--model",
-        "--model-args",
+        "--factory",
+        "--factory-args",
         "--unsafe-pickle",
         "--samples",
     ]:

@@ -222,7 +222,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _write_vectors(folder: Path) -> None:
-    argv = ["item-vectors", str(folder / "model.pt"), "--items", str(folder / "clicks.csv")]
+    argv = ["item-vectors", str(folder / "model.pt"), "--data", str(folder / "clicks.csv")]
     assert data_main([*argv, "--keep", "site_id", "--out", str(folder / "vectors.parquet")]) == 0
 
 

@@ -51,7 +51,7 @@ def test_too_little_for_a_client_is_one_line(program: str, limit_kb: int) -> Non
 
 
 def test_scoring_a_table_needs_room_for_torch(tmp_path: Path) -> None:
-    ended = run("predict", str(tmp_path), "--input", "t.csv", "--output", "o.csv", limit_kb=600_000)
+    ended = run("predict", str(tmp_path), "--data", "t.csv", "--out", "o.csv", limit_kb=600_000)
     (line,) = ended.stderr.splitlines()
     assert line.startswith("recsys-predict: out of memory: this process may have")
     assert ended.returncode == 2
@@ -62,7 +62,7 @@ def test_scoring_a_table_needs_room_for_torch(tmp_path: Path) -> None:
     [
         ("serve.app", f"{_ODD}.artifact"),
         ("serve.profiler", f"{_ODD}.artifact"),
-        ("serve.tools.predict", f"{_ODD}.artifact", "--input", "t.csv", "--output", "o.csv"),
+        ("serve.tools.predict", f"{_ODD}.artifact", "--data", "t.csv", "--out", "o.csv"),
         ("serve.tools.predict", f"{_ODD}:1", "--random"),
         ("serve.app", "--config", f"{_ODD}.toml"),
     ],

@@ -109,8 +109,8 @@ class TestCommand:
             "--delta",
             tmp_path / "old.pt",
             tmp_path / "new.pt",
-            "--model",
-            "tests.support.models.factories:make_dlrm",
+            "--factory",
+            "tests.support.factories:make_dlrm",
         ]
         assert run(*command) == 0
         assert "1 dense weights changed" in capsys.readouterr().out
@@ -132,9 +132,9 @@ class TestCommand:
             (["--delta", "a.pt"], "--delta: got 1 checkpoints, expected two: OLD NEW"),
             (["--delta", "a.pt", "b.pt", "c.pt"], "--delta: got 3 checkpoints"),
             (["--delta", "a.pt", "b.pt", "--dtype", "int4"], "--dtype: got it, expected none with --delta"),
-            (["--delta", "a.pt", "b.pt", "--devices", "cpu"], "--devices: got it"),
+            (["--delta", "a.pt", "b.pt", "--target", "cpu"], "--target: got it"),
             (["--delta", "a.pt", "b.pt", "--single-file"], "--single-file: got it"),
-            (["--delta", "a.pt", "b.pt", "--model-args", "{"], "model-args: not readable as JSON"),
+            (["--delta", "a.pt", "b.pt", "--factory-args", "{"], "factory-args: not readable as JSON"),
             (["a.pt", "--artifact", "x"], "--artifact: got it, expected --delta with it"),
             (["a.pt", "--tables-only"], "--tables-only: got it, expected --delta"),
             (["a.pt", "--after", "x"], "--after: got it, expected --delta"),

@@ -346,7 +346,7 @@ def test_a_part_of_the_model_by_the_command(tmp_path: Path, capsys: pytest.Captu
     new = with_dense(trained(old))
     for name, model in (("old", old), ("new", new)):
         torch.save(model.state_dict(), tmp_path / f"{name}.pt")
-    factory = ["--model", f"{__name__}:make_within"]
+    factory = ["--factory", f"{__name__}:make_within"]
     part = ["--submodule", "heads", "--outputs", "user", "--features", "user=user", "--features", "age=age"]
     for name in ("old", "new"):
         assert main([str(tmp_path / f"{name}.pt"), *factory, *part, "--dense-width", "mean=4"]) == 0

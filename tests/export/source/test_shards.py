@@ -99,7 +99,7 @@ def test_a_directory_of_nothing(tmp_path: Path) -> None:
 
 
 def test_a_directory_needs_a_factory(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="needs --model MODULE:FUNCTION"):
+    with pytest.raises(CheckpointError, match="needs --factory MODULE:FUNCTION"):
         load_model(Source(path=_save({"w": torch.ones(2)}, tmp_path / "d")))
 
 

@@ -216,7 +216,7 @@ def test_no_target_for_this_machine(tmp_path: Path) -> None:
     export_model(bare(), tmp_path / "a", ExportConfig(targets=(("cuda:97",), ("cuda:98",))))
     with pytest.raises(
         TargetError,
-        match=r"target: got \['cuda:97', 'cuda:98'\], expected one whose devices this machine has: \['cpu'.*--devices",
+        match=r"target: got \['cuda:97', 'cuda:98'\], expected one whose devices this machine has: \['cpu'.*--target",
     ):
         load_artifact(tmp_path / "a")
 

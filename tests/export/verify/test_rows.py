@@ -130,7 +130,7 @@ def test_a_shape_of_one_number_of_rows_is_refused(tmp_path: Path) -> None:
 
 def test_the_command_takes_the_option(tmp_path: Path) -> None:
     torch.save(_Rows("mean").state_dict(), tmp_path / "model.pt")
-    command = [str(tmp_path / "model.pt"), "--model", "tests.export.verify.test_rows:mean_over_the_batch"]
+    command = [str(tmp_path / "model.pt"), "--factory", "tests.export.verify.test_rows:mean_over_the_batch"]
     assert main(command) == 1
     assert main([*command, "--batch", "request"]) == 0
     assert load_artifact(tmp_path / "model.artifact").signature.by_request

@@ -116,7 +116,7 @@ def test_the_command_makes_an_artifact(
 ) -> None:
     folder, weights = written
     paths = [str(folder / name) for name in names]
-    assert main([*paths, "--model", FACTORY, "--out", str(tmp_path / "a"), "--dtype", "fp16"]) == 0
+    assert main([*paths, "--factory", FACTORY, "--out", str(tmp_path / "a"), "--dtype", "fp16"]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     artifact = load_artifact(tmp_path / "a")
     model = make()

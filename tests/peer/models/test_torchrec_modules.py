@@ -306,7 +306,7 @@ def test_state_dict_with_a_factory(tmp_path: Path, capsys: pytest.CaptureFixture
     state = {f"_dmp_wrapped_module.module.{name}": weight for name, weight in model.state_dict().items()}
     torch.save(state, tmp_path / "state.pt")
     factory = f"{__name__}:make_regrouping"
-    assert main([str(tmp_path / "state.pt"), "--model", factory, "--dtype", "fp32"]) == 0
+    assert main([str(tmp_path / "state.pt"), "--factory", factory, "--dtype", "fp32"]) == 0
     capsys.readouterr()
     artifact = load_artifact(tmp_path / "state.artifact", target="cpu")
     batch = random_batch(artifact.manifest.signature, 5, torch.Generator().manual_seed(1))

@@ -133,7 +133,7 @@ def test_item_vectors_multiply_to_the_logits(tmp_path: Path, capsys: pytest.Capt
     words = [
         "item-vectors",
         str(tmp_path / "model.pt"),
-        "--items",
+        "--data",
         str(path),
         "--keep",
         "site_id",

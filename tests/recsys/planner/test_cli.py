@@ -79,7 +79,7 @@ def test_a_checkpoint_is_planned_reported_and_written(
     for path_in_model, group in plan.plan.items():
         check_plan(model.get_submodule(path_in_model).embedding_bag_configs(), group, 2)
     assert (tmp_path / "model.plan.html").read_text().startswith("<!doctype html>")
-    assert run(path, "--world-size", 2, "--data-type", "int8", "--device", "cpu", "--force", "--no-html") == 0
+    assert run(path, "--world-size", 2, "--dtype", "int8", "--device", "cpu", "--force", "--no-html") == 0
 
 
 def test_plan_and_report_as_json(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,8 +156,8 @@ def test_diff_says_what_changed_as_diff_does(tables: Path, capsys: pytest.Captur
         (2, ["--hbm", "lots"], "expected a size such as 80GB"),
         (2, ["--hbm", "5iB"], "expected a size such as 80GB"),
         (2, ["--reserve", "100"], "expected 0 to below 100"),
-        (2, ["--optimizer", "adamw"], "invalid choice"),
-        (2, ["--optimizer", "adam", "--data-type", "int8"], "--optimizer: got it with --data-type"),
+        (2, ["--row-optimizer", "adamw"], "got 'adamw'"),
+        (2, ["--row-optimizer", "adam", "--dtype", "int8"], "--row-optimizer: got it with --dtype"),
     ],
     ids=lambda v: " ".join(v) if isinstance(v, list) else "",
 )
@@ -294,7 +294,7 @@ def test_calibrate_measures_this_machine(
     num_ranks: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "topology.json"
-    assert run("calibrate", "--device", "cpu", "--ranks", num_ranks, "--seconds", 0.2, "--out", out) == 0
+    assert run("calibrate", "--device", "cpu", "--world-size", num_ranks, "--seconds", 0.2, "--out", out) == 0
     made = Topology.from_json(json.loads(out.read_text()))
     assert (made.compute_device, made.world_size) == ("cpu", num_ranks)
     # Far wider than any machine: what is wrong by a unit is outside.
@@ -323,7 +323,7 @@ def test_calibrate_refuses_a_device_that_is_not_there(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; this machine has none")
 def test_calibrate_measures_a_cuda_device(tmp_path: Path) -> None:
     out = tmp_path / "topology.json"
-    assert run("calibrate", "--device", "cuda", "--ranks", 1, "--seconds", 2, "--out", out) == 0
+    assert run("calibrate", "--device", "cuda", "--world-size", 1, "--seconds", 2, "--out", out) == 0
     made = Topology.from_json(json.loads(out.read_text()))
     assert made.hbm is not None
     assert 1e10 < made.hbm.bandwidth < 1e14

@@ -16,7 +16,7 @@ from recsys.data.tables.dataset import table_dataset
 from recsys.data.tables.infer import infer
 from recsys.inputs.schema import LabelColumn, Schema
 from recsys.train.callbacks import Callback
-from recsys.train.config import ModelConfig, TrainConfig, read_model_config
+from recsys.train.config import ModelConfig, TrainConfig
 from recsys.train.evaluate import evaluate
 from recsys.train.job import TrainJob, train, train_over_ranks
 from recsys.train.ranks import ONE_RANK
@@ -150,17 +150,3 @@ def test_a_run_starts_from_another(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="holds no complete checkpoint"):
         read_start(tmp_path / "empty")
-
-
-def test_model_configs_from_toml(tmp_path: Path) -> None:
-    path = tmp_path / "model.toml"
-    path.write_text('model = "dcn"\nembedding_dim = 32\nover_layers = [64, 32]\n')
-    assert read_model_config(path) == {"model": "dcn", "embedding_dim": 32, "over_layers": (64, 32)}
-    for text, message in (
-        ("layers = 3", "unknown field 'layers'"),
-        ('embedding_dim = "x"', "embedding_dim: got 'x', expected a value of type int"),
-        ("=", "not readable as TOML"),
-    ):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=message):
-            read_model_config(path)

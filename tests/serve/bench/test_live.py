@@ -460,7 +460,12 @@ def test_an_encrypted_server_is_spoken_to_in_its_own_way(
     ):
         (tmp_path / name).write_bytes(data)
     arguments = ["--sender", sender, "--in-flight", "4", "--tls-ca", str(tmp_path / "ca.pem")]
-    arguments += ["--tls-cert", str(tmp_path / "client.pem"), "--tls-key", str(tmp_path / "client.key")]
+    arguments += [
+        "--tls-certificate",
+        str(tmp_path / "client.pem"),
+        "--tls-key",
+        str(tmp_path / "client.key"),
+    ]
     with LiveServer(model, ServerConfig(port=0, metrics_port=None, tls=tls)) as live:
         code, result = _bench(live.address, capsys, *arguments)
         assert code == 0

@@ -128,7 +128,7 @@ def road(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             factory="recsys.models.click:build_dlrm", arguments=ARGUMENTS, state_dict=model.state_dict()
         ),
     )
-    options = ["--out", str(folder / "artifact"), "--devices", request.param, "--json"]
+    options = ["--out", str(folder / "artifact"), "--target", request.param, "--json"]
     assert main([str(folder / "model.pt"), *options]) == 0
     served = load_artifact(folder / "artifact")
     with LiveServer(served) as server, Client(server.address, timeout_s=30) as client:

@@ -162,7 +162,7 @@ def test_an_artifact_without_a_program_runs_operators_of_torch(
 def test_another_target_copied_rows_and_skewed_ids(
     artifact_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--target", "cpu,cpu", "--copy-rows", "--ids", "zipf", "--ids-per-bag", "0-4")
+    words = ("--target", "cpu,cpu", "--copy-rows", "--zipf", "1.05", "--ids-per-bag", "0-4")
     data = profiled(artifact_path, *QUICK, *words, capsys=capsys)
     assert data["about"]["target"] == "cpu,cpu"
     assert data["about"]["rows"] == "copied into memory"
@@ -172,7 +172,7 @@ def test_another_target_copied_rows_and_skewed_ids(
 def test_ranking_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = ExportConfig(dense_widths={"context": 3, "price": 1}, context=("price", "user"))
     export_model(SmallModel(), tmp_path / "ranking", config)
-    data = profiled(tmp_path / "ranking", *QUICK, "--rank", capsys=capsys)
+    data = profiled(tmp_path / "ranking", *QUICK, "--ranking", capsys=capsys)
     # The context's feature once, three others for each row.
     assert [one["table_rows"] for one in data["sizes"]] == [1 + 3, 1 + 3 * 8]
     assert data["settings"]["ranking"] is True
@@ -194,7 +194,7 @@ def test_samples(artifact_path: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     [
         (("nowhere",), 1, "artifact: got 'nowhere', which does not exist"),
         (("{artifact}", "--target", "tpu"), 1, "target: got 'tpu', expected one of"),
-        (("{artifact}", "--rank"), 1, "--rank: got a model without a ranking form"),
+        (("{artifact}", "--ranking"), 1, "--ranking: got a model without a ranking form"),
         (
             ("{artifact}", "--out", "none/page.html"),
             1,

@@ -252,9 +252,6 @@ def test_tls_with_the_callers_own_certificate(
         pytest.param(
             ["list", "--token-file", "TOKEN", "--tls-key", "k"], "got one of them, expected both", id="half"
         ),
-        pytest.param(
-            ["list", "--token-file", "TOKEN", "--timeout-s", "0"], "timeout_s: got 0.0", id="timeout"
-        ),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_code_2(

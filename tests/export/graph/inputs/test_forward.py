@@ -137,7 +137,7 @@ def make_options() -> nn.Module:
 
 def test_options_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.save(_Options().state_dict(), tmp_path / "state.pt")
-    options = ["--model", f"{__name__}:make_options", "--submodule", "tower", "--default", "bias"]
+    options = ["--factory", f"{__name__}:make_options", "--submodule", "tower", "--default", "bias"]
     options += ["--features", "first=f", "--features", "second=g,h", "--features", "prices:float=price"]
     assert main([str(tmp_path / "state.pt"), *options, "--outputs", "output_1.kept"]) == 0
     capsys.readouterr()

@@ -87,8 +87,8 @@ def test_the_artifact_scores_them_as_the_trainer(tmp_path: Path, capsys: pytest.
         assert export_main([str(tmp_path / "model.pt"), "--id-policy", policy]) == 1
         assert "id_policy: got 'hash' for table 'ad_id', expected 'fmix64'" in capsys.readouterr().err
     assert export_main([str(tmp_path / "model.pt"), "--dtype", "fp32"]) == 0
-    argv = [str(tmp_path / "model.artifact"), "--input", str(path), "--keep", "click"]
-    assert predict_main([*argv, "--output", str(tmp_path / "scores.csv")]) == 0
+    argv = [str(tmp_path / "model.artifact"), "--data", str(path), "--keep", "click"]
+    assert predict_main([*argv, "--out", str(tmp_path / "scores.csv")]) == 0
     with (tmp_path / "scores.csv").open(newline="") as file:
         scored = [(float(row["score"]), float(row["click"])) for row in csv.DictReader(file)]
     scores, clicks = np.array(scored[-_NUM_ROWS // 10 :]).T

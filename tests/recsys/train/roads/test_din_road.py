@@ -31,7 +31,7 @@ _NUM_ITEMS, _NUM_GENRES, _MAX_HISTORY = 60, 6, 5
 _NUM_ROWS = 8_000
 _RATES = ["--epochs", "4", "--batch-size", "128", "--row-learning-rate", "0.1", "--learning-rate", "0.005"]
 _SIZES = ["--embedding-dim", "8", "--over-layers", "16,8", "--attention-layers", "16,8"]
-_DIN = ["--model", "din", "--history", "seen", "--target", "item", "--max-history", str(_MAX_HISTORY)]
+_DIN = ["--model", "din", "--history", "seen", "--target-feature", "item", "--max-history", str(_MAX_HISTORY)]
 _SCHEMA = """\
 [[labels]]
 name = "click"
@@ -155,7 +155,7 @@ def test_a_server_answers_what_the_trained_model_does(folder: Path) -> None:
 
 def test_int8_rows_give_nearly_the_same(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = folder / "int8.artifact"
-    argv = [str(folder / "model.pt"), "--dtype", "int8", "--devices", "cpu,cpu", "--out", str(out)]
+    argv = [str(folder / "model.pt"), "--dtype", "int8", "--target", "cpu,cpu", "--out", str(out)]
     assert export_main([*argv, "--context", "seen"]) == 0
     capsys.readouterr()
     assert eval_main([str(out), "--data", str(folder / "clicks.csv"), "--held-out", "--json"]) == 0

@@ -123,10 +123,8 @@ def test_criteos_test_file_is_scored(tmp_path: Path, capsys: pytest.CaptureFixtu
     # Published without labels: the same rows, without their first field.
     test = _lines(tmp_path / "test.txt", (line.partition("\t")[2] for line in _criteo()))
     for path in (train, test):
-        argv = [str(tmp_path / "model.artifact"), "--input", str(path), "--keep", "C1"]
-        assert predict_main([*argv, "--output", str(path.with_suffix(".parquet"))]) == 0, (
-            capsys.readouterr().err
-        )
+        argv = [str(tmp_path / "model.artifact"), "--data", str(path), "--keep", "C1"]
+        assert predict_main([*argv, "--out", str(path.with_suffix(".parquet"))]) == 0, capsys.readouterr().err
     assert parquet.read_table(tmp_path / "train.parquet") == parquet.read_table(tmp_path / "test.parquet")
     assert parquet.read_metadata(tmp_path / "test.parquet").num_rows == _NUM_ROWS
 

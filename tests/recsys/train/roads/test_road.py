@@ -91,7 +91,7 @@ def test_train_on_two_ranks_export_serve(data: str, tmp_path: Path) -> None:
     assert result["world_size"] == 2
     assert len(list((tmp_path / "events").iterdir())) == 1  # rank 0 alone writes
     artifact = tmp_path / "model.artifact"
-    assert export([str(run), "--devices", "cpu,cpu", "--out", str(artifact)]) == 0
+    assert export([str(run), "--target", "cpu,cpu", "--out", str(artifact)]) == 0
 
     command = [
         sys.executable,

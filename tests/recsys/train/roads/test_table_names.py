@@ -40,7 +40,7 @@ def test_tables_with_names_of_methods_go_the_whole_road(
     where = ("--out", str(model), "--checkpoint-dir", str(run))
     assert train(["--data", "parquet", "--path", str(clicks), *options, *where]) == 0, capsys.readouterr().err
     for source, name in ((model, "model.artifact"), (run, "run.artifact")):
-        made = export([str(source), "--dtype", "fp32", "--devices", "cpu,cpu", "--out", str(tmp_path / name)])
+        made = export([str(source), "--dtype", "fp32", "--target", "cpu,cpu", "--out", str(tmp_path / name)])
         assert made == 0, capsys.readouterr().err
 
     ids = np.array([IDS[name] for name in FEATURES])

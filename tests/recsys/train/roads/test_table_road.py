@@ -115,22 +115,22 @@ def test_a_table_is_scored_as_requests_are(folder: Path, capsys: pytest.CaptureF
 
     unlabeled = arrow_csv.read_csv(folder / "clicks.csv").drop_columns(["click"])
     parquet.write_table(unlabeled, folder / "new.parquet", row_group_size=2_500)
-    argv = [str(folder / "model.artifact"), "--input", str(folder / "new.parquet"), "--keep", "site_id"]
-    assert predict_main([*argv, "--output", str(folder / "scores.parquet")]) == 0
+    argv = [str(folder / "model.artifact"), "--data", str(folder / "new.parquet"), "--keep", "site_id"]
+    assert predict_main([*argv, "--out", str(folder / "scores.parquet")]) == 0
     scored = parquet.read_table(folder / "scores.parquet")
     assert scored.column_names == ["site_id", "score"]
     assert scored.column("site_id").equals(unlabeled.column("site_id"))
-    from_csv = [str(folder / "model.artifact"), "--input", str(folder / "clicks.csv")]
+    from_csv = [str(folder / "model.artifact"), "--data", str(folder / "clicks.csv")]
     from_csv += ["--copy-rows", "--lock-rows", "--numa", "local"]
-    assert predict_main([*from_csv, "--output", str(folder / "scores.csv")]) == 0
+    assert predict_main([*from_csv, "--out", str(folder / "scores.csv")]) == 0
     others = arrow_csv.read_csv(folder / "scores.csv").column("score").to_numpy()
     np.testing.assert_allclose(scored.column("score").to_numpy(), others, rtol=1e-5)
     capsys.readouterr()
-    assert predict_main([*from_csv, "--output", str(folder / "scores.txt")]) == 2
+    assert predict_main([*from_csv, "--out", str(folder / "scores.txt")]) == 2
     assert "expected a name that ends in .parquet or .csv" in capsys.readouterr().err
-    assert predict_main([*argv, "--numa", "local", "--output", str(folder / "scores.csv")]) == 2
+    assert predict_main([*argv, "--numa", "local", "--out", str(folder / "scores.csv")]) == 2
     assert "numa: got 'local' for mapped rows" in capsys.readouterr().err
-    assert predict_main([*argv, "--keep", "nothing", "--output", str(folder / "b.csv")]) == 2
+    assert predict_main([*argv, "--keep", "nothing", "--out", str(folder / "b.csv")]) == 2
     assert "keep: got unknown columns ['nothing']" in capsys.readouterr().err
 
 
@@ -141,8 +141,8 @@ def test_requests_send_the_parts_of_dates(tmp_path: Path, capsys: pytest.Capture
     argv = ["--data", str(tmp_path / "clicks.csv"), "--out", str(tmp_path / "m.pt"), "--epochs", "3"]
     assert train_main([*argv, "--embedding-dim", "4", "--over-layers", "8", "--batch-size", "16"]) == 0
     assert export_main([str(tmp_path / "m.pt"), "--dtype", "fp32"]) == 0
-    argv = [str(tmp_path / "m.artifact"), "--input", str(tmp_path / "clicks.csv")]
-    assert predict_main([*argv, "--output", str(tmp_path / "scores.csv")]) == 0
+    argv = [str(tmp_path / "m.artifact"), "--data", str(tmp_path / "clicks.csv")]
+    assert predict_main([*argv, "--out", str(tmp_path / "scores.csv")]) == 0
     capsys.readouterr()
     with (tmp_path / "scores.csv").open(newline="") as file:
         scores = [float(row["score"]) for row in csv.DictReader(file)]
@@ -184,8 +184,8 @@ def test_held_out_rows_count_by_their_weights(tmp_path: Path, capsys: pytest.Cap
     assert train_main([*argv, "--embedding-dim", "4", "--over-layers", "8", "--batch-size", "64"]) == 0
     trained = json.loads(capsys.readouterr().out)["metrics"]
     assert export_main([str(tmp_path / "m.pt"), "--dtype", "fp32"]) == 0
-    argv = [str(tmp_path / "m.artifact"), "--input", str(tmp_path / "clicks.csv")]
-    assert predict_main([*argv, "--output", str(tmp_path / "scores.csv")]) == 0
+    argv = [str(tmp_path / "m.artifact"), "--data", str(tmp_path / "clicks.csv")]
+    assert predict_main([*argv, "--out", str(tmp_path / "scores.csv")]) == 0
     with (tmp_path / "scores.csv").open(newline="") as file:
         p = np.array([float(row["score"]) for row in csv.DictReader(file)])[540:]
     y, w = clicks[540:], weights[540:]

@@ -118,7 +118,7 @@ def road(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Callable
             artifact.parent.mkdir()
             assert export_main([str(model), "--dtype", "fp32", "--out", str(artifact)]) == 0
             scored = folder / "scores.parquet"
-            assert predict_main([str(artifact), "--input", str(path), "--output", str(scored)]) == 0
+            assert predict_main([str(artifact), "--data", str(path), "--out", str(scored)]) == 0
             scores = parquet.read_table(scored).column("score").to_numpy()
             done[name] = Road(load_checkpoint(model).info["metrics"]["auc"], scores)
         return done[name]
