@@ -47,6 +47,7 @@ _SHELLS = ("bash", "fish", "tcsh", "zsh")
 _PATHS = ("ARTIFACT", "DIR", "FILE", "PATH")
 # Errors of argparse that begin with "argument", or with what is required.
 _ARGUMENT = re.compile(r"^argument ([^\s/:]+)(?:/[^\s:]+)?: ")
+_VALUE = re.compile(r"^argument ([^\s/:]+)(?:/[^\s:]+)?: (got .*)$", re.DOTALL)
 _REQUIRED = re.compile(r"^the following arguments are required: (.*)$")
 _INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 
@@ -320,7 +321,10 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Write the usage and the message with a suggestion, and exit with status 2."""
+        """Write what is wrong with a suggestion, and exit with status 2; the usage where it is not a value."""
+        value = _VALUE.match(message)
+        if value is not None:
+            self.refuse(f"{value[1]}: {value[2]}")
         message = _ARGUMENT.sub(r"\1: ", message)
         message = _REQUIRED.sub(r"\1: missing, expected it", message)
         choice, flag = _INVALID_CHOICE.search(message), self._unknown_flag()
@@ -332,7 +336,12 @@ class Parser(argparse.ArgumentParser):
             message += "" if flag in message else f"; got {flag}"
             message += near_misses(flag, self._shown_flags())
         self.print_usage(sys.stderr)
+        self.refuse(message)
+
+    def refuse(self, message: str) -> NoReturn:
+        """Write a line on what is wrong, and exit with status 2."""
         self.exit(2, f"{self.prog}: {message}\n")
+        raise AssertionError
 
     def _known_flags(self) -> set[str]:
         return {flag for parser in _with_commands(self) for flag in parser._option_string_actions}

@@ -202,7 +202,7 @@ class Command:
             given = _given_elsewhere(options, parsed.config)
             _name_old_flags(self.program, words, options)
         except ConfigError as error:
-            parser.error(str(error))
+            parser.refuse(str(error))
         given |= {name: value for name, value in vars(parsed).items() if name not in ("command", "config")}
         for option in options:
             setattr(parsed, option.attribute, given.get(option.attribute, option.unset()))
@@ -343,14 +343,14 @@ def _name_old_flags(program: str, words: Iterable[str], options: Iterable[Option
             sys.stderr.write(f"{program}: warning: {flag} is an old name, use {current[flag]}\n")
 
 
-def _check_one_of(group: Group, given: Mapping[str, Any], parser: argparse.ArgumentParser) -> None:
+def _check_one_of(group: Group, given: Mapping[str, Any], parser: Parser) -> None:
     """Check that exactly one option of a group is given that says so."""
     if not group.one_of:
         return
     named = [option for option in group.options if given.get(option.attribute, False) is not False]
     if len(named) != 1:
         got = f"got {_shown(named)}" if named else "missing"
-        parser.error(f"{_shown(group.options)}: {got}, expected one of them")
+        parser.refuse(f"{_shown(group.options)}: {got}, expected one of them")
 
 
 def _shown(options: Iterable[Option]) -> str:

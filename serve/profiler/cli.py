@@ -31,11 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     args = parse(argv)
+    if args.no_html and args.html is not None:
+        print("recsys-profile: --html: got it with --no-html, expected one of them", file=sys.stderr)
+        return 2
     mix = mix_of(args.batch_sizes, args.mix)
     out = args.html or (None if args.no_html or args.json else Path("profile.html"))
     try:
-        if args.no_html and args.html is not None:
-            raise ValueError("--html: got it with --no-html, expected one of them")
         if out is not None and not out.parent.is_dir():
             raise ValueError(f"--html: got {str(out)!r}, whose folder does not exist")
         profile = run(_options(args, mix), _progress())

@@ -28,11 +28,6 @@ _MAINS: dict[str, Callable[[Sequence[str]], int]] = {
         ("predict", ["--random", "--timout-s=1"], ["; did you mean --timeout-s?"]),
         ("predict", ["--radnom"], ["unrecognized arguments: --radnom; did you mean --random?"]),
         ("bench", ["--fnd-rate"], ["; did you mean --find-rate?"]),
-        (
-            "bench",
-            ["--protocol", "kserv"],
-            ["--protocol: got 'kserv', expected one of recsys, ", "; did you mean kserve?"],
-        ),
         ("admin", ["lst"], ["COMMAND: got 'lst', expected one of list, ", "; did you mean list?"]),
         ("admin", ["load", "m", "--verson", "4"], ["; did you mean --version?"]),
         (
@@ -56,3 +51,11 @@ def test_an_error_is_one_line_of_usage_and_one_of_what_is_wrong(
     assert more == []
     for text in texts:
         assert text in error
+
+
+def test_a_wrong_value_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        bench.main([_ADDRESS, "--protocol", "kserv"])
+    assert caught.value.code == 2
+    expected = "expected one of recsys, kserve, torchrec, rest; did you mean kserve?"
+    assert capsys.readouterr().err == f"recsys-bench: --protocol: got 'kserv', {expected}\n"

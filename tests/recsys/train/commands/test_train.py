@@ -174,15 +174,20 @@ def test_without_a_place_for_the_model(capsys: pytest.CaptureFixture[str]) -> No
         pytest.param(["--data", "synthetic", "--path", "x"], "path: got 'x', expected none", id="path"),
         pytest.param(["--data", "criteo", "--path", "nowhere.txt"], "nowhere.txt: there is no", id="file"),
         pytest.param(["--data", "synthetic", "--limit-rows", "1"], "limit_rows: got 1", id="one-row"),
-        pytest.param(["--data", "synthetic", "--learning-rate", "-1"], "learning_rate: got -1", id="rate"),
+        pytest.param(
+            ["--data", "synthetic", "--learning-rate", "-1"], "--learning-rate: got '-1'", id="rate"
+        ),
     ],
 )
 def test_wrong_input_is_one_line_and_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str], text: str
 ) -> None:
-    assert main([*argv, "--out", str(tmp_path / "model.pt")]) == 2
+    try:
+        status: object = main([*argv, "--out", str(tmp_path / "model.pt")])
+    except SystemExit as ended:
+        status = ended.code
     printed = capsys.readouterr()
-    assert printed.out == ""
+    assert (status, printed.out) == (2, "")
     assert printed.err.startswith("recsys-train: ")
     assert text in printed.err
     assert printed.err.count("\n") == 1
