@@ -1,4 +1,4 @@
-"""A smoke on the stacks that the workshop's environment does not have: other releases of Python and torch.
+"""A smoke on the stacks that the development environment does not have: other releases of Python and torch.
 
     python -m tests.stacks FOLDER [PYTHON ...]
 

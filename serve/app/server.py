@@ -20,7 +20,7 @@ from serve.models.routing_file import RoutingFile
 from serve.net.sockets import unix_socket
 from serve.observe.observers import Observers
 from serve.rpc.backend import Backend
-from serve.rpc.calls import PREDICTION_SERVICE, rare_calls
+from serve.rpc.calls import PREDICTION_SERVICE, host_calls
 
 _log = logging.getLogger("serve")
 # How often the files of loaded models are looked at. The engines look before each batch.
@@ -92,7 +92,7 @@ class Server:
             self._started.enter_context(unix_socket(config.socket_path))
         self.port = await self.engine.listen(
             PortSettings(host=config.host, port=config.port, limits=config.connections, tls=config.tls),
-            rare_calls(self.backend, config.connections.max_message_bytes),
+            host_calls(self.backend, config.connections.max_message_bytes),
         )
         if config.metrics_port is not None:
             await self._start_metrics(config.metrics_port)

@@ -150,7 +150,7 @@ class Submitted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RareCall:
+class HostCall:
     """A method of the inference port that is implemented in Python.
 
     Attributes:
@@ -196,7 +196,7 @@ class Engine(Protocol):
         """Return the number of requests in progress."""
         ...
 
-    async def listen(self, port: PortSettings, calls: Mapping[str, RareCall]) -> int:
+    async def listen(self, port: PortSettings, calls: Mapping[str, HostCall]) -> int:
         """Open the inference port.
 
         Args:

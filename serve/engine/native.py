@@ -23,7 +23,7 @@ from recsys.base.native_module import load_native
 from recsys.inputs.signature import Signature
 from recsys.rows.memory import RowsPages
 from serve.config.models import ModelSettings
-from serve.engine.interface import EngineCounts, ModelInfo, PortSettings, RareCall, Submitted
+from serve.engine.interface import EngineCounts, HostCall, ModelInfo, PortSettings, Submitted
 from serve.engine.native_events import (
     captured_of,
     ended_of,
@@ -163,7 +163,7 @@ class NativeEngine:
         self._loop = asyncio.get_running_loop()
         self._routes = Routes()
         self._servables: dict[tuple[str, str], NativeServable] = {}
-        self._calls: dict[str, RareCall] = {}
+        self._calls: dict[str, HostCall] = {}
         self._tickets = itertools.count(1)
         self._submitted: dict[int, asyncio.Future[bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -185,7 +185,7 @@ class NativeEngine:
         num_active: int = self._engine.num_active()
         return num_active
 
-    async def listen(self, port: PortSettings, calls: Mapping[str, RareCall]) -> int:
+    async def listen(self, port: PortSettings, calls: Mapping[str, HostCall]) -> int:
         """See ``Engine``."""
         self._calls = dict(calls)
         limits = vars(port.limits) | {}

@@ -24,7 +24,7 @@ from serve.models.model import ManagedModel
 from serve.models.repository import ModelSource
 from serve.models.routing_file import RoutingFile, RoutingFileError, text_of
 from serve.models.status import ModelStatus, ModelVersionStatus
-from serve.models.version import Workshop
+from serve.models.version import ServerContext
 from serve.threads import in_thread
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class ModelManager:
         self._settings_of = self._routing_from = settings_of
         self._changed = changed
         self._engine = engine
-        self._shop = Workshop(source=source, engine=engine, metrics=metrics, publish=self._publish)
+        self._context = ServerContext(source=source, engine=engine, metrics=metrics, publish=self._publish)
         self._models: dict[str, ManagedModel] = {}
         self.routes = Routes()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -373,7 +373,7 @@ class ModelManager:
         if name not in self._models:
             given = self._given[name] = self._routing_from(name).routing
             settings = replace(self._settings_of(name), routing=self.kept.routing_of(name, given))
-            self._models[name] = ManagedModel(name, settings, self._shop)
+            self._models[name] = ManagedModel(name, settings, self._context)
             if settings.deltas is not None:
                 self._following[name] = asyncio.create_task(self._follow(name, settings.poll_deltas_s))
             self._publish(RouteTable(model=name))

@@ -26,7 +26,7 @@ from serve.models.delta_folder import DeltaFolder, FolderDelta
 from serve.models.repository import Fingerprint, fingerprint
 from serve.models.routing import key_error, newest, plan, version_order
 from serve.models.status import ModelState, ModelStatus, ModelVersionStatus
-from serve.models.version import ManagedVersion, Workshop
+from serve.models.version import ManagedVersion, ServerContext
 from serve.threads import in_thread
 
 _log = logging.getLogger("serve")
@@ -48,18 +48,18 @@ class ManagedModel:
     Args:
         name: name of the model.
         settings: its settings, with the initial routing.
-        workshop: objects shared with other models.
+        context: objects shared with other models.
 
     Attributes:
         lock: held during a change.
         num_rollbacks: number of rollbacks that did not wait for the lock.
     """
 
-    def __init__(self, name: str, settings: ModelSettings, workshop: Workshop) -> None:
+    def __init__(self, name: str, settings: ModelSettings, context: ServerContext) -> None:
         self.name = name
         self.lock = asyncio.Lock()
         self._settings = settings
-        self._shop = workshop
+        self._context = context
         self._versions: dict[str, ManagedVersion] = {}
         self._routing = settings.routing
         self._table = RouteTable(model=name)
@@ -268,7 +268,7 @@ class ManagedModel:
 
     async def _look(self) -> Files:
         """Return the versions in the repository, with their files."""
-        source = self._shop.source
+        source = self._context.source
 
         def look() -> Files:
             found = {}
@@ -293,7 +293,9 @@ class ManagedModel:
 
     def _version(self, name: str) -> ManagedVersion:
         if name not in self._versions:
-            self._versions[name] = ManagedVersion(self.name, name, self._settings, self._shop, self._folder)
+            self._versions[name] = ManagedVersion(
+                self.name, name, self._settings, self._context, self._folder
+            )
         return self._versions[name]
 
     def _known(self, name: str) -> ManagedVersion:
@@ -308,7 +310,7 @@ class ManagedModel:
 
     def _forget(self, version: ManagedVersion) -> None:
         del self._versions[version.name]
-        self._shop.metrics.set_state(self.name, version.name, ModelState.AVAILABLE.value)
+        self._context.metrics.set_state(self.name, version.name, ModelState.AVAILABLE.value)
 
     def _ready(self) -> set[str]:
         return {version.name for version in self._versions.values() if version.is_ready}
@@ -407,4 +409,4 @@ class ManagedModel:
             if table.plan != self._table.plan:
                 self._report_key(table)
             self._table = table
-            self._shop.publish(table)
+            self._context.publish(table)

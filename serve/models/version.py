@@ -41,7 +41,7 @@ _EXPECTED = (ArtifactError, CaptureError, ModelChangeError, ModelNotFoundError, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workshop:
+class ServerContext:
     """Objects shared by all models of a server.
 
     Attributes:
@@ -67,7 +67,7 @@ class ManagedVersion:
         model: the model's name.
         name: the version's name.
         settings: the model's settings.
-        workshop: shared objects.
+        context: shared objects.
         folder: the folder of the model's deltas; None if it follows none.
 
     Attributes:
@@ -83,7 +83,7 @@ class ManagedVersion:
         model: str,
         name: str,
         settings: ModelSettings,
-        workshop: Workshop,
+        context: ServerContext,
         folder: DeltaFolder | None = None,
     ) -> None:
         self.model, self.name = model, name
@@ -93,7 +93,7 @@ class ManagedVersion:
         self.is_held_back = False
         self.draining: asyncio.Task[None] | None = None
         self._settings = settings
-        self._shop = workshop
+        self._context = context
         self._reason, self._is_unusable = "", False
         # Its files when it failed; it is not retried automatically until they change.
         self._failed_as: Fingerprint | None = None
@@ -146,7 +146,7 @@ class ManagedVersion:
         if self.is_ready:
             return
         path, files = await self._in_thread(self._find)
-        async with self._shop.loading:
+        async with self._context.loading:
             self._set_state(ModelState.LOADING)
             try:
                 servable = await self._in_thread(partial(self._open, path, files))
@@ -228,11 +228,11 @@ class ManagedVersion:
             raise ModelChangeError(
                 f"version {self.name!r} of model {self.model!r} is not ready to take a delta"
             )
-        path = await self._in_thread(partial(self._shop.source.delta_path, self.model, file_name))
+        path = await self._in_thread(partial(self._context.source.delta_path, self.model, file_name))
         try:
-            await self._in_thread(partial(self._exchange, servable, path, file_name))
+            await self._in_thread(partial(self._replace_rows, servable, path, file_name))
         except Exception as error:
-            self._shop.metrics.delta(self.model, self.name, "failed")
+            self._context.metrics.delta(self.model, self.name, "failed")
             what = f"model {self.model}, version {self.name}: delta {file_name} cannot be applied"
             raise ModelChangeError(
                 f"delta {file_name!r} cannot be applied: {reason_of(error, what)}"
@@ -262,7 +262,7 @@ class ManagedVersion:
 
     def _find(self) -> tuple[Path, Fingerprint]:
         try:
-            path = self._shop.source.path(self.model, self.name)
+            path = self._context.source.path(self.model, self.name)
         except OSError as error:
             raise ModelChangeError(reason_of(error, f"model {self.model}, version {self.name}")) from None
         return path, fingerprint(path)
@@ -274,17 +274,19 @@ class ManagedVersion:
 
     def _open(self, path: Path, files: Fingerprint) -> Servable:
         with memory_apart():
-            servable = self._shop.engine.open(
+            servable = self._context.engine.open(
                 self.model, self.name, path, self._settings, self._captured_requests()
             )
-        self._shop.metrics.add(servable)
+        self._context.metrics.add(servable)
         try:
             self._rows = None if self._settings.copy_rows else _rows_of(path)
             digest = servable.info.digest
             if self._digest != digest:  # different files under the same name
                 self._digest, self._deltas = digest, []
             for file_name in self._deltas:
-                self._exchange(servable, self._shop.source.delta_path(self.model, file_name), file_name)
+                self._replace_rows(
+                    servable, self._context.source.delta_path(self.model, file_name), file_name
+                )
             self._stream = None if self._folder is None else self._caught_up(servable, self._folder, files)
         except BaseException:
             self._close(servable)
@@ -327,17 +329,17 @@ class ManagedVersion:
             return False
         what = f"model {self.model}, version {self.name}: delta {delta.name}"
         try:
-            self._exchange(servable, delta.path, delta.name)
+            self._replace_rows(servable, delta.path, delta.name)
         except ArtifactError as error:
-            self._shop.metrics.delta(self.model, self.name, "failed")
+            self._context.metrics.delta(self.model, self.name, "failed")
             stream.failed(delta, StreamState.DAMAGED, str(error))
         except Exception as error:
-            self._shop.metrics.delta(self.model, self.name, "failed")
+            self._context.metrics.delta(self.model, self.name, "failed")
             stream.failed(delta, StreamState.FAILED, reason_of(error, f"{what} cannot be applied"))
         else:
             stream.applied(delta)
             del servable.deltas[:-_MAX_LISTED_DELTAS]
-            self._shop.metrics.set_stream(self.model, self.name, stream.status)
+            self._context.metrics.set_stream(self.model, self.name, stream.status)
             _log.info("%s is applied", what)
         return True
 
@@ -349,7 +351,7 @@ class ManagedVersion:
             stream.unreadable(f"the folder of deltas cannot be read ({type(found).__name__})")
         else:
             stream.settle(found, folder.artifacts)
-        self._shop.metrics.set_stream(self.model, self.name, stream.status)
+        self._context.metrics.set_stream(self.model, self.name, stream.status)
         after = stream.status
         if (after.state, after.reason) == (before.state, before.reason):
             return
@@ -359,11 +361,11 @@ class ManagedVersion:
         else:
             _log.error("%s: its deltas are no longer followed: %s; it serves as it is", what, after.reason)
 
-    def _exchange(self, servable: Servable, path: Path, file_name: str) -> None:
+    def _replace_rows(self, servable: Servable, path: Path, file_name: str) -> None:
         """Apply a delta between batches and count it; operators see ``file_name``."""
         num_dense_left = servable.apply_delta(path)
         servable.deltas.append(file_name)
-        self._shop.metrics.delta(self.model, self.name, "applied")
+        self._context.metrics.delta(self.model, self.name, "applied")
         if num_dense_left > 0:
             _log.warning(
                 "model %s, version %s: delta %s leaves %d dense weights as they were exported, although they had "
@@ -388,11 +390,11 @@ class ManagedVersion:
     def _close(self, servable: Servable) -> None:
         with returning_memory():
             servable.close()
-        self._shop.metrics.drop(servable)
+        self._context.metrics.drop(servable)
 
     def _set_state(self, state: ModelState) -> None:
         self.state = state
-        self._shop.metrics.set_state(self.model, self.name, state.value)
+        self._context.metrics.set_state(self.model, self.name, state.value)
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await in_thread(function, f"manage-{self.model}")

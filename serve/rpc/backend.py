@@ -1,4 +1,4 @@
-"""The server's interface for REST, the admin port, Ray, and the rare calls."""
+"""The server's interface for REST, the admin port, Ray, and the calls that Python answers."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The rare calls of the inference port: metadata, repository, reflection. Common to all engines."""
+"""The calls of the inference port that Python answers: metadata, repository, reflection. Common to all engines."""
 
 from __future__ import annotations
 
 from google.protobuf.message import Message
 from grpc_health.v1 import health
 
-from serve.engine.interface import RareCall
+from serve.engine.interface import HostCall
 from serve.errors import ModelNotFoundError, NotAllowedError, NotReadyError, RequestError
 from serve.protocols import open_inference
 from serve.protocols.calls import BytesMethod, Method, bytes_method
@@ -32,7 +32,7 @@ _ADMIN_ONLY = (
 )
 
 
-def rare_calls(backend: Backend, max_message_bytes: int) -> dict[str, RareCall]:
+def host_calls(backend: Backend, max_message_bytes: int) -> dict[str, HostCall]:
     """Return the inference port's methods that are implemented in Python, by full name.
 
     Args:
@@ -40,15 +40,15 @@ def rare_calls(backend: Backend, max_message_bytes: int) -> dict[str, RareCall]:
         max_message_bytes: reported in the metadata.
     """
     calls = {
-        f"/{open_inference.SERVICE}/{name}": RareCall(answer=method)
+        f"/{open_inference.SERVICE}/{name}": HostCall(answer=method)
         for name, method in repository_methods(backend).items()
     }
-    calls[f"/{PREDICTION_SERVICE}/GetModelMetadata"] = RareCall(
+    calls[f"/{PREDICTION_SERVICE}/GetModelMetadata"] = HostCall(
         answer=metadata_method(backend, max_message_bytes)
     )
     services = (PREDICTION_SERVICE, open_inference.SERVICE, _TORCHREC_SERVICE, health.SERVICE_NAME)
     for name, method in reflection_methods(services).items():
-        calls[name] = RareCall(answer=method, is_stream=True)
+        calls[name] = HostCall(answer=method, is_stream=True)
     return calls
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from serve.config.models import ModelSettings
-from serve.engine.interface import EngineCounts, ModelInfo, PortSettings, RareCall, Submitted
+from serve.engine.interface import EngineCounts, HostCall, ModelInfo, PortSettings, Submitted
 from serve.engine.records import Observer
 from serve.engine.reference.executor import ServedModel
 from serve.engine.reference.freed_memory import ReturnsMemory
@@ -58,7 +58,7 @@ class ReferenceEngine:
         """See ``Engine``."""
         return self.gateway.num_active
 
-    async def listen(self, port: PortSettings, calls: Mapping[str, RareCall]) -> int:
+    async def listen(self, port: PortSettings, calls: Mapping[str, HostCall]) -> int:
         """See ``Engine``."""
         self._port = Port(self.gateway, port, calls)
         number = await self._port.start()

@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from serve.engine.interface import PortSettings, RareCall
+from serve.engine.interface import HostCall, PortSettings
 from serve.engine.reference.gateway import Gateway
 from serve.engine.reference.protocols import recsys_v1, torchrec
 from serve.engine.reference.protocols.open_inference import InferRequest
@@ -44,7 +44,7 @@ class Port:
         calls: methods common to all engines, by full name.
     """
 
-    def __init__(self, gateway: Gateway, settings: PortSettings, calls: Mapping[str, RareCall]) -> None:
+    def __init__(self, gateway: Gateway, settings: PortSettings, calls: Mapping[str, HostCall]) -> None:
         self._gateway = gateway
         self._settings = settings
         self._max_stream_requests = settings.limits.max_stream_requests
@@ -100,7 +100,7 @@ class Port:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _handlers(self, calls: Mapping[str, RareCall]) -> tuple[grpc.GenericRpcHandler, ...]:
+    def _handlers(self, calls: Mapping[str, HostCall]) -> tuple[grpc.GenericRpcHandler, ...]:
         """Return handlers without (de)serializers: they take and return bytes."""
         methods: dict[str, dict[str, grpc.RpcMethodHandler]] = defaultdict(dict)
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
@@ -178,7 +178,7 @@ class Port:
         return await self._gateway.predict(request)
 
 
-def _unary_of(call: RareCall) -> Callable[[bytes, Any], Awaitable[bytes]]:
+def _unary_of(call: HostCall) -> Callable[[bytes, Any], Awaitable[bytes]]:
     async def answer(data: bytes, context: Any) -> bytes:
         try:
             return await call.answer(data)
@@ -188,7 +188,7 @@ def _unary_of(call: RareCall) -> Callable[[bytes, Any], Awaitable[bytes]]:
     return answer
 
 
-def _stream_of(call: RareCall) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
+def _stream_of(call: HostCall) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
     async def answer(requests: AsyncIterator[bytes], context: Any) -> None:
         try:
             async for data in requests:
