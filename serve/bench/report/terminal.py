@@ -9,19 +9,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TextIO
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, ConsoleRenderable
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
+from recsys.cli import whole_table
 from serve.bench.load.figures import Figures, Verdict
 from serve.bench.load.latencies import QUANTILES
 from serve.bench.load.plan import Progress as Tell
 from serve.bench.run import Result, Tried
 
-# On narrow terminals, columns wider than this and the first one shrink.
-_MOST_MIN_WIDTH = 24
 # Width if the output is not a terminal.
 _PIPE_WIDTH = 120
 _COLUMNS = (*QUANTILES, "max", "mean")
@@ -173,19 +170,8 @@ def _counted(count: int, name: str) -> str:
     return f"{count} {name}" if count == 1 else f"{count} {name}{'es' if name.endswith('s') else 's'}"
 
 
-def _table(title: str, cells: Cells) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for i, heading in enumerate(cells.headings):
-        width = max([len(heading), *(len(row[i]) for row in cells.rows)])
-        table.add_column(
-            heading,
-            justify="left" if i in cells.left else "right",
-            overflow="fold",
-            min_width=None if i == 0 else min(width, _MOST_MIN_WIDTH),
-        )
-    for row in cells.rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+def _table(title: str, cells: Cells) -> ConsoleRenderable:
+    return whole_table(title, cells.headings, cells.rows, left=set(cells.left))
 
 
 @dataclass(frozen=True)
