@@ -26,6 +26,7 @@ from export.report import print_report
 from export.source.load import Source, load_model, read_arguments
 from export.source.torchrec_modules import our_names
 from recsys.artifact.parts import read_manifest
+from recsys.base.hashing import STRING_HASHES
 from recsys.errors import ExportError, PlanError
 from recsys.inputs.example_rows import held_by
 from recsys.models.retrieval import retrieval_model

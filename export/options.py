@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from export.choices import AUTO, DENSE_DTYPE_NAMES, GRAPH_FORMATS
+from recsys.base.hashing import STRING_HASHES
 from recsys.data_type import LINEAR_DTYPES, DataType
-from recsys.hashing import STRING_HASHES
+from recsys.inputs.signature import BATCHES, IdPolicy
 from recsys.options.kinds import COUNT, NAMES, PATH, SIZE, SWITCH, TEXT, Kind, number, one_of, text_like
 from recsys.options.table import Command, Group, Option, json_option
-from recsys.signature import BATCHES, IdPolicy
 
 _EPILOG = """\
 examples:

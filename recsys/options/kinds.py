@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recsys.cli import near_misses, size
+from recsys.base.cli import near_misses, size
 
 _WORDS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),

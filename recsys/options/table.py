@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recsys.cli import Parser, VersionAction, add_program_options, near_misses
+from recsys.base.cli import Parser, VersionAction, add_program_options, near_misses
 from recsys.options.kinds import COUNT, PATH, SWITCH, ConfigError, Kind
 from recsys.options.toml import read_toml
 

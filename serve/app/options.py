@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from recsys.cli import Parser, add_program_options
+from recsys.base.cli import Parser, add_program_options
 from recsys.options.kinds import SWITCH
 from serve.config.options import NONE, POSITIONAL, Section, Setting, key_of, sections
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from recsys.allocator import tune_malloc
+from recsys.base.allocator import tune_malloc
 from recsys.options.kinds import ConfigError
 from serve.app.check_config import check, print_report
 from serve.app.lifetime import serve

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from recsys.files import replacing
+from recsys.base.files import replacing
 from recsys.options.kinds import COUNT, PATH, SEED, SWITCH, TEXT, number, one_of, text_like
 from recsys.options.table import Command, Group, Option, json_option
 from serve.bench.load.plan import LoadError

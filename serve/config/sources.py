@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recsys.cli import near_misses
+from recsys.base.cli import near_misses
 from recsys.options.kinds import ConfigError
 from recsys.options.toml import read_toml
 from serve.config.models import ModelSettings

@@ -19,7 +19,7 @@ from ray import serve as ray_serve
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from recsys.cli import near_misses
+from recsys.base.cli import near_misses
 from recsys.options.kinds import ConfigError
 from serve.app.cli import source_of
 from serve.app.start import set_process

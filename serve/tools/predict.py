@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.cli import check_address_space
-from recsys.files import parse_json
+from recsys.base.cli import check_address_space
+from recsys.base.files import parse_json
 from recsys.options.kinds import NAMES, PATH, SEED, SWITCH, TEXT, one_of, whole
 from recsys.options.table import Command, Group, Option, json_option
 from recsys.rows.memory import NUMA, RowsMemory

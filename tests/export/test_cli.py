@@ -23,7 +23,7 @@ from recsys.sharding.plan.sharding_types import column_wise, row_wise, table_wis
 from tests.support.models.export_models import bare, dlrm
 
 ROOT = Path(__file__).resolve().parents[2]
-BARE = ["--factory", "tests.support.factories:make_bare"]
+BARE = ["--factory", "tests.support.models.factories:make_bare"]
 PLAIN: dict[str, Any] = {
     "tables": [
         {"name": f"t{i}", "num_embeddings": 20 + i, "embedding_dim": 16, "feature_names": [f"f{i}"]}
@@ -226,7 +226,7 @@ def test_model_args(tmp_path: Path) -> None:
     torch.save({"state_dict": dlrm(2, 8).state_dict()}, tmp_path / "d.pt")
     arguments = [
         "--factory",
-        "tests.support.factories:make_dlrm",
+        "tests.support.models.factories:make_dlrm",
         "--factory-args",
         '{"num_tables": 2, "dim": 8}',
     ]
@@ -361,11 +361,11 @@ FAILURES: dict[str, tuple[Callable[[Path], list[str | Path]], str]] = {
         "cannot import 'no.where:make'",
     ),
     "factory that raises": (
-        lambda p: [p / "bare.pth", "--factory", "tests.support.factories:make_trouble"],
+        lambda p: [p / "bare.pth", "--factory", "tests.support.models.factories:make_trouble"],
         "failed: LookupError: no such feature store",
     ),
     "factory of another model": (
-        lambda p: [p / "bare.pth", "--factory", "tests.support.factories:make_dlrm"],
+        lambda p: [p / "bare.pth", "--factory", "tests.support.models.factories:make_dlrm"],
         "checkpoint: missing dense_arch.model._mlp.0._linear.bias",
     ),
     "unknown table": (

@@ -36,7 +36,7 @@ from tests.recsys.artifact.delta.deltas import digest_of, header_of, read_plainl
 from tests.support.helpers import STORED_TYPES, bag
 from tests.support.models.export_models import CASES, ModelCase, bare, batch_of, collections, dlrm
 
-BARE = ["--factory", "tests.support.factories:make_bare"]
+BARE = ["--factory", "tests.support.models.factories:make_bare"]
 CUTS = ShardingPlan(
     plan={
         "": {

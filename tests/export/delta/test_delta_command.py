@@ -110,7 +110,7 @@ class TestCommand:
             tmp_path / "old.pt",
             tmp_path / "new.pt",
             "--factory",
-            "tests.support.factories:make_dlrm",
+            "tests.support.models.factories:make_dlrm",
         ]
         assert run(*command) == 0
         assert "1 dense weights changed" in capsys.readouterr().out

@@ -235,7 +235,12 @@ class TestOptions:
 
     def test_the_command_takes_names_in_one_option_or_in_several(self, tmp_path: Path) -> None:
         torch.save(bare().state_dict(), tmp_path / "bare.pth")
-        command = [str(tmp_path / "bare.pth"), "--factory", "tests.support.factories:make_bare", "--out"]
+        command = [
+            str(tmp_path / "bare.pth"),
+            "--factory",
+            "tests.support.models.factories:make_bare",
+            "--out",
+        ]
         assert main([*command, str(tmp_path / "a"), "--context", "user,flag", "--context", "item"]) == 0
         artifact = load_artifact(tmp_path / "a")
         assert artifact.signature.context == ("user", "item", "flag")
@@ -243,7 +248,7 @@ class TestOptions:
 
     def test_the_command_says_what_is_wrong(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         torch.save(bare().state_dict(), tmp_path / "bare.pth")
-        command = [str(tmp_path / "bare.pth"), "--factory", "tests.support.factories:make_bare"]
+        command = [str(tmp_path / "bare.pth"), "--factory", "tests.support.models.factories:make_bare"]
         assert main([*command, "--context", "user,"]) == 1
         assert "context: got unknown inputs [''], expected some of ['user'" in capsys.readouterr().err
         assert main([*command, "--context", "user", "--single-file"]) == 2
@@ -251,7 +256,7 @@ class TestOptions:
 
     def test_people_are_told(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         torch.save(bare().state_dict(), tmp_path / "bare.pth")
-        command = [str(tmp_path / "bare.pth"), "--factory", "tests.support.factories:make_bare"]
+        command = [str(tmp_path / "bare.pth"), "--factory", "tests.support.models.factories:make_bare"]
         assert main([*command, "--context", "user"]) == 0
         told = capsys.readouterr().out
         assert "ranking form against the plain form" in told

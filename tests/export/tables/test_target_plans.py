@@ -33,7 +33,7 @@ def state(tmp_path: Path) -> Path:
 
 
 def _run(state: Path, *options: str) -> int:
-    model = ["--factory", "tests.support.factories:make_bare", "--out", str(state.with_name("a"))]
+    model = ["--factory", "tests.support.models.factories:make_bare", "--out", str(state.with_name("a"))]
     devices = [option for target in TARGETS for option in ("--target", ",".join(target))]
     return main([str(state), *model, *devices, *options])
 

@@ -17,8 +17,8 @@ from recsys.data.options import COMMAND as DATA
 from recsys.options.kinds import SWITCH, Kind
 from recsys.options.table import Command, Option
 from recsys.planner import options as plan
-from recsys.train.eval_options import COMMAND as EVAL
-from recsys.train.options import COMMAND as TRAIN
+from recsys.train.commands.eval_options import COMMAND as EVAL
+from recsys.train.commands.train_options import COMMAND as TRAIN
 from serve.app.cli import main as serve
 from serve.bench.cli import COMMAND as BENCH
 from serve.profiler.options import COMMAND as PROFILE
