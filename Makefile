@@ -97,8 +97,8 @@ docs: $(VENV)/.dev
 
 bench: $(VENV)/.peer
 	$(BIN)/python -m benchmarks.artifact
-	$(BIN)/python -m benchmarks.load
-	$(BIN)/python -m benchmarks.program_load
+	$(BIN)/python -m benchmarks.loading.load
+	$(BIN)/python -m benchmarks.loading.program_load
 	$(BIN)/python -m benchmarks.rows
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.planner

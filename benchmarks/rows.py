@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.load import StepError, answer_of, drop_from_cache
+from benchmarks.loading.load import StepError, answer_of, drop_from_cache
 from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import prepare, wide_console
 from recsys.base.cli import size_text

@@ -1,4 +1,4 @@
-"""The steps of ``benchmarks.load`` that need a fresh process each; run by it, one JSON object a line.
+"""The steps of ``benchmarks.loading.load`` that need a fresh process each; run by it, one JSON object a line.
 
 ``export`` builds a float model and exports it; ``hold`` loads an artifact, measures itself at each step, and
 continues with the next when it reads a line from stdin.

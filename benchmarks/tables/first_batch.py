@@ -36,8 +36,8 @@ _NUM_VALUES = (10, 100, 3_000, 100_000, 2_000_000)
 _WRITTEN_ROWS = 250_000
 _EPILOG = """\
 examples:
-  python -m benchmarks.first_batch
-  python -m benchmarks.first_batch --rows 400000,4000000 --dir /tmp/tables --json
+  python -m benchmarks.tables.first_batch
+  python -m benchmarks.tables.first_batch --rows 400000,4000000 --dir /tmp/tables --json
 
 Tables that --dir holds already are read as they are.
 """
@@ -155,14 +155,14 @@ def read(path: Path) -> FirstBatch:
 
 
 def _apart(path: Path) -> FirstBatch:
-    command = [sys.executable, "-m", "benchmarks.first_batch", "--table", str(path)]
+    command = [sys.executable, "-m", "benchmarks.tables.first_batch", "--table", str(path)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return FirstBatch(**json.loads(done.stdout))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.first_batch",
+        prog="python -m benchmarks.tables.first_batch",
         description=__doc__,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

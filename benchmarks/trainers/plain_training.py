@@ -33,10 +33,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.first_batch import NUM_NUMBERS, NUM_TEXTS, write_table
 from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import prepare, wide_console
 from benchmarks.measure.profiling import shares
+from benchmarks.tables.first_batch import NUM_NUMBERS, NUM_TEXTS, write_table
 from recsys.base.cli import count
 from recsys.base.hashing import ID_MASK
 from recsys.data.batches import EpochOrder, batches
@@ -62,8 +62,8 @@ _TABLE_ROWS = 100_000
 _LEARNING_RATE = 0.01
 _EPILOG = f"""\
 examples:
-  python -m benchmarks.plain_training
-  python -m benchmarks.plain_training --rows 200000 --profile
+  python -m benchmarks.trainers.plain_training
+  python -m benchmarks.trainers.plain_training --rows 200000 --profile
 
 exit codes: 0 measured, 2 bad usage, {MISSED_TEXT}
 """
@@ -264,7 +264,7 @@ def _in_bfloat16(epoch: Callable[[], None]) -> Callable[[], None]:
 
 
 def schema() -> Schema:
-    """Return the use of the columns of ``benchmarks.first_batch.write_table``."""
+    """Return the use of the columns of ``benchmarks.tables.first_batch.write_table``."""
     return Schema(
         labels=(LabelColumn(name="click"),),
         dense=tuple(DenseColumn(name=f"n{i}", log1p=True) for i in range(NUM_NUMBERS)),
@@ -387,7 +387,7 @@ def _print_profile(name: str, epoch: Callable[[], None]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.plain_training",
+        prog="python -m benchmarks.trainers.plain_training",
         description=__doc__,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

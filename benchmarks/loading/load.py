@@ -26,9 +26,9 @@ from benchmarks.models.dlrm import EMBEDDING_DIM, NUM_TABLES
 
 _EPILOG = """\
 examples:
-  python -m benchmarks.load
-  python -m benchmarks.load --size-gb 0.1 --json
-  python -m benchmarks.load --data-type int8 --dir /var/tmp
+  python -m benchmarks.loading.load
+  python -m benchmarks.loading.load --size-gb 0.1 --json
+  python -m benchmarks.loading.load --data-type int8 --dir /var/tmp
 
 It writes two artifacts of --size-gb, one after the other, and needs the memory of the float model besides: twice
 that for fp16 rows, nearly four times for int8. Exit codes: 0 measured, 1 a step failed, 2 bad usage.
@@ -36,7 +36,7 @@ that for fp16 rows, nearly four times for int8. Exit codes: 0 measured, 1 a step
 # Bytes of a stored row of width 64 in host memory (recsys.rows.format).
 _ROW_BYTES = {"fp32": 4 * EMBEDDING_DIM, "fp16": 2 * EMBEDDING_DIM, "int8": EMBEDDING_DIM + 4}
 _FORMS = ("directory", "single-file")
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 _MEGABYTE = 1_000_000
 
 
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(dir=args.dir) as folder:
             exports, loads = _measure(Path(folder), args.data_type, num_rows)
     except (StepError, OSError) as error:
-        print(f"benchmarks.load: {error}", file=sys.stderr)
+        print(f"benchmarks.loading.load: {error}", file=sys.stderr)
         return 1
     result = {
         "machine": machine.to_json(),
@@ -270,7 +270,7 @@ def _private(found: dict[str, int]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.load",
+        prog="python -m benchmarks.loading.load",
         description=__doc__,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

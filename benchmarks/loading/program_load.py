@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine = prepare()
     missing = operators.why_missing()
     if missing:
-        print(f"benchmarks.program_load: {missing}", file=sys.stderr)
+        print(f"benchmarks.loading.program_load: {missing}", file=sys.stderr)
         return 1
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory(dir=args.dir) as folder:
@@ -94,7 +94,7 @@ def _measure(path: Path, rounds: int) -> dict[str, float]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.program_load", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.loading.program_load", description=__doc__)
     parser.add_argument("--tables", type=count, default=100, metavar="T", help="default 100")
     parser.add_argument("--rows", type=count, default=100, metavar="R", help="of each table (default 100)")
     parser.add_argument(

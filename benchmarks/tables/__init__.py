@@ -1,0 +1,1 @@
+"""Reading and inference of tables, timed."""
