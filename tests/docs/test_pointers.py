@@ -41,9 +41,13 @@ _GENERATED = {"build", "__pycache__", "node_modules"}
 _FENCE = re.compile(r"^( *)```.*?^\1```", re.DOTALL | re.MULTILINE)
 _HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)\s#:]*)(#[^)\s]*)?\)")
-_PAGE = re.compile(r"(?<![\w/.-])(docs/[\w/]+\.md)(#[\w-]+)?")
-_FILE = re.compile(
-    rf"(?<![\w/.<>{{}}~-])((?:{'|'.join(_ROOMS)})/[\w./-]+\.(?:py|h|cpp|md|toml|yaml|proto|sh|svg))\b(?![/(*])"
+# A pattern that begins with its text is found several times as fast as one that begins with what must not precede it.
+_PAGE = re.compile(r"(docs/(?<![\w/.-]docs/)[\w/]+\.md)(#[\w-]+)?")
+_FILES = tuple(
+    re.compile(
+        rf"({room}/(?<![\w/.<>{{}}~-]{room}/)[\w./-]+\.(?:py|h|cpp|md|toml|yaml|proto|sh|svg))\b(?![/(*])"
+    )
+    for room in _ROOMS
 )
 _MODULE = re.compile(r"`((?:recsys|export|serve|tests|benchmarks)(?:\.\w+)+)(?:\(\))?`")
 # In comments of C++, from its own folder.
@@ -113,7 +117,8 @@ def test_files_that_files_name_are_there() -> None:
     missing = {
         f"{path.relative_to(ROOT)}: {found[1]}"
         for path, text in TEXTS.items()
-        for found in _FILE.finditer(text)
+        for pattern in _FILES
+        for found in pattern.finditer(text)
         if not found[1].startswith("recsys/v1/")  # generated
         and not any((ROOT / base / found[1]).exists() for base in _BASES)
     }
