@@ -13,7 +13,7 @@ from recsys.errors import PlanError
 from recsys.planner.cost.enumerators import ShardingOption
 from recsys.planner.cost.estimate import Estimator, ShardCost, ShardShape
 from recsys.planner.cost.tables import PlannedTable
-from recsys.planner.search.partitioners import Placement
+from recsys.planner.search.placement import Placement
 from recsys.sharding.plan.plan import (
     EmbeddingModuleShardingPlan,
     ParameterSharding,
@@ -226,12 +226,17 @@ def _summary(plan: Mapping[tuple[str, str], ParameterSharding], key: tuple[str, 
     return f"{sharding.sharding_type}{kernel} on ranks {ranks_text(sharding.ranks)} ({shown})"
 
 
+def runs_of(ranks: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the first and last rank of each run of consecutive ranks."""
+    runs: list[tuple[int, int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], rank)
+        else:
+            runs.append((rank, rank))
+    return runs
+
+
 def ranks_text(ranks: Sequence[int]) -> str:
     """Return ranks as ``0-3,7``."""
-    parts: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs_of(ranks))

@@ -18,7 +18,7 @@ from recsys.planner.cost.machine import UNBOUNDED_BYTES
 from recsys.planner.cost.tables import PlannedTable
 from recsys.planner.cost.topology import Topology
 from recsys.planner.errors import PlannerError, PlannerErrorType
-from recsys.planner.search.partitioners import Capacity, Misfit, Placement
+from recsys.planner.search.placement import Capacity, Misfit, Placement
 from recsys.planner.search.search import pack
 
 _GROWTH = (2, 4, 8, 16)

@@ -13,7 +13,7 @@ from itertools import combinations, permutations
 import numpy as np
 
 from recsys.planner.cost.enumerators import ShardingOption
-from recsys.planner.search.partitioners import Capacity
+from recsys.planner.search.placement import Capacity
 
 _ROUNDING = 1e-9
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from recsys.as_torchrec.planner.shard_sizes import blocks_of, runs_of
 from recsys.base.collectives import get_local_size
 from recsys.errors import PlanError
 from recsys.sharding.plan.kinds import ShardingType
@@ -89,18 +90,13 @@ def row_wise(
 
     def cut(param: Tensor, local_size: int, world_size: int) -> list[_Rectangle]:
         del local_size
-        if sizes_placement is None:
-            return _by_rows(param, range(world_size), (0, param.shape[1]))
-        sizes = sizes_placement[0]
-        if sum(sizes) != param.shape[0] or len(sizes) > world_size:
+        num_rows, dim = param.shape
+        sizes = blocks_of(num_rows, world_size) if sizes_placement is None else sizes_placement[0]
+        if sum(sizes) != num_rows or len(sizes) > world_size:
             raise PlanError(
-                f"sizes_placement: got {sizes}, expected at most {world_size} numbers of rows with the sum "
-                f"{param.shape[0]}"
+                f"sizes_placement: got {sizes}, expected at most {world_size} numbers of rows with the sum {num_rows}"
             )
-        starts = [sum(sizes[:i]) for i in range(len(sizes))]
-        return [
-            (top, size, 0, param.shape[1], i) for i, (top, size) in enumerate(zip(starts, sizes, strict=True))
-        ]
+        return [(top, size, 0, dim, i) for i, (size, top) in enumerate(runs_of(sizes))]
 
     devices = None
     if sizes_placement is not None:
@@ -308,7 +304,6 @@ def _default_kernel(param: Tensor, kernels: Sequence[str]) -> str:
 
 
 def _by_rows(param: Tensor, ranks: Sequence[int], columns: tuple[int, int]) -> list[_Rectangle]:
-    """Return parts of as many rows as the rows over the ranks, rounded up; the last ones may have fewer, or none."""
-    size = -(-param.shape[0] // len(ranks))
-    tops = [min(i * size, param.shape[0]) for i in range(len(ranks) + 1)]
-    return [(tops[i], tops[i + 1] - tops[i], *columns, rank) for i, rank in enumerate(ranks)]
+    """Return equal parts of the rows, rounded up; the last ones may have fewer, or none."""
+    runs = runs_of(blocks_of(param.shape[0], len(ranks)))
+    return [(top, size, *columns, rank) for (size, top), rank in zip(runs, ranks, strict=True)]

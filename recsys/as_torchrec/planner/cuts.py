@@ -11,7 +11,7 @@ from recsys.planner.cost.enumerators import ShardingOption as Cut
 from recsys.planner.cost.estimate import ShardCost
 from recsys.planner.cost.topology import Topology
 from recsys.planner.errors import PlannerError, PlannerErrorType
-from recsys.planner.search.partitioners import Capacity
+from recsys.planner.search.placement import Capacity
 from recsys.sharding.plan.plan import (
     DATA_PARALLEL,
     EmbeddingModuleShardingPlan,

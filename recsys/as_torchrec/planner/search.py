@@ -23,7 +23,7 @@ from recsys.planner.cost.topology import Topology
 from recsys.planner.errors import PlannerError, PlannerErrorType
 from recsys.planner.fit import with_room
 from recsys.planner.search.improve import balance
-from recsys.planner.search.partitioners import Placement
+from recsys.planner.search.placement import Placement
 from recsys.planner.search.search import place, search, try_proposals
 
 Plan = list[ShardingOption]

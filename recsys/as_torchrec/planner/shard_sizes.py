@@ -58,9 +58,9 @@ def calculate_shard_sizes_and_offsets(  # noqa: PLR0913  (TorchRec's arguments)
     if sharding_type == "data_parallel":
         runs *= world_size
     elif sharding_type == "row_wise":
-        runs = _runs(_row_wise(num_rows, world_size, device_memory_sizes, num_buckets))
+        runs = runs_of(_row_wise(num_rows, world_size, device_memory_sizes, num_buckets))
     elif sharding_type in ("table_row_wise", "grid_shard"):
-        runs = _runs(_blocks(num_rows, local_world_size))
+        runs = runs_of(blocks_of(num_rows, local_world_size))
     elif sharding_type not in ("table_wise", "column_wise", "table_column_wise"):
         raise ValueError(
             f"sharding_type: got {sharding_type!r}, expected one of data_parallel, table_wise, row_wise, "
@@ -73,11 +73,13 @@ def calculate_shard_sizes_and_offsets(  # noqa: PLR0913  (TorchRec's arguments)
     return sizes, [[top, left] for left in lefts for _, top in runs]
 
 
-def _runs(sizes: Sequence[int]) -> list[_Run]:
+def runs_of(sizes: Sequence[int]) -> list[_Run]:
+    """Return each number of rows with the first of them."""
     return [(size, sum(sizes[:i])) for i, size in enumerate(sizes)]
 
 
-def _blocks(num_rows: int, num_parts: int) -> list[int]:
+def blocks_of(num_rows: int, num_parts: int) -> list[int]:
+    """Return equal numbers of rows, rounded up; the last may be fewer, or none."""
     block = -(-num_rows // num_parts)
     return [max(0, min(block, num_rows - block * i)) for i in range(num_parts)]
 
@@ -99,7 +101,7 @@ def _row_wise(
         found = [int(units * (size / total)) * (num_rows // units) for size in memory_sizes[:-1]]
         return [*found, num_rows - sum(found)]
     if not num_buckets:
-        return _blocks(num_rows, world_size)
+        return blocks_of(num_rows, world_size)
     each, more = divmod(num_buckets, world_size)
     return [num_rows // num_buckets * (each + (rank < more)) for rank in range(world_size)]
 

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from recsys.base.cli import size_text
 from recsys.base.table_names import short_names
 from recsys.pages import script, source_hash, style, templates
+from recsys.planner.evaluate import runs_of
 from recsys.planner.planner import PlanResult
 from recsys.planner.report.report import headline, time_text
 from recsys.planner.report.summary import Summary
@@ -61,21 +62,16 @@ def _page_data(result: PlanResult, summary: Summary) -> dict[str, Any]:
     for table, groups in zip(data["tables"], by_table, strict=True):
         table["label"] = names[table["name"]]
         table["shards"] = [
-            {"ranks": _runs(ranks), "bytes": group[0], "us": group[1], "rows": group[2], "columns": group[3]}
+            {
+                "ranks": runs_of(ranks),
+                "bytes": group[0],
+                "us": group[1],
+                "rows": group[2],
+                "columns": group[3],
+            }
             for group, ranks in groups.items()
         ]
     return data
-
-
-def _runs(ranks: list[int]) -> list[tuple[int, int]]:
-    """Return the first and last rank of each run of consecutive ranks."""
-    runs: list[tuple[int, int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], rank)
-        else:
-            runs.append((rank, rank))
-    return runs
 
 
 def _tiles(summary: Summary) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recsys.planner.cost.enumerators import ShardingOption
-from recsys.planner.search.partitioners import Capacity
+from recsys.planner.search.placement import Capacity
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

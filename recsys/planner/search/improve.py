@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recsys.planner.cost.enumerators import ShardingOption
-from recsys.planner.search.partitioners import Placement
+from recsys.planner.search.placement import Placement
 
 # Gains below this share of a cost are rounding errors.
 _LEAST_GAIN = 1e-9

@@ -4,10 +4,10 @@ Shape letters: T tables, W world size.
 
 Proposals are positions of options, one for each table:
 
-* ``uniform``: one sharding type and kernel for all tables that support it;
 * ``greedy``: the options with the least total cost whose blocks each cost at most a limit; smaller limits
   give smaller blocks, which pack better and cost more;
 * ``dynamic``: dynamic programming over bins of memory: the least cost for each total memory;
+* ``uniform``: one sharding type and kernel for all tables that support it;
 * ``least_memory``: whatever it costs, for tables that fit no other way.
 """
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from recsys.planner.cost.enumerators import ShardingOption
 from recsys.planner.search.bounds import Floats, Ints, OptionTable
-from recsys.planner.search.partitioners import Capacity
+from recsys.planner.search.placement import Capacity
 
 # Limits of a block's cost, as shares of the lower bound of any plan's cost.
 _LIMITS = (1.0, 0.75, 0.5, 0.35, 0.25, 0.15, 0.08)
@@ -28,22 +28,10 @@ _DYNAMIC_LIMITS = (1.0, 0.5, 0.25, 0.1)
 _NUM_BINS = 256
 # Shares of all memory that a choice may take: packing leaves gaps.
 _FILLS = (1.0, 0.97, 0.93, 0.88, 0.8, 0.7)
-
 # Parts of a rank's memory that a block may take in ``least_memory``.
 _LARGEST_PARTS = (1.0, 0.5, 0.25, 0.1, 0.03)
 
 Choice = tuple[int, ...]
-
-
-def uniform(
-    options: Sequence[Sequence[ShardingOption]], table: OptionTable
-) -> Generator[Choice, object, None]:
-    """Yield a choice for each (type, kernel) of any table; other tables get their cheapest option."""
-    pairs = sorted({(option.sharding_type, option.compute_kernel) for group in options for option in group})
-    flat = [option for group in options for option in group]
-    for pair in pairs:
-        is_other = np.array([(o.sharding_type, o.compute_kernel) != pair for o in flat])
-        yield _positions(table.cheapest(table.total_us + is_other * (1 + table.total_us.sum())))
 
 
 def greedy(table: OptionTable, least_us: float) -> Generator[Choice, object, None]:
@@ -55,16 +43,6 @@ def greedy(table: OptionTable, least_us: float) -> Generator[Choice, object, Non
     """
     for limit in _LIMITS:
         yield _positions(table.cheapest(_limited(table, least_us * limit)))
-
-
-def least_memory(table: OptionTable, capacity: Capacity) -> Generator[Choice, object, None]:
-    """Yield the options with the least memory and ever smaller blocks, then those with the least device memory."""
-    hbm, ddr = max(capacity.hbm_bytes, 1), max(capacity.ddr_bytes, 1)
-    part = np.maximum(table.max_hbm / hbm, table.max_ddr / ddr)
-    fill = (table.hbm / hbm + table.ddr / ddr) / capacity.world_size + 1e-15 * table.total_us
-    for largest in _LARGEST_PARTS:
-        yield _positions(table.cheapest(np.where(part <= largest, fill, (1 + fill.sum()) * (1 + part))))
-    yield _positions(table.cheapest(table.hbm + 1e-6 * table.ddr))
 
 
 def dynamic(table: OptionTable, capacity: Capacity, least_us: float) -> Generator[Choice, object, None]:
@@ -80,12 +58,6 @@ def dynamic(table: OptionTable, capacity: Capacity, least_us: float) -> Generato
         if needed <= total * _FILLS[-1]:
             continue
         yield from cheapest_by_memory(table, values, memory, float(min(total, needed)))
-
-
-def _limited(table: OptionTable, limit_us: float) -> Floats:
-    """Return costs, with a penalty above the limit: such options are used only if all are above it."""
-    penalty = table.total_us.sum() * (1 + table.max_us / max(limit_us, 1e-9))
-    return np.where(table.max_us <= limit_us * (1 + 1e-9), table.total_us, penalty)
 
 
 def cheapest_by_memory(
@@ -142,6 +114,33 @@ def _walk_back(table: OptionTable, bins: Ints, picks: NDArray[np.int32], last: i
         choice[i] = int(picks[i, last])
         last -= int(bins[table.starts[i] + choice[i]])
     return tuple(choice)
+
+
+def uniform(
+    options: Sequence[Sequence[ShardingOption]], table: OptionTable
+) -> Generator[Choice, object, None]:
+    """Yield a choice for each (type, kernel) of any table; other tables get their cheapest option."""
+    pairs = sorted({(option.sharding_type, option.compute_kernel) for group in options for option in group})
+    flat = [option for group in options for option in group]
+    for pair in pairs:
+        is_other = np.array([(o.sharding_type, o.compute_kernel) != pair for o in flat])
+        yield _positions(table.cheapest(table.total_us + is_other * (1 + table.total_us.sum())))
+
+
+def least_memory(table: OptionTable, capacity: Capacity) -> Generator[Choice, object, None]:
+    """Yield the options with the least memory and ever smaller blocks, then those with the least device memory."""
+    hbm, ddr = max(capacity.hbm_bytes, 1), max(capacity.ddr_bytes, 1)
+    part = np.maximum(table.max_hbm / hbm, table.max_ddr / ddr)
+    fill = (table.hbm / hbm + table.ddr / ddr) / capacity.world_size + 1e-15 * table.total_us
+    for largest in _LARGEST_PARTS:
+        yield _positions(table.cheapest(np.where(part <= largest, fill, (1 + fill.sum()) * (1 + part))))
+    yield _positions(table.cheapest(table.hbm + 1e-6 * table.ddr))
+
+
+def _limited(table: OptionTable, limit_us: float) -> Floats:
+    """Return costs, with a penalty above the limit: such options are used only if all are above it."""
+    penalty = table.total_us.sum() * (1 + table.max_us / max(limit_us, 1e-9))
+    return np.where(table.max_us <= limit_us * (1 + 1e-9), table.total_us, penalty)
 
 
 def _positions(found: Ints) -> Choice:

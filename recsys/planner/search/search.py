@@ -2,10 +2,10 @@
 
 Shape letters: T tables, W world size.
 
-1. Proposers propose an option for each table (``proposers``).
-2. ``place`` places the blocks of a proposal on ranks (``partitioners``).
-3. ``balance`` moves and swaps blocks of the best placements, ``choose_again`` exchanges options of the worst rank's
-   tables (``improve``).
+1. Proposers propose an option for each table (``proposers.py``).
+2. ``place`` places the blocks of a proposal on ranks (``placement.py``).
+3. ``balance`` moves and swaps blocks of the best placements, ``choose_again`` replaces options of the worst rank's
+   tables (``improve.py``).
 4. ``_restarted`` repeats this from the best plan with a few tables placed elsewhere.
 5. ``simplify`` makes tables whole again where the worst rank does not wait for it.
 """
@@ -20,7 +20,7 @@ from typing import TypeVar
 from recsys.planner.cost.enumerators import ShardingOption
 from recsys.planner.search.bounds import OptionTable, of_any_plan
 from recsys.planner.search.improve import balance, choose_again
-from recsys.planner.search.partitioners import (
+from recsys.planner.search.placement import (
     GREEDY,
     MEMORY_BALANCED,
     PARTITIONERS,

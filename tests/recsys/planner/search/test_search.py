@@ -16,7 +16,7 @@ from recsys.planner.evaluate import plan_of
 from recsys.planner.fit import Problem, with_room
 from recsys.planner.planner import EmbeddingShardingPlanner
 from recsys.planner.search.bounds import of_any_plan, of_choice
-from recsys.planner.search.partitioners import GREEDY, PARTITIONERS, Capacity, Misfit, Placement, partition
+from recsys.planner.search.placement import GREEDY, PARTITIONERS, Capacity, Misfit, Placement, partition
 from recsys.planner.search.search import pack, search
 from recsys.sharding.plan.plan import check_plan
 from tests.recsys.planner import sets

@@ -13,7 +13,7 @@ from recsys.planner.cost.tables import planned_tables
 from recsys.planner.cost.topology import default_topology
 from recsys.planner.fit import Problem, with_room
 from recsys.planner.planner import EmbeddingShardingPlanner
-from recsys.planner.search.partitioners import Placement
+from recsys.planner.search.placement import Placement
 from recsys.planner.search.search import TINY_BYTES, is_simple, search
 from recsys.sharding.plan.plan import ParameterSharding
 from tests.recsys.planner.sets import table, with_memory

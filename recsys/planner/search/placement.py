@@ -1,4 +1,4 @@
-"""Partitioners, which place the blocks of chosen options on ranks.
+"""The placement of chosen options' blocks on ranks.
 
 Shape letters: H hosts, L ranks per host, W world size.
 
