@@ -5,8 +5,6 @@
 #include <charconv>
 #include <cmath>
 
-#include "base/utf8.h"
-
 namespace recsys {
 namespace {
 

@@ -2,8 +2,8 @@
 #   cmake --install <build> --component recsys --prefix <where>
 include(CMakePackageConfigHelpers)
 
-set(recsys_rooms $<TARGET_OBJECTS:recsys_base> $<TARGET_OBJECTS:recsys_check> $<TARGET_OBJECTS:recsys_model>
-  $<TARGET_OBJECTS:recsys_ops> $<TARGET_OBJECTS:recsys_ops_torch>)
+set(recsys_rooms $<TARGET_OBJECTS:recsys_base> $<TARGET_OBJECTS:recsys_format> $<TARGET_OBJECTS:recsys_request>
+  $<TARGET_OBJECTS:recsys_model> $<TARGET_OBJECTS:recsys_ops> $<TARGET_OBJECTS:recsys_ops_torch>)
 add_library(recsys SHARED EXCLUDE_FROM_ALL ${recsys_rooms})
 set_target_properties(recsys PROPERTIES
   LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}

@@ -10,8 +10,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "check/json/json.h"
-#include "check/json/signature_json.h"
 #include "engine/calls/forwarded_calls.h"
 #include "engine/calls/health.h"
 #include "engine/calls/submitted_calls.h"
@@ -23,6 +21,8 @@
 #include "engine/protocols/services.h"
 #include "engine/records.h"
 #include "engine/routes/route_table.h"
+#include "format/json/json.h"
+#include "format/json/signature_json.h"
 #include "port/rpc_server.h"
 #include "recsys/error.h"
 

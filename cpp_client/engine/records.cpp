@@ -10,7 +10,7 @@
 
 #include "base/random.h"
 #include "engine/core/servable.h"
-#include "wire/predict_request.h"
+#include "wire/predict/predict_request.h"
 
 namespace recsys {
 namespace {

@@ -1,6 +1,6 @@
 // Fuzzes untrusted manifests, and headers of deltas and of programs. The digest that protects
 // a manifest against damage is corrected, so that the code behind its check is reached.
-#include "check/files/manifest.h"
+#include "format/manifest/manifest.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -9,10 +9,10 @@
 #include <string_view>
 
 #include "base/sha256.h"
-#include "check/files/delta_header.h"
-#include "check/files/program_file.h"
-#include "check/files/zip_directory.h"
-#include "check/json/signature_json.h"
+#include "format/delta_header.h"
+#include "format/json/signature_json.h"
+#include "format/program_file.h"
+#include "format/zip_directory.h"
 #include "recsys/error.h"
 
 namespace {

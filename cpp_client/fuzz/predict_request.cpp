@@ -1,7 +1,7 @@
 // Fuzzes recsys.v1.PredictRequest: the reader, the checks, and a batch of requests that pass. A
 // request written again must read as the same.
 
-#include "wire/predict_request.h"
+#include "wire/predict/predict_request.h"
 
 #include <cstddef>
 #include <cstdint>

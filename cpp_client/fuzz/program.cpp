@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "check/files/program_file.h"
+#include "format/program_file.h"
 #include "ops/plan.h"
 #include "recsys/error.h"
 

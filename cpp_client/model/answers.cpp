@@ -8,8 +8,8 @@
 #include <numeric>
 
 #include "base/text.h"
-#include "check/files/verified_rows.h"
-#include "model/graphs.h"
+#include "format/manifest/verified_rows.h"
+#include "model/graphs/graphs.h"
 #include "recsys/error.h"
 
 namespace recsys {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "check/json/json.h"
+#include "format/json/json.h"
 #include "recsys/model.h"
 #include "recsys/signature.h"
 

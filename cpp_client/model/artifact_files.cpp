@@ -13,9 +13,9 @@
 #include <optional>
 
 #include "base/text.h"
-#include "check/files/file_name.h"
-#include "check/files/zip_directory.h"
-#include "check/json/checked_json.h"
+#include "format/file_name.h"
+#include "format/json/checked_json.h"
+#include "format/zip_directory.h"
 #include "recsys/error.h"
 
 namespace recsys {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "check/files/manifest.h"
+#include "format/manifest/manifest.h"
 #include "recsys/error.h"
 
 namespace recsys {

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "base/text.h"
-#include "check/files/delta_file.h"
-#include "check/json/checked_json.h"
+#include "format/delta_file.h"
+#include "format/json/checked_json.h"
 #include "model/parts.h"
 #include "recsys/error.h"
 

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "check/files/manifest.h"
+#include "format/manifest/manifest.h"
 #include "model/answers.h"
-#include "model/device_rows.h"
-#include "model/graphs.h"
+#include "model/graphs/graphs.h"
+#include "model/rows/device_rows.h"
 #include "model/rows/rows_file.h"
 #include "recsys/model.h"
 #include "recsys/request.h"

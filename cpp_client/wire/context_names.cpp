@@ -7,7 +7,6 @@
 #include <unordered_map>
 
 #include "base/text.h"
-#include "base/utf8.h"
 #include "recsys/error.h"
 
 namespace recsys {

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "base/text.h"
-#include "base/utf8.h"
 #include "recsys/error.h"
 
 namespace recsys {

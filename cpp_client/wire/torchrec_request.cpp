@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/text.h"
-#include "check/requests/dense_check.h"
-#include "check/requests/wide.h"
+#include "format/wide.h"
 #include "recsys/error.h"
+#include "request/dense_check.h"
 #include "wire/cursor.h"
 
 namespace recsys {

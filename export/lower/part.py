@@ -2,7 +2,7 @@
 
 Tensors ``plans.I`` hold each plan's numbers (``cpp_client/ops/plan.h``), ``weights.PATH`` each dense weight that they
 read, all others their constants. Metadata ``recsys`` says, in JSON, what the program does step by step.
-``cpp_client/check/files/program_file.cpp`` reads it.
+``cpp_client/format/program_file.cpp`` reads it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Makes requests.json: requests, right and wrong, and what both implementations of the checks must make of them.
 
 ``python -m tests.cases.requests`` writes the file. It is read by tests/cases/test_requests.py and by the C++ tests
-(cpp_client/tests/check), which know nothing of Python. Bytes are hexadecimal digits, as the wire has them; ``times``
+(cpp_client/tests/request), which know nothing of Python. Bytes are hexadecimal digits, as the wire has them; ``times``
 says how often an input stands there.
 
 Shape letters: B rows of a request, F sparse inputs, N number of IDs.

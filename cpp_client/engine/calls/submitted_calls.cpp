@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "base/text.h"
-#include "check/requests/texts.h"
 #include "engine/protocols/kserve.h"
 #include "engine/protocols/recsys_v1.h"
 #include "recsys/error.h"
+#include "request/texts.h"
 
 namespace recsys {
 

@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "check/json/json.h"
+#include "format/json/json.h"
 
 namespace recsys {
 namespace {

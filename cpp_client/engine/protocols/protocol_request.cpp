@@ -4,9 +4,9 @@
 #include <string_view>
 #include <utility>
 
-#include "check/requests/texts.h"
 #include "engine/protocols/request_memory.h"
 #include "engine/protocols/request_stream.h"
+#include "request/texts.h"
 
 namespace recsys {
 

@@ -7,7 +7,7 @@
 #include "engine/protocols/request_stream.h"
 #include "engine/protocols/services.h"
 #include "recsys/error.h"
-#include "wire/predict_response.h"
+#include "wire/predict/predict_response.h"
 
 namespace recsys {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "engine/core/servable.h"
 #include "engine/protocols/protocol_request.h"
-#include "wire/predict_request.h"
+#include "wire/predict/predict_request.h"
 
 namespace recsys {
 

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/text.h"
-#include "base/utf8.h"
 #include "base/xxh64.h"
 #include "recsys/error.h"
 

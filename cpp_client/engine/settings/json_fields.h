@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/text.h"
-#include "check/json/json.h"
+#include "format/json/json.h"
 #include "recsys/error.h"
 
 namespace recsys {

@@ -11,7 +11,7 @@
 
 #include "base/sha256.h"
 #include "base/text.h"
-#include "check/files/file_name.h"
+#include "format/file_name.h"
 #include "model/rows/rows_memory.h"
 #include "recsys/error.h"
 

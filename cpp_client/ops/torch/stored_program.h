@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "check/files/program_file.h"
+#include "format/program_file.h"
 #include "ops/torch/program.h"
 
 namespace recsys::ops {

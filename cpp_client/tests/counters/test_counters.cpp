@@ -5,9 +5,9 @@
 #include <variant>
 #include <vector>
 
-#include "check/json/json.h"
 #include "engine/counters/ring.h"
 #include "engine/counters/version_counters.h"
+#include "format/json/json.h"
 
 namespace recsys {
 namespace {

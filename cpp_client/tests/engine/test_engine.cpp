@@ -11,13 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "check/json/json.h"
 #include "engine/engine.h"
+#include "format/json/json.h"
 #include "recsys/error.h"
 #include "tests/core/fakes.h"
 #include "tests/port/grpc/echo.h"
 #include "tests/wire/messages.h"
-#include "wire/predict_request.h"
+#include "wire/predict/predict_request.h"
 
 namespace recsys {
 namespace {

@@ -114,7 +114,7 @@ TEST(Settings, WrongFieldsAreRefusedByTheirNames) {
   EXPECT_EQ(RefusalOf([] { EngineSettingsOf(R"({"ended": "some"})"); }),
             "ended: got 'some', expected none, errors or all");
   EXPECT_EQ(RefusalOf([] { EngineSettingsOf(R"({"capture_share": 2})"); }),
-            "capture_share: got 2.0, expected 0 to 1");
+            "capture_share: got 2, expected 0 to 1");
   EXPECT_EQ(RefusalOf([] { SubmitOptionsOf(R"({"headers": {"x": 1}})"); }),
             "headers: got 1, expected a text");
   EXPECT_EQ(RefusalOf([] { SubmitOptionsOf(R"({"headers": []})"); }),

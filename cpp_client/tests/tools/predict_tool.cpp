@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "check/json/json.h"
+#include "format/json/json.h"
 #include "recsys/batch_writer.h"
 #include "recsys/error.h"
 #include "recsys/model.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "tests/wire/messages.h"
-#include "wire/predict_request.h"
+#include "wire/predict/predict_request.h"
 
 namespace recsys {
 namespace {

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "base/text.h"
-#include "base/utf8.h"
 #include "recsys/error.h"
 #include "wire/infer/infer_tensors.h"
 

@@ -8,10 +8,9 @@
 #include <utility>
 
 #include "base/text.h"
-#include "base/utf8.h"
-#include "check/requests/dense_check.h"
-#include "check/requests/wide.h"
+#include "format/wide.h"
 #include "recsys/error.h"
+#include "request/dense_check.h"
 #include "wire/context_names.h"
 #include "wire/tensor_index.h"
 #include "wire/texts.h"

@@ -1,0 +1,49 @@
+#ifndef RECSYS_FORMAT_DELTA_FILE_H_
+#define RECSYS_FORMAT_DELTA_FILE_H_
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "format/delta_header.h"
+
+namespace recsys {
+
+/// One table's changes: ascending row numbers, and those rows at alignment 1, all columns.
+struct DeltaRows {
+  std::vector<std::int64_t> numbers;
+  std::vector<unsigned char> rows;
+};
+
+/// A delta being read (recsys/artifact/delta/file.py has the layout). Not thread-safe.
+class DeltaFile {
+ public:
+  /// Opens the file and checks its header. Throws Error; its kind says what is wrong.
+  explicit DeltaFile(const std::string& path);
+
+  const DeltaHeader& header() const { return header_; }
+  /// Its content-based name: twelve hexadecimal digits.
+  const std::string& digest() const { return digest_; }
+
+  /// Throws Error: kChecksum, kPartSize if the file was truncated since it was opened, kManifest if
+  /// the numbers are not ascending rows of the table or a row is not finite.
+  DeltaRows Read(const TableDelta& table);
+
+  /// Returns the bytes of a dense weight. Throws Error: kChecksum, kPartSize, or kManifest if a
+  /// number is not finite.
+  std::vector<unsigned char> ReadDense(const DenseDelta& weight);
+
+ private:
+  std::string ReadHeader(std::int64_t* start);
+  void ReadSection(const DeltaSection& section, const std::string& what, char* to);
+
+  std::string name_;
+  std::ifstream file_;
+  std::string digest_;
+  DeltaHeader header_;
+};
+
+}  // namespace recsys
+
+#endif  // RECSYS_FORMAT_DELTA_FILE_H_

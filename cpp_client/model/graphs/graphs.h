@@ -1,0 +1,100 @@
+#ifndef RECSYS_MODEL_GRAPHS_GRAPHS_H_
+#define RECSYS_MODEL_GRAPHS_GRAPHS_H_
+
+// A loaded model's graphs or programs, and their replacement by those with other dense weights
+// (recsys/artifact/graphs.py).
+
+#include <torch/script.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "format/delta_file.h"
+#include "model/graphs/programs.h"
+#include "model/graphs/skeleton.h"
+#include "recsys/signature.h"
+
+namespace recsys {
+class Answers;
+namespace ops {
+class Program;
+}
+
+/// A graph or a program that can be called from any number of threads.
+class Callable {
+ public:
+  /// Takes a frozen form.
+  explicit Callable(const torch::jit::Module& module)
+      : self_(module._ivalue()), forward_(&module.get_method("forward").function()) {}
+  explicit Callable(std::shared_ptr<const ops::Program> program) : program_(std::move(program)) {}
+
+  /// Throws torch's exceptions.
+  c10::IValue Call(std::vector<c10::IValue> inputs) const;
+
+ private:
+  /// Null of a program.
+  torch::jit::ObjectPtr self_;
+  torch::jit::Function* forward_ = nullptr;
+  /// Null of a graph.
+  std::shared_ptr<const ops::Program> program_;
+};
+
+/// Other weights of a model's forms, and the forms frozen with them.
+struct GraphChange {
+  /// By form; of programs one, with all that are not the parts'.
+  std::vector<TensorMap> weights;
+  std::vector<Callable> frozen;
+};
+
+/// The plain form of a model, and its ranking form if it has one. A frozen graph has folded what
+/// can be computed from its constants and merged equal ones, so weights are not written into it:
+/// the modules are frozen again, and the graphs replaced as a whole.
+class LoadedGraphs {
+ public:
+  /// Takes the scripted forms with their tensors in place, not frozen.
+  LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan);
+  /// Binds programs. Throws Error (kManifest).
+  explicit LoadedGraphs(ProgramForms programs);
+
+  const Callable& plain() const { return frozen_[0]; }
+  /// Null if the model has no ranking form.
+  const Callable* ranking() const { return frozen_.size() > 1 ? &frozen_[1] : nullptr; }
+
+  /// Checks that every dense weight of a delta is a tensor of a form, with its type and shape.
+  /// Throws Error (kManifest).
+  void Check(const DeltaHeader& header) const;
+
+  /// Returns the forms with other weights, by path in host memory, which Check has admitted. They
+  /// have been called until the executor has optimized them, with the rows of `verified` unless it
+  /// is null. Nothing changes yet.
+  GraphChange WithWeights(const TensorMap& weights, const Signature& signature,
+                          const Answers* verified);
+
+  /// Sets the new forms, while no batch runs.
+  void Write(const GraphChange& change);
+
+ private:
+  std::vector<Callable> Frozen() const;
+  /// Returns the programs with weights in the place of their own.
+  std::vector<Callable> Bound(const TensorMap& weights) const;
+  /// Returns the programs with other weights beside those that were set before.
+  GraphChange Rebound(const TensorMap& weights) const;
+  /// Returns the dense weights of each form.
+  std::vector<TensorMap> Dense() const;
+
+  std::vector<torch::jit::Module> modules_;
+  Plan plan_;
+  /// Instead of modules.
+  ProgramForms programs_;
+  std::vector<Callable> frozen_;
+  /// Instead of the weights that the programs' parts hold.
+  TensorMap weights_;
+};
+
+/// Reads a dense weight into host memory. Throws Error.
+at::Tensor ReadDense(DeltaFile* file, const DenseDelta& weight);
+
+}  // namespace recsys
+
+#endif  // RECSYS_MODEL_GRAPHS_GRAPHS_H_

@@ -1,0 +1,38 @@
+#include "model/graphs/programs.h"
+
+#include <utility>
+
+#include "base/text.h"
+#include "ops/torch/stored_program.h"
+#include "recsys/error.h"
+
+namespace recsys {
+namespace {
+
+/// Calls `make`; says of its errors which part they are in.
+template <typename Make>
+auto InPart(const std::string& name, Make make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kManifest,
+                "part " + Repr(name) + ": not readable as a program: " + error.what());
+  }
+}
+
+}  // namespace
+
+ProgramPart::ProgramPart(std::string name, std::string bytes)
+    : name_(std::move(name)), bytes_(std::make_shared<const std::string>(std::move(bytes))) {
+  program_ = InPart(name_, [&] { return std::make_shared<ops::StoredProgram>(*bytes_); });
+}
+
+const std::vector<DenseWeight>& ProgramPart::dense() const { return program_->file().dense; }
+
+std::shared_ptr<const ops::Program> ProgramPart::Bind(
+    const at::Tensor& rows, const std::map<std::string, at::Tensor>& weights,
+    const std::string& linear_dtype) const {
+  return InPart(name_, [&] { return program_->Bind(rows, weights, linear_dtype); });
+}
+
+}  // namespace recsys

@@ -1,0 +1,56 @@
+#ifndef RECSYS_MODEL_GRAPHS_PROGRAMS_H_
+#define RECSYS_MODEL_GRAPHS_PROGRAMS_H_
+
+// Programs of a loaded model (recsys/artifact/programs.py).
+
+#include <torch/script.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "format/program_file.h"
+
+namespace recsys {
+
+namespace ops {
+class Program;
+class StoredProgram;
+}  // namespace ops
+
+/// A part that holds a program.
+class ProgramPart {
+ public:
+  /// `bytes`: its digest was compared. Throws Error (kManifest).
+  ProgramPart(std::string name, std::string bytes);
+
+  /// Returns the dense weights of the model that deltas may change.
+  const std::vector<DenseWeight>& dense() const;
+
+  /// Returns the graph over these rows. `weights`: in the place of the part's, by path. Throws
+  /// Error (kManifest).
+  std::shared_ptr<const ops::Program> Bind(const at::Tensor& rows,
+                                           const std::map<std::string, at::Tensor>& weights,
+                                           const std::string& linear_dtype) const;
+
+ private:
+  const std::string name_;
+  /// The program reads them as long as it lives.
+  std::shared_ptr<const std::string> bytes_;
+  std::shared_ptr<const ops::StoredProgram> program_;
+};
+
+/// The programs of a target, and what is needed to bind them as often as their weights change.
+struct ProgramForms {
+  /// That of the plain form, and that of the ranking form if there is one.
+  std::vector<ProgramPart> parts;
+  /// Those of all lookups, in host memory.
+  at::Tensor rows;
+  /// In which linear layers multiply.
+  std::string linear_dtype;
+};
+
+}  // namespace recsys
+
+#endif  // RECSYS_MODEL_GRAPHS_PROGRAMS_H_

@@ -1,0 +1,41 @@
+#ifndef RECSYS_WIRE_PREDICT_PREDICT_REQUEST_H_
+#define RECSYS_WIRE_PREDICT_PREDICT_REQUEST_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "recsys/request.h"
+
+namespace recsys {
+
+/// The fields of a recsys.v1.PredictRequest other than its inputs; views into its bytes.
+struct PredictFields {
+  std::string_view model;
+  std::string_view version;
+  std::string_view request_id;
+  std::int32_t priority = 0;
+  /// Whether a list of inputs was longer than the part that was kept.
+  bool is_cut = false;
+};
+
+/// Initial maximum of inputs kept per list: more than nearly every model has, and little memory
+/// even if millions were sent.
+constexpr std::size_t kMaxInputsKept = 1024;
+
+/// Reads a PredictRequest in place; only checks, as protobuf does, that it is one: returns false if
+/// not. Reuses the memory of `raw`. Keeps the first `max_inputs` of each list: one more than a
+/// model has is enough to report what is wrong.
+bool ReadPredictRequest(std::string_view message, std::size_t max_inputs, PredictFields* fields,
+                        RawRequest* raw);
+
+/// Serializes a PredictRequest with these inputs.
+std::string WritePredictRequest(const RawRequest& raw);
+
+/// Returns the bytes of a request's inputs, without their names.
+std::size_t NumBytesOf(const RawRequest& raw);
+
+}  // namespace recsys
+
+#endif  // RECSYS_WIRE_PREDICT_PREDICT_REQUEST_H_
