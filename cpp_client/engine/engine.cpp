@@ -227,18 +227,15 @@ std::shared_ptr<Version> Engine::Open(const std::string& path, const VersionSett
   settings.Check();
   auto version = std::make_shared<Version::Parts>();
   version->core = parts_->core;
-  {
-    const MemoryApart memory_apart;
-    OpenedModel opened = parts_->open(path, settings);
-    if (!settings.name.empty()) opened.info.name = settings.name;
-    if (!settings.version.empty()) opened.info.version = settings.version;
-    version->servable = std::make_shared<Servable>(
-        std::move(opened), settings,
-        [gateway = &parts_->core->gateway](Request& request, const Status& status, Message answer) {
-          gateway->End(request, status, std::move(answer));
-        });
-    version->servable->Open(warm_up);
-  }
+  OpenedModel opened = parts_->open(path, settings);
+  if (!settings.name.empty()) opened.info.name = settings.name;
+  if (!settings.version.empty()) opened.info.version = settings.version;
+  version->servable = std::make_shared<Servable>(
+      std::move(opened), settings,
+      [gateway = &parts_->core->gateway](Request& request, const Status& status, Message answer) {
+        gateway->End(request, status, std::move(answer));
+      });
+  version->servable->Open(warm_up);
   // Memory that was only needed for loading, such as a file's bytes.
   ReturnMemory();
   return std::make_shared<Version>(std::move(version));

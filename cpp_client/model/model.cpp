@@ -17,8 +17,8 @@ Model& Model::operator=(Model&&) noexcept = default;
 
 Model::~Model() {
   if (parts_ == nullptr) return;
-  const ReturningMemory returning;
   parts_.reset();
+  ReturnMemory();
 }
 
 const Signature& Model::signature() const { return parts_->signature(); }

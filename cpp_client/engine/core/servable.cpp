@@ -47,8 +47,8 @@ void Servable::Close() {
   executor_->Close();
   // No thread runs batches any more: free the tables now, even if answered requests still hold the
   // servable.
-  const ReturningMemory returning_memory;
   model_.reset();
+  ReturnMemory();
 }
 
 void Servable::Submit(const std::shared_ptr<Request>& request) { executor_->Submit(request); }
