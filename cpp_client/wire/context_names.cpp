@@ -1,7 +1,6 @@
 #include "wire/context_names.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -12,27 +11,10 @@
 namespace recsys {
 namespace {
 
-/// Whether Python's str.strip() removes the character.
-bool IsSpace(std::uint32_t code) {
-  if (code < 0x80)
-    return code == ' ' || (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x1F);
-  return code == 0x85 || code == 0xA0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200A) ||
-         code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000;
-}
-
 std::string_view Stripped(std::string_view text) {
-  while (!text.empty()) {
-    const Utf8Char first = CharAt(text, 0);
-    if (!IsSpace(first.code)) break;
-    text.remove_prefix(first.num_bytes);
-  }
-  while (!text.empty()) {
-    std::size_t at = text.size() - 1;
-    while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
-    if (!IsSpace(CharAt(text, at).code)) break;
-    text = text.substr(0, at);
-  }
-  return text;
+  const std::size_t first = text.find_first_not_of(" \t");
+  if (first == text.npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") + 1 - first);
 }
 
 }  // namespace

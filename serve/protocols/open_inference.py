@@ -161,4 +161,4 @@ def _context(value: Any) -> frozenset[str]:
         raise RequestError(
             f"parameters['context']: got {short(value)}, expected names of inputs, with commas between them"
         )
-    return frozenset(name.strip() for name in value.split(",") if name.strip())
+    return frozenset(name.strip(" \t") for name in value.split(",") if name.strip(" \t"))
