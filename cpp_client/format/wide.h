@@ -2,6 +2,8 @@
 #define RECSYS_FORMAT_WIDE_H_
 
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace recsys {
 
@@ -17,6 +19,15 @@ inline std::string WideText(Wide value) {
     value /= 10;
   } while (value != 0);
   return is_negative ? '-' + text : text;
+}
+
+/// Returns `[(0, 8), (8, 16)]`.
+inline std::string RangesText(const std::vector<std::pair<Wide, Wide>>& ranges) {
+  std::string text = "[";
+  for (const auto& [start, end] : ranges) {
+    text += (text.size() > 1 ? ", (" : "(") + WideText(start) + ", " + WideText(end) + ")";
+  }
+  return text + "]";
 }
 
 }  // namespace recsys

@@ -1,7 +1,7 @@
 #include "format/zip_directory.h"
 
-#include <algorithm>
-#include <array>
+#include <zlib.h>
+
 #include <cstring>
 
 namespace recsys {
@@ -68,23 +68,6 @@ void ReadExtra(std::string_view extra, ZipMember* member) {
   }
 }
 
-using CrcTable = std::array<std::array<std::uint32_t, 256>, 8>;
-
-constexpr CrcTable MakeTable() {
-  CrcTable table{};
-  for (std::uint32_t i = 0; i < 256; ++i) {
-    std::uint32_t crc = i;
-    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0xedb88320U : 0U);
-    table[0][i] = crc;
-  }
-  for (std::uint32_t i = 0; i < 256; ++i) {
-    for (std::size_t k = 1; k < 8; ++k) {
-      table[k][i] = (table[k - 1][i] >> 8) ^ table[0][table[k - 1][i] & 0xff];
-    }
-  }
-  return table;
-}
-
 }  // namespace
 
 std::vector<ZipMember> ZipMembers(std::string_view file) {
@@ -119,24 +102,9 @@ std::string_view StoredBytes(std::string_view file, const ZipMember& member) {
   return reader.Bytes(at + skipped, member.stored_bytes);
 }
 
-std::uint32_t Crc32(std::string_view data, std::uint32_t so_far) {
-  static constexpr CrcTable kTable = MakeTable();
-  std::uint32_t crc = ~so_far;
-  std::size_t at = 0;
-  for (; at + 8 <= data.size(); at += 8) {
-    std::uint32_t low = 0, high = 0;
-    std::memcpy(&low, data.data() + at, 4);
-    std::memcpy(&high, data.data() + at + 4, 4);
-    low ^= crc;
-    crc = 0;
-    for (std::size_t k = 0; k < 4; ++k) {
-      crc ^= kTable[7 - k][low >> (8 * k) & 0xff] ^ kTable[3 - k][high >> (8 * k) & 0xff];
-    }
-  }
-  for (; at < data.size(); ++at) {
-    crc = (crc >> 8) ^ kTable[0][(crc ^ static_cast<unsigned char>(data[at])) & 0xff];
-  }
-  return ~crc;
+std::uint32_t Crc32(std::string_view data) {
+  return static_cast<std::uint32_t>(
+      crc32_z(0, reinterpret_cast<const unsigned char*>(data.data()), data.size()));
 }
 
 }  // namespace recsys

@@ -32,8 +32,8 @@ std::vector<ZipMember> ZipMembers(std::string_view file);
 /// Returns a member's bytes as stored. Throws ZipError.
 std::string_view StoredBytes(std::string_view file, const ZipMember& member);
 
-/// Returns the CRC-32 used by zip files; `so_far` is that of the preceding data.
-std::uint32_t Crc32(std::string_view data, std::uint32_t so_far = 0);
+/// Returns the CRC-32 used by zip files.
+std::uint32_t Crc32(std::string_view data);
 
 }  // namespace recsys
 

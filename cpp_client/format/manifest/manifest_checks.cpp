@@ -21,16 +21,7 @@ std::vector<std::string> SortedNames(const Manifest& manifest) {
   return names;
 }
 
-using Columns = std::pair<std::int64_t, std::int64_t>;
-
-std::string ColumnsText(const std::vector<Columns>& columns) {
-  std::string text = "[";
-  for (const auto& [start, end] : columns) {
-    text +=
-        (text.size() > 1 ? ", (" : "(") + std::to_string(start) + ", " + std::to_string(end) + ")";
-  }
-  return text + "]";
-}
+using Columns = std::pair<Wide, Wide>;
 
 /// Returns the names in `all` that are not in `found`.
 std::vector<std::string> Lacking(const std::set<std::string>& all,
@@ -57,16 +48,15 @@ void CheckColumns(const Manifest& manifest) {
   for (const TableInfo& table : manifest.tables) {
     std::vector<Columns>& found = columns[table.name];
     std::sort(found.begin(), found.end());
-    std::int64_t at = 0;
+    Wide at = 0;
     bool fits = true;
     for (const auto& [start, end] : found) {
       fits = fits && start == at;
       at = end;
     }
     if (fits && at == table.embedding_dim) continue;
-    Refuse("manifest.rows.blocks: table " + Repr(table.name) + " got columns " +
-           ColumnsText(found) + ", expected all of its " + std::to_string(table.embedding_dim) +
-           " exactly once");
+    Refuse("manifest.rows.blocks: table " + Repr(table.name) + " got columns " + RangesText(found) +
+           ", expected all of its " + std::to_string(table.embedding_dim) + " exactly once");
   }
 }
 

@@ -54,15 +54,6 @@ TablePlan TableFromJson(const std::string& name, const Json& data, const std::st
   return plan;
 }
 
-std::string RangesText(const std::vector<Range>& ranges) {
-  std::string text = "[";
-  for (const Range& range : ranges) {
-    text += (text.size() > 1 ? ", (" : "(") + WideText(range.first) + ", " +
-            WideText(range.second) + ")";
-  }
-  return text + "]";
-}
-
 bool Covers(const std::vector<Range>& ranges, std::int64_t size) {
   Wide at = 0;
   for (const auto& [start, end] : ranges) {
