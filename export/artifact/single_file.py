@@ -18,7 +18,7 @@ import torch
 
 from export.graph.prepared import PreparedModel
 from recsys.artifact.graphs import set_attribute
-from recsys.artifact.load import load_artifact, load_opened, open_artifact
+from recsys.artifact.load import load_artifact, open_artifact
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.manifest_file import MANIFEST_NAME
 from recsys.artifact.parts import ROWS_NAME, map_rows
@@ -61,7 +61,7 @@ def write_single_file(prepared: PreparedModel, work: Path, manifest: Manifest, f
     else:
         write_apart(work, target.skeleton, own, file)
     # By torch's operators: a program would be refused where it does not give the answers that were verified.
-    whole = load_opened(
+    whole = load_artifact(
         open_artifact(work, manifest, target.name),
         verify_checksums=False,
         memory=RowsMemory(random_access=True),

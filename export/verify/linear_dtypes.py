@@ -18,7 +18,7 @@ from export.choices import AUTO
 from export.graph.prepared import PreparedModel
 from export.verify.samples import with_numbers_of
 from recsys.artifact.batches.samples import random_batch
-from recsys.artifact.load import LoadedArtifact, load_opened, open_artifact
+from recsys.artifact.load import LoadedArtifact, load_artifact, open_artifact
 from recsys.artifact.manifest import Manifest
 from recsys.data.scoring import label_outputs, schema_for, scores
 from recsys.data.tables.dataset import rows_of
@@ -89,7 +89,7 @@ def _trials(prepared: PreparedModel, work: Path, manifest: Manifest) -> tuple[Li
     for i, dtype in enumerate(LINEAR_DTYPES):
         prepared.progress("linear types", i, len(LINEAR_DTYPES))
         opened = open_artifact(work, _with_linear_dtype(manifest, dtype), manifest.targets[0].name)
-        artifacts[dtype] = load_opened(opened, verify_checksums=False)
+        artifacts[dtype] = load_artifact(opened, verify_checksums=False)
     speeds = _us_per_row(artifacts, prepared)
     inputs = prepared.samples.inputs()
     outputs = {dtype: artifact.forward(*inputs) for dtype, artifact in artifacts.items()}

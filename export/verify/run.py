@@ -37,8 +37,8 @@ from export.verify.retrieval import comparable
 from recsys.artifact.batches.answers import Answers, few_rows
 from recsys.artifact.batches.ranking import RankingBatch, picked
 from recsys.artifact.batches.samples import Batch, fewest_rows
-from recsys.artifact.exported import load_exported_opened
-from recsys.artifact.load import LoadedArtifact, load_opened, open_artifact
+from recsys.artifact.exported import load_exported_artifact
+from recsys.artifact.load import LoadedArtifact, load_artifact, open_artifact
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.parts import ROWS_NAME, map_rows
 from recsys.artifact.programs import ProgramGraphs
@@ -109,7 +109,7 @@ def verify(prepared: PreparedModel, work: Path, manifest: Manifest, floats: Floa
             if prepared.signature.context:
                 verified.ranking[name] = check_ranking(prepared, target.predict, target.predict_ranking)
         if target.has_program and not operators.why_missing():
-            target = _target(prepared, work, manifest, name, load_opened)
+            target = _target(prepared, work, manifest, name, load_artifact)
             verified.steps[name] = target.steps[0]
             linear = max(tolerance, LINEAR_TOLERANCES[prepared.config.linear_dtype])
             outputs, verified.checked[name] = _check_samples(target, reference, samples, linear)
@@ -172,9 +172,9 @@ def _formats(prepared: PreparedModel) -> list[tuple[Load, Sequence[int]]]:
     """Return for each format of the graphs how it is loaded, and the sizes of further batches."""
     formats: list[tuple[Load, Sequence[int]]] = []
     if prepared.config.is_scripted:
-        formats.append((partial(load_opened, scripted=True), _SCRIPTED_SIZES))
+        formats.append((partial(load_artifact, scripted=True), _SCRIPTED_SIZES))
     if prepared.config.is_exported:
-        formats.append((load_exported_opened, _EXPORTED_SIZES))
+        formats.append((load_exported_artifact, _EXPORTED_SIZES))
     return formats
 
 

@@ -36,18 +36,20 @@ from recsys.inputs.signature import Signature
 from recsys.rows.memory import RowsMemory
 from recsys.sharding.plan.device_rows import DeviceRows
 
+_DEFAULT_MEMORY = RowsMemory()
+
 
 def load_exported_artifact(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | OpenedArtifact,
     *,
     target: str | None = None,
     verify_checksums: bool = True,
-    memory: RowsMemory | None = None,
+    memory: RowsMemory = _DEFAULT_MEMORY,
 ) -> LoadedArtifact:
     """Load a model's ExportedPrograms, of an artifact that you trust: loading runs code that the artifact may hold.
 
     Args:
-        path: A directory that ``recsys-export --format pt2`` or ``both`` wrote.
+        path: A directory that ``recsys-export --format pt2`` or ``both`` wrote; or one whose manifest was read.
         target: As for ``load_artifact``.
         verify_checksums: As for ``load_artifact``. The digests of the programs are compared first in any case.
         memory: As for ``load_artifact``.
@@ -56,14 +58,7 @@ def load_exported_artifact(
         TargetError: The target has none.
         ArtifactError: The artifact cannot be used otherwise; the subclass says why.
     """
-    opened = open_artifact(path, read_manifest(path), target)
-    return load_exported_opened(opened, verify_checksums=verify_checksums, memory=memory or RowsMemory())
-
-
-def load_exported_opened(
-    opened: OpenedArtifact, *, verify_checksums: bool, memory: RowsMemory
-) -> LoadedArtifact:
-    """Load a model's ExportedPrograms whose manifest was read; see ``load_exported_artifact``."""
+    opened = path if isinstance(path, OpenedArtifact) else open_artifact(path, read_manifest(path), target)
     where, manifest, chosen = opened.path, opened.manifest, opened.target
     names = [_exported_of(chosen, graph) for graph in chosen.graphs]
     blob, file = open_rows(where, manifest, memory)

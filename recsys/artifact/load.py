@@ -170,7 +170,7 @@ class LoadedArtifact:
 
 
 def load_artifact(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | OpenedArtifact,
     *,
     target: str | None = None,
     verify_checksums: bool = True,
@@ -181,7 +181,7 @@ def load_artifact(
     """Load a model: its program where ``make native`` has built the native kernels, else its TorchScript graphs.
 
     Args:
-        path: A directory or a single file that ``recsys-export`` wrote.
+        path: A directory or a single file that ``recsys-export`` wrote; or one whose manifest was read.
         target: The artifact's target to load, such as ``cpu`` or ``cuda:0,cuda:1``; if None, the first whose
             devices this machine has.
         verify_checksums: Compare the digests of the rows, which reads every byte, and of TorchScript that a program
@@ -195,25 +195,7 @@ def load_artifact(
         ArtifactError: The artifact cannot be used; the subclass says why, the message names the part.
         RuntimeError: A device cannot record the model's work, or has too little memory; torch's words.
     """
-    opened = open_artifact(path, read_manifest(path), target)
-    return load_opened(
-        opened,
-        verify_checksums=verify_checksums,
-        memory=memory,
-        scripted=scripted,
-        cuda_graphs=cuda_graphs,
-    )
-
-
-def load_opened(
-    opened: OpenedArtifact,
-    *,
-    verify_checksums: bool = True,
-    memory: RowsMemory = _DEFAULT_MEMORY,
-    scripted: bool = False,
-    cuda_graphs: CudaGraphOptions = _NO_CUDA_GRAPHS,
-) -> LoadedArtifact:
-    """Load a model whose manifest was read; see ``load_artifact``."""
+    opened = path if isinstance(path, OpenedArtifact) else open_artifact(path, read_manifest(path), target)
 
     def load(scripted: bool) -> LoadedArtifact:
         return _load(opened, verify_checksums, memory, scripted, cuda_graphs)
