@@ -15,7 +15,6 @@ import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,15 +25,13 @@ from torch.export import ExportedProgram
 import recsys.ops  # noqa: F401  (loads the operators that graphs name)
 from recsys.artifact.graphs import outside_collections
 from recsys.artifact.inputs import checked_inputs
-from recsys.artifact.load import LoadedArtifact, OpenedArtifact, load_scripted, open_artifact
-from recsys.artifact.loaded_rows import LoadedRows
+from recsys.artifact.load import LoadedArtifact, OpenedArtifact, artifact_of_parts, open_artifact
 from recsys.artifact.parts import check_rows, checked_part, open_rows, read_manifest
-from recsys.artifact.programs import Call, ProgramGraphs
+from recsys.artifact.programs import Call
 from recsys.artifact.targets import DENSE_DTYPES, RankingGraph, Target, TensorInfo
 from recsys.errors import ManifestError, TargetError
 from recsys.inputs.signature import Signature
 from recsys.rows.memory import RowsMemory
-from recsys.sharding.plan.device_rows import DeviceRows
 
 _DEFAULT_MEMORY = RowsMemory()
 
@@ -69,11 +66,7 @@ def load_exported_artifact(
         with checked_part(where, manifest, name) as file_of_program:
             program = load_exported(file_of_program)
         parts.append(ExportedPart(program, manifest.signature, chosen, is_ranking=form > 0))
-    ranks = [DeviceRows(device=torch.device("cpu"), layout=manifest.layout, rows=blob)]
-    scripted = partial(load_scripted, where, manifest, chosen, ranks)
-    graphs = ProgramGraphs(parts, blob, chosen.linear_dtype, scripted)
-    rows = LoadedRows(manifest=manifest, ranks=ranks, file=file, graphs=graphs)
-    return LoadedArtifact(manifest=manifest, target=chosen, graphs=graphs, rows=rows)
+    return artifact_of_parts(opened, parts, blob, file)
 
 
 def _exported_of(target: Target, graph: Target | RankingGraph) -> str:

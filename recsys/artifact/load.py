@@ -36,7 +36,7 @@ from recsys.artifact.parts import (
     part_bytes,
     read_manifest,
 )
-from recsys.artifact.programs import ProgramGraphs, ProgramPart
+from recsys.artifact.programs import FormPart, ProgramGraphs, ProgramPart
 from recsys.artifact.targets import RankingGraph, Target
 from recsys.errors import (
     ChecksumError,
@@ -228,7 +228,9 @@ def _load(
         _hold(where, blob, memory)
     if runs_programs:
         check_scripts(where, manifest, chosen, verify_checksums=verify_checksums)
-        return _load_programs(where, manifest, chosen, blob, file)
+        programs = [graph.program for graph in chosen.graphs if graph.program is not None]
+        parts = [ProgramPart(name, part_bytes(where, manifest, name)) for name in programs]
+        return artifact_of_parts(opened, parts, blob, file)
     ranks = rank_rows(manifest, chosen, blob)
     in_place = any(rank.rows is blob for rank in ranks)
     _place(modules, chosen, ranks)
@@ -248,14 +250,11 @@ def _place(modules: Sequence[torch.jit.ScriptModule], target: Target, ranks: Seq
         share(modules[0], other)
 
 
-def _load_programs(
-    where: Path, manifest: Manifest, target: Target, blob: Tensor, file: RowsFile | None
+def artifact_of_parts(
+    opened: OpenedArtifact, parts: Sequence[FormPart], blob: Tensor, file: RowsFile | None
 ) -> LoadedArtifact:
-    """Load a target's programs over rows in host memory."""
-    parts = []
-    for graph in target.graphs:
-        assert graph.program is not None
-        parts.append(ProgramPart(graph.program, part_bytes(where, manifest, graph.program)))
+    """Return a model that runs without TorchScript, over rows in host memory."""
+    where, manifest, target = opened.path, opened.manifest, opened.target
     ranks = rank_rows(manifest, target, blob)
     scripted = partial(load_scripted, where, manifest, target, ranks)
     graphs = ProgramGraphs(parts, blob, target.linear_dtype, scripted)
