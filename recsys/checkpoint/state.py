@@ -9,10 +9,9 @@ Shape letters: D embedding dimension, K blocks of columns, R rows.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -218,30 +217,3 @@ def _of_shards(table: TableShards, at: str, parts: Sequence[tuple[int, Tensor]])
 
 def _widths(table: TableShards) -> tuple[int, ...]:
     return tuple(end - start for start, end in table.column_blocks)
-
-
-_Value = TypeVar("_Value")
-
-
-def append_prefix(prefix: str, name: str) -> str:
-    """Return a name below a prefix; either may be empty."""
-    return f"{prefix}.{name}" if prefix and name else prefix + name
-
-
-def filter_state_dict(state_dict: OrderedDict[str, _Value], name: str) -> OrderedDict[str, _Value]:
-    """Return what lies below a name, without that name.
-
-    Args:
-        state_dict: Values by name.
-        name: The beginning of the names, without the dot after it.
-    """
-    start = f"{name}."
-    return OrderedDict(
-        (key.removeprefix(start), value) for key, value in state_dict.items() if key.startswith(start)
-    )
-
-
-def add_prefix_to_state_dict(state_dict: dict[str, Any], prefix: str) -> None:
-    """Put a prefix, with the dot at its end, before all names of a state dict, in place."""
-    for name in sorted(state_dict):
-        state_dict[prefix + name] = state_dict.pop(name)

@@ -15,7 +15,7 @@ from recsys.models.dlrm import DLRM, BagCollection, DenseArch, OverArch
 from recsys.modules.crossnet import LowRankCrossNet
 
 if TYPE_CHECKING:
-    from recsys.data.datasets.batch import Batch
+    from recsys.as_torchrec.datasets.batch import Batch
 
 
 def _flat(dense_features: Tensor, sparse_features: Tensor) -> Tensor:

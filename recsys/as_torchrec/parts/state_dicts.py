@@ -1,14 +1,17 @@
-"""State dicts with sharded tensors: gathered on one rank, or moved to a device."""
+"""State dicts: sharded tensors gathered on one rank or moved to a device, and prefixes of names."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
+
+_Value = TypeVar("_Value")
 
 
 def state_dict_gather(src: Mapping[str, Tensor | ShardedTensor], dst: Mapping[str, Tensor]) -> None:
@@ -81,3 +84,27 @@ def _sharded_to(value: ShardedTensor | None, pg: ProcessGroup, device: torch.dev
     ]
     size = [] if value is None else value.metadata().size
     return ShardedTensor._init_from_local_shards(shards, size, process_group=pg)  # type: ignore[no-any-return]
+
+
+def append_prefix(prefix: str, name: str) -> str:
+    """Return a name below a prefix; either may be empty."""
+    return f"{prefix}.{name}" if prefix and name else prefix + name
+
+
+def filter_state_dict(state_dict: OrderedDict[str, _Value], name: str) -> OrderedDict[str, _Value]:
+    """Return what lies below a name, without that name.
+
+    Args:
+        state_dict: Values by name.
+        name: The beginning of the names, without the dot after it.
+    """
+    start = f"{name}."
+    return OrderedDict(
+        (key.removeprefix(start), value) for key, value in state_dict.items() if key.startswith(start)
+    )
+
+
+def add_prefix_to_state_dict(state_dict: dict[str, Any], prefix: str) -> None:
+    """Put a prefix, with the dot at its end, before all names of a state dict, in place."""
+    for name in sorted(state_dict):
+        state_dict[prefix + name] = state_dict.pop(name)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from recsys.data.datasets import criteo
-from recsys.data.datasets.criteo import BinaryCriteoUtils, InMemoryBinaryCriteoIterDataPipe
-from recsys.data.datasets.random_batches import RandomRecDataset
+from recsys.as_torchrec.datasets import criteo
+from recsys.as_torchrec.datasets.criteo import BinaryCriteoUtils, InMemoryBinaryCriteoIterDataPipe
+from recsys.as_torchrec.datasets.random_batches import RandomRecDataset
 
 theirs = pytest.importorskip("torchrec.datasets.random", reason="torchrec is not installed (group: peer)")
 their_criteo = pytest.importorskip("torchrec.datasets.criteo")

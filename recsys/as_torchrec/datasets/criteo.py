@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
 from recsys import KeyedJaggedTensor
-from recsys.data.datasets.batch import Batch
+from recsys.as_torchrec.datasets.batch import Batch
 
 INT_FEATURE_COUNT = 13
 CAT_FEATURE_COUNT = 26

@@ -10,8 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
+from recsys.as_torchrec.parts.train_pipelines import (
+    EvalPipelineSparseDist,
+    PrefetchTrainPipelineSparseDist,
+    TrainPipelineBase,
+)
 from recsys.train.pipeline import TrainPipelineSparseDist
-from recsys.train.pipelines import EvalPipelineSparseDist, PrefetchTrainPipelineSparseDist, TrainPipelineBase
 
 CPU = torch.device("cpu")
 

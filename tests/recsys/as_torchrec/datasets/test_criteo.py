@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from recsys.data.datasets.criteo import (
+from recsys.as_torchrec.datasets.criteo import (
     CAT_FEATURE_COUNT,
     DEFAULT_CAT_NAMES,
     INT_FEATURE_COUNT,

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from recsys.data.datasets.batch import Batch
-from recsys.data.datasets.random_batches import RandomRecDataset
+from recsys.as_torchrec.datasets.batch import Batch
+from recsys.as_torchrec.datasets.random_batches import RandomRecDataset
 
 
 def _same(a: Batch, b: Batch) -> bool:

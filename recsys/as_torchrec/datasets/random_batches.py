@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from recsys import KeyedJaggedTensor
-from recsys.data.datasets.batch import Batch
+from recsys.as_torchrec.datasets.batch import Batch
 
 
 class RandomRecDataset(IterableDataset[Batch]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from recsys.checkpoint.state import add_prefix_to_state_dict, append_prefix, filter_state_dict
+from recsys.as_torchrec.parts.state_dicts import add_prefix_to_state_dict, append_prefix, filter_state_dict
 
 
 def test_a_name_below_a_prefix() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from recsys import KeyedJaggedTensor
-from recsys.data.datasets.batch import Batch
+from recsys.as_torchrec.datasets.batch import Batch
 
 
 def _batch() -> Batch:
