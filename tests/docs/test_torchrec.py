@@ -70,7 +70,7 @@ def test_a_model_is_exported_with_the_names(folder: Path) -> None:
 @pytest.mark.peer
 def test_a_model_is_exported_with_torchrec_itself(folder: Path) -> None:
     pytest.importorskip("torchrec", reason="torchrec is not installed (group: peer)")
-    run(folder, "-m", "export", *words("recsys-export state.pt --model clicks:Clicks"))
+    run(folder, "-m", "export", *words("recsys-export state.pt --factory clicks:Clicks"))
     assert (folder / "clicks.artifact").exists()
 
 
@@ -86,7 +86,7 @@ def test_a_model_of_dicts_is_exported_with_its_own_state(tmp_path: Path) -> None
         "recsys.as_torchrec",
         "-m",
         "export",
-        *words("recsys-export state.pt --model served"),
+        *words("recsys-export state.pt --factory served"),
         "--json",
     )
     manifest = read_manifest(tmp_path / "state.artifact")
