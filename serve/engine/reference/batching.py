@@ -10,9 +10,6 @@ smallest ``enqueued_s + level * priority_window``. So a later, more urgent reque
 one window per level before it, and nothing starves: after that time a request is not overtaken any more. Clients,
 which are connections, take turns by rows (serve/engine/reference/fair_order.py).
 
-**Light clients.** Batches are short for a while after a client with little has come behind more than a batch of the
-others' requests (serve/engine/reference/policy.py): it waits for those that run.
-
 **A full queue.** It refuses a request, unless another client has more waiting even without the room that is needed:
 then the last requests of the client with the most are pushed out for it.
 
@@ -28,7 +25,6 @@ when a batch is taken and when its room is needed.
 from __future__ import annotations
 
 import heapq
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -49,9 +45,6 @@ _MEMORY = 0.9
 FIRST_RETRY_MS = 100
 #: Upper bound of the hint, so that an estimate made under overload does not keep clients away for long.
 MAX_RETRY_MS = 60_000
-# A light client has at most this share of what the others have on average, and is remembered for so long.
-_LIGHT_SHARE = 8
-_LIGHT_S = 1.0
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T", bound="Pending")
 
@@ -255,7 +248,6 @@ class BatchQueue(Generic[T]):
         self._dropped: list[T] = []
         self._pushed_out: PushedOut[T] | None = None
         self._rate = DrainRate(("rows", "IDs", "bytes"))
-        self._light_until_s = -math.inf
         self.num_rows = 0
         self.num_ids = 0
         self.num_bytes = 0
@@ -284,24 +276,12 @@ class BatchQueue(Generic[T]):
                 raise QueueFullError(*self._full(*lacking, now_s))
         pending.enqueued_s = now_s
         pending.level = pending.priority + self._is_huge(pending)
-        self._note_light_client(pending, now_s)
         self._waiting[pending] = None
         self._order.join(pending, now_s)
         if pending.deadline_s is not None:
             self._deadlines.add(pending, pending.deadline_s + self._clock.behind_s)
         self._count(pending, 1)
         return self._report()
-
-    def has_light_client(self) -> bool:
-        """Return whether a client with little has lately put a request behind more than a batch of others' requests."""
-        return self._clock.now_s() < self._light_until_s
-
-    def _note_light_client(self, pending: T, now_s: float) -> None:
-        if self.num_rows < self._limits.max_batch_rows:
-            return
-        own = self._order.waiting(pending.client, "rows") + _rows(pending)
-        if _LIGHT_SHARE * own * self._order.num_waiting_clients <= self.num_rows:
-            self._light_until_s = now_s + _LIGHT_S
 
     def pushed_out(self) -> PushedOut[T] | None:
         """Return the requests that the last ``put`` has pushed out, once; None for none. The caller answers them."""
@@ -338,26 +318,21 @@ class BatchQueue(Generic[T]):
             start_s = min(start_s, earliest_s - self._delay_s)
         return start_s - self._clock.behind_s
 
-    def take(self, enough_rows: float = math.inf, *, is_short: bool = False) -> Taken[T]:
+    def take(self) -> Taken[T]:
         """Remove and return the next batch: as many requests as fit, in order, and at least one if any waits.
 
         The first request that does not fit ends the batch. All requests whose deadline has passed are removed
         too and returned separately.
-
-        Args:
-            enough_rows: the batch ends once it has this many rows.
-            is_short: whether a further request with which it would have more than that ends it too.
         """
         now_s = self._clock.now_s()
         self._dropped += self._expire(now_s)
         taken: Taken[T] = Taken(expired=self._report())
         num_rows = num_ids = 0
-        while (pending := self._order.next()) is not None and num_rows < enough_rows:
+        while (pending := self._order.next()) is not None:
             num_rows += _rows(pending)
             num_ids += pending.num_ids
             if taken.batch and (
                 self._by_request
-                or (is_short and num_rows > enough_rows)
                 or num_rows > self._limits.max_batch_rows
                 or num_ids > self._limits.max_batch_ids
             ):

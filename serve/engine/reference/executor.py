@@ -7,6 +7,7 @@ request.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -25,7 +26,6 @@ from serve.engine.interface import ModelInfo
 from serve.engine.records import BatchTimes
 from serve.engine.reference.batching import BatchQueue
 from serve.engine.reference.collate import check_outputs, collate
-from serve.engine.reference.policy import BatchPolicy
 from serve.engine.reference.request_check import CheckedRequest
 from serve.engine.reference.requests import Answer, Request
 from serve.errors import DeadlineExpiredError, DrainingError, ExecutionError, QueueFullError, RequestError
@@ -112,13 +112,8 @@ class Executor:
         self._paused = threading.Condition(self._lock)
         self._closed = False
         self._pausing = False
-        self._policy = BatchPolicy()
-        self._has_delay = settings.limits.max_delay_us > 0 and not by_request
-        # Sleeping threads; of these, those that wake up by a timeout.
-        self._num_sleeping = 0
-        self._num_looking = 0
-        # Whether a thread was woken or started and has not looked at the queue yet.
-        self._is_waking = False
+        self._num_running = 0
+        self._num_waiting = 0
         self._warm = threading.Semaphore(0)
         self._warm_up: Sequence[list[CheckedRequest]] = ()
         self._warm_up_error: Exception | None = None
@@ -187,7 +182,7 @@ class Executor:
             while self._pausing:
                 self._paused.wait()
             self._pausing = True
-            while self._policy.num_running:
+            while self._num_running:
                 self._paused.wait()
         try:
             function()
@@ -207,21 +202,11 @@ class Executor:
         self._model = None
 
     def _wake(self) -> None:
-        """Wake or start a thread for the queue, unless one will look in time. The caller holds the lock."""
-        queue = self._queue
-        if self._is_waking or (
-            self._num_looking
-            and not self._has_delay
-            and not self._policy.pays(queue.num_rows, queue.num_ids, self._clock())
-        ):
-            return
-        if self._num_sleeping:
+        """Let a waiting thread look at the queue, or start one. The caller holds the lock."""
+        if self._num_waiting:
             self._ready.notify()
         elif len(self._threads) < self._max_threads and not self._closed:
             self._start_thread()
-        else:
-            return
-        self._is_waking = True
 
     def _run(self, is_first: bool) -> None:
         with torch.inference_mode():
@@ -240,41 +225,20 @@ class Executor:
                 pass
 
     def _run_warm_up(self) -> None:
-        last = None
         for batch in self._warm_up:
-            times = BatchTimes(taken_s=self._clock())
-            try:
-                self._compute(batch, times)
-            except ComputedIdError:
-                # The model may compute other IDs from made ones than from real ones.
-                continue
-            size = sum(request.num_rows for request in batch), sum(request.num_ids for request in batch)
-            # The first batch of a size takes many times as long as later ones.
-            if size == last:
-                with self._lock:
-                    self._policy.costs.learn(*size, times.executed_s - times.taken_s)
-            last = size
+            # The model may compute other IDs from made ones than from real ones.
+            with contextlib.suppress(ComputedIdError):
+                self._compute(batch, BatchTimes(taken_s=self._clock()))
 
     def _step(self) -> bool:
         """Wait for a batch and run it; return False once closed and empty."""
         with self._lock:
             if not self._wait_for_batch():
                 return False
-            # With max_delay_us, batches wait to be filled and are not divided.
-            num_free = 0 if self._has_delay else self._max_threads - self._policy.num_running - 1
-            queue = self._queue
-            is_short = queue.has_light_client() and not self._has_delay
-            taken = queue.take(
-                self._policy.share(queue.num_rows, queue.num_ids, num_free, is_short=is_short),
-                is_short=is_short,
-            )
-            running = self._policy.began(
-                sum(max(pending.num_rows, 1) for pending in taken.batch),
-                sum(pending.num_ids for pending in taken.batch),
-                self._clock(),
-            )
+            taken = self._queue.take()
+            self._num_running += 1
             self._show_pending()
-            if queue.num_rows:
+            if self._queue.num_requests:
                 self._wake()
         try:
             if taken.expired:
@@ -283,40 +247,22 @@ class Executor:
                 self._deliver(self._answers(batch))
         finally:
             with self._lock:
-                self._policy.ended(running, self._clock())
-                if self._pausing:
-                    self._paused.notify_all()
+                self._num_running -= 1
+                self._paused.notify_all()
         return True
 
     def _wait_for_batch(self) -> bool:
         """Wait, with the lock held, until a batch may start; return False once closed and empty."""
-        is_awake = True
-        self._is_waking = False
         while True:
-            wait_s: float | None = None
-            if not self._pausing:
-                ready_at_s = self._queue.ready_at_s()
-                if ready_at_s is None and self._closed:
-                    self._ready.notify_all()
-                    return False
-                if ready_at_s is not None:
-                    now_s = self._clock()
-                    queue = self._queue
-                    if ready_at_s > now_s and not self._closed:
-                        wait_s = ready_at_s - now_s
-                    elif self._closed or self._policy.pays(
-                        queue.num_rows, queue.num_ids, now_s, is_awake=is_awake
-                    ):
-                        return True
-                    else:
-                        wait_s = self._policy.looks_again_s(now_s) - now_s
-            is_looking = wait_s is not None
-            self._num_sleeping += 1
-            self._num_looking += is_looking
+            ready_at_s = None if self._pausing else self._queue.ready_at_s()
+            wait_s = None if ready_at_s is None else ready_at_s - self._clock()
+            if wait_s is not None and (wait_s <= 0 or self._closed):
+                return True
+            if self._closed and not self._pausing:
+                return False
+            self._num_waiting += 1
             self._ready.wait(wait_s)
-            self._num_sleeping -= 1
-            self._num_looking -= is_looking
-            self._is_waking = False
+            self._num_waiting -= 1
 
     def _show_pending(self) -> None:
         queue = self._queue

@@ -150,11 +150,6 @@ class FairOrder(Generic[T]):
         """Number of clients that are remembered."""
         return len(self._clients)
 
-    @property
-    def num_waiting_clients(self) -> int:
-        """Number of clients with requests that wait."""
-        return len(self._clients) - len(self._idle)
-
     def join(self, pending: T, now_s: float) -> None:
         """Add a request."""
         client = self._clients.get(pending.client)

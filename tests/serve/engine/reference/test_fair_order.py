@@ -70,36 +70,19 @@ def test_a_light_neighbour_waits_for_one_turn(clients: Clients) -> None:
     assert clients.take()[0] == "c0"
 
 
-def test_a_client_with_little_that_comes_behind_much_is_noticed_for_a_while(clients: Clients) -> None:
-    clients.put("a", 20)
-    assert not clients.queue.has_light_client()
-    clients.put("b")
-    assert clients.queue.has_light_client()
-    clients.clock.now_s = 1.5
-    assert not clients.queue.has_light_client()
-    # What it has now is more than a share; nor is there a light client where less waits.
-    clients.put("b", 2)
-    assert not clients.queue.has_light_client()
-    while clients.take():
-        pass
-    clients.put("a", 9)
-    clients.put("c")
-    assert not clients.queue.has_light_client()
-
-
-def behind_a_large_request(clients: Clients) -> None:
-    """Leave a request of 5 rows whose client has been served before, and whose start is now."""
+def behind_a_large_request() -> Clients:
+    """Return a queue with a request of 5 rows whose client has been served before, and whose start is now."""
+    clients = Clients(replace(LIMITS, max_batch_rows=5))
     for client in "def":
         clients.put(client, 2, rows=5)
-    assert clients.take() == ["d0", "e0"]
-    assert clients.queue.take(5).batch[0].payload == "f0"
-    assert clients.take() == ["d1", "e1"]
+    assert [clients.take() for _ in range(5)] == [["d0"], ["e0"], ["f0"], ["d1"], ["e1"]]
+    return clients
 
 
-def test_a_client_that_had_nothing_waiting_goes_ahead_of_large_requests(clients: Clients) -> None:
-    behind_a_large_request(clients)
+def test_a_client_that_had_nothing_waiting_goes_ahead_of_large_requests() -> None:
+    clients = behind_a_large_request()
     clients.put("n")
-    assert clients.take() == ["n0", "f1"]
+    assert [clients.take(), clients.take()] == [["n0"], ["f1"]]
 
 
 def test_a_small_request_goes_ahead_of_large_ones_of_clients_that_had_nothing_waiting(
@@ -114,20 +97,13 @@ def test_a_small_request_goes_ahead_of_large_ones_of_clients_that_had_nothing_wa
     assert clients.take() == ["n1", "e0"]
 
 
-def test_clients_that_come_one_after_the_other_do_not_starve_a_large_request(clients: Clients) -> None:
-    behind_a_large_request(clients)
+def test_clients_that_come_one_after_the_other_do_not_starve_a_large_request() -> None:
+    clients = behind_a_large_request()
     taken: list[str] = []
     while "f1" not in taken:
         clients.put(f"n{len(taken)}-")
-        taken.append(clients.queue.take(1).batch[0].payload)
+        taken += clients.take()
     assert 100 < len(taken) <= 2 * TURNS_AHEAD
-
-
-def test_a_short_batch_ends_before_a_large_request(clients: Clients) -> None:
-    clients.put("n")
-    clients.put("a", rows=9)
-    assert [one.payload for one in clients.queue.take(5, is_short=True).batch] == ["n0"]
-    assert [one.payload for one in clients.queue.take(5, is_short=True).batch] == ["a0"]
 
 
 def test_rows_count_not_requests(clients: Clients) -> None:
