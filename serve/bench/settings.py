@@ -6,6 +6,7 @@ import argparse
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -280,6 +281,8 @@ def _check_protocol(args: argparse.Namespace, mode: str) -> None:
         raise ValueError(
             "--describe: expected with --protocol rest: the gRPC address of the server, or a file"
         )
+    if args.protocol == "rest" and find_spec("aiohttp") is None:
+        raise ValueError("--protocol rest: needs the package aiohttp: pip install 'recsys-serving[rest]'")
     if args.protocol == "rest" and (args.tls or args.tls_ca):
         raise ValueError("--tls: got --protocol rest, expected plain HTTP")
     (checked_host_port if args.protocol == "rest" else checked_address)(args.address)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 from typing import Any, Protocol
 
@@ -21,11 +20,8 @@ _CONNECT_S = 10.0
 # Each channel has its own connection, even to the same address.
 _OPTIONS = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
 _CODES = {code.value[0]: code.name for code in grpc.StatusCode}
-_MOST_HEADERS = 64
-_MOST_BODY_BYTES = 1 << 30
 
 _Waiting = dict[str, asyncio.Future[Failure | None]]
-_Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Sender(Protocol):
@@ -222,115 +218,45 @@ class HttpSender:
     """
 
     def __init__(self, target: Target, path: str) -> None:
-        self._connections = HttpConnections(target.address, path)
+        self._address = target.address
+        self._url = f"http://{target.address}{path}"
         self._timeout_s = target.timeout_s
+        self._session: Any = None
 
     async def open(self) -> None:
-        """Connect."""
-        await self._connections.open()
+        """Connect once, to see that a server answers."""
+        import aiohttp  # an optional dependency
+
+        host, _, port = self._address.rpartition(":")
+        _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        writer.close()
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            headers={"Content-Type": "application/json"},
+            raise_for_status=False,
+        )
 
     async def send(self, request: Prepared) -> Failure | None:
         """Send, wait for the end, and return why it failed."""
+        import aiohttp
+
         try:
-            async with asyncio.timeout(request.deadline_s or self._timeout_s):
-                status, body = await self._connections.post(request.data)
+            async with (
+                asyncio.timeout(request.deadline_s or self._timeout_s),
+                self._session.post(self._url, data=request.data) as response,
+            ):
+                body = await response.read()
         except TimeoutError:
             return Failure("DEADLINE_EXCEEDED", "no answer in time")
-        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
-            return Failure("UNAVAILABLE", str(error))
-        return None if status == 200 else Failure(f"HTTP_{status}", body.decode(errors="replace"))
+        except (OSError, aiohttp.ClientError) as error:
+            return Failure("UNAVAILABLE", str(error) or type(error).__name__)
+        return (
+            None
+            if response.status == 200
+            else Failure(f"HTTP_{response.status}", body.decode(errors="replace"))
+        )
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._connections.close()
-
-
-class HttpConnections:
-    """A pool of HTTP/1.1 connections for ``POST`` requests.
-
-    The most recently used idle connection is reused; without one, a new connection is opened.
-
-    Args:
-        address: ``host:port``.
-        path: path of the requests.
-    """
-
-    def __init__(self, address: str, path: str) -> None:
-        self._host, _, port = address.rpartition(":")
-        self._port = int(port)
-        self._idle: list[_Connection] = []
-        self._head = (
-            f"POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: "
-        ).encode()
-
-    async def open(self) -> None:
-        """Open the first connection; raises OSError if no server answers."""
-        self._idle.append(await asyncio.open_connection(self._host.strip("[]"), self._port))
-
-    async def post(self, body: bytes) -> tuple[int, bytes]:
-        """Send a request and return the status and body of the answer.
-
-        Raises:
-            OSError: the connection broke or could not be opened.
-            EOFError: the connection ended within the answer.
-            ValueError: the answer is not HTTP/1.1.
-        """
-        if not self._idle:
-            await self.open()
-        reader, writer = self._idle.pop()
-        is_open = False
-        try:
-            writer.write(b"%s%d\r\n\r\n%s" % (self._head, len(body), body))
-            await writer.drain()
-            status, answer, is_open = await _read(reader)
-        finally:
-            if is_open:
-                self._idle.append((reader, writer))
-            else:
-                await _close(writer)
-        return status, answer
-
-    async def close(self) -> None:
-        """Close the idle connections."""
-        while self._idle:
-            await _close(self._idle.pop()[1])
-
-
-async def _close(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
-
-
-async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
-    """Return status, body, and whether the connection stays open."""
-    words = (await reader.readuntil(b"\r\n")).split(None, 2)
-    if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
-        raise ValueError("expected an answer of HTTP/1.1")
-    headers: dict[bytes, bytes] = {}
-    while (line := await reader.readuntil(b"\r\n")) != b"\r\n":
-        name, _, value = line.partition(b":")
-        headers[name.strip().lower()] = value.strip().lower()
-        if len(headers) > _MOST_HEADERS:
-            raise ValueError(f"expected at most {_MOST_HEADERS} headers")
-    is_open = headers.get(b"connection") != b"close"
-    if headers.get(b"transfer-encoding") == b"chunked":
-        return int(words[1]), await _read_chunks(reader), is_open
-    length = headers.get(b"content-length", b"0")
-    if not length.isdigit() or int(length) > _MOST_BODY_BYTES:
-        raise ValueError("expected a Content-Length of at most 1 GiB")
-    return int(words[1]), await reader.readexactly(int(length)), is_open
-
-
-async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
-    pieces = []
-    num_bytes = 0
-    while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
-        num_bytes += size
-        if size < 0 or num_bytes > _MOST_BODY_BYTES:
-            raise ValueError("expected chunks of at most 1 GiB together")
-        pieces.append(await reader.readexactly(size))
-        await reader.readexactly(2)
-    while await reader.readuntil(b"\r\n") != b"\r\n":
-        pass  # trailers are ignored
-    return b"".join(pieces)
+        if self._session is not None:
+            await self._session.close()
