@@ -15,7 +15,7 @@ from recsys.options.kinds import COUNT, PATH, SWITCH, ConfigError, Kind
 from recsys.options.toml import read_toml
 
 _HIDDEN = argparse.SUPPRESS
-# Programs and old flags that this process has named: options are parsed before and after torch is imported.
+# Programs and old names that this process has named: options are parsed before and after torch is imported.
 _NAMED: set[tuple[str, str]] = set()
 
 
@@ -199,10 +199,13 @@ class Command:
         groups = self.groups if chosen is None else (*self.groups, *chosen.groups)
         options = [option for group in groups for option in group.options]
         try:
-            given = _given_elsewhere(options, parsed.config)
-            _name_old_flags(self.program, words, options)
+            in_file = {} if parsed.config is None else read_toml(parsed.config)
+            given = _given_elsewhere(options, parsed.config, in_file)
         except ConfigError as error:
             parser.refuse(str(error))
+        current = {old: option.name for option in options for old in option.old}
+        _name_old(self.program, words, {**current, **dict.fromkeys(self.old_config, "--config")})
+        _name_old(self.program, in_file, {key_of(old): key_of(new) for old, new in current.items()})
         given |= {name: value for name, value in vars(parsed).items() if name not in ("command", "config")}
         for option in options:
             setattr(parsed, option.attribute, given.get(option.attribute, option.unset()))
@@ -296,16 +299,18 @@ def _keys_of_file(words: Sequence[str]) -> Collection[str]:
         return ()
 
 
-def _given_elsewhere(options: Sequence[Option], file: Path | None) -> dict[str, Any]:
+def _given_elsewhere(
+    options: Sequence[Option], file: Path | None, in_file: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return what the environment and the file give, by attribute; the environment beats the file.
 
     Raises:
-        ConfigError: The file cannot be read, or has an unknown key or a wrong value.
+        ConfigError: The file has an unknown key, or one of the two a wrong value.
     """
     given: dict[str, Any] = {}
     if file is not None:
         known = {key: option for option in options for key in (option.key, *map(key_of, option.old))}
-        for key, value in read_toml(file).items():
+        for key, value in in_file.items():
             if key not in known:
                 raise ConfigError(
                     f"{file}: {key}: unknown key, expected one of {', '.join(sorted(o.key for o in options))}"
@@ -334,13 +339,19 @@ def _beside(file: Path, value: Any) -> Any:
     return file.absolute().parent / value if isinstance(value, Path) else value
 
 
-def _name_old_flags(program: str, words: Iterable[str], options: Iterable[Option]) -> None:
-    """Say which flags have another name now."""
-    current = {flag: option.name for option in options for flag in option.old}
-    for flag in dict.fromkeys(word.partition("=")[0] for word in words):
-        if flag in current and (program, flag) not in _NAMED:
-            _NAMED.add((program, flag))
-            sys.stderr.write(f"{program}: warning: {flag} is an old name, use {current[flag]}\n")
+def _name_old(program: str, words: Iterable[str], current: Mapping[str, str]) -> None:
+    """Say which names have another one now, once each.
+
+    Args:
+        program: The command.
+        words: Flags, with their values or without, or keys.
+        current: The new names by the old ones.
+    """
+    for word in words:
+        name = word.partition("=")[0]
+        if name in current and (program, name) not in _NAMED:
+            _NAMED.add((program, name))
+            sys.stderr.write(f"{program}: warning: {name} is an old name, use {current[name]}\n")
 
 
 def _check_one_of(group: Group, given: Mapping[str, Any], parser: Parser) -> None:

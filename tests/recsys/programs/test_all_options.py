@@ -15,7 +15,7 @@ import pytest
 from export.options import COMMAND as EXPORT
 from recsys.data.options import COMMAND as DATA
 from recsys.options.kinds import SWITCH, Kind
-from recsys.options.table import Command, Option
+from recsys.options.table import Command, Option, key_of
 from recsys.planner import options as plan
 from recsys.train.commands.eval_options import COMMAND as EVAL
 from recsys.train.commands.train_options import COMMAND as TRAIN
@@ -162,7 +162,12 @@ def _form(kind: Kind) -> tuple[Any, ...]:
     [(line, old, option) for line in _LINES for option in _options(line) for old in option.old],
 )
 def test_an_old_name_still_works_and_names_the_new_one(
-    line: str, old: str, new: Option, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    line: str,
+    old: str,
+    new: Option,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("recsys.options.table._NAMED", set())
     words = [] if new.kind is SWITCH else [new.kind.example]
@@ -172,6 +177,55 @@ def test_an_old_name_still_works_and_names_the_new_one(
     assert said == f"{command.program}: warning: {old} is an old name, use {new.name}\n"
     now = command.parse([*_needed(line, new), new.name, *words])
     assert getattr(parsed, new.attribute) == getattr(now, new.attribute)
+    file = tmp_path / "options.toml"
+    file.write_text(f"{key_of(old)} = {_toml(new)}\n")
+    assert new.attribute in command.parse([*_needed(line, new), "--config", str(file)]).given
+    assert f"{key_of(old)} is an old name, use {new.key}\n" in capsys.readouterr().err
+
+
+def test_the_old_flag_of_the_file_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recsys.options.table._NAMED", set())
+    file = tmp_path / "model.toml"
+    file.write_text('model = "dcn"\nover_layers = [64, 32]\n')
+    parsed = TRAIN.parse(["--data", "synthetic", "--model-config", str(file), "--over-layers", "8"])
+    assert (parsed.model, parsed.over_layers) == ("dcn", (8,))
+    assert "--model-config is an old name, use --config" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot read it: No such file or directory"),
+        ("=", "not readable as TOML"),
+        ("epochs = true", "epochs: got 'True', expected a whole number of at least 1"),
+        ("epochs = 1.5", "epochs: got '1.5', expected a whole number of at least 1"),
+        ("[epochs]\nn = 1", "epochs: got \"{'n': 1}\", expected a whole number of at least 1"),
+        ("resume = 1", "resume: got '1', expected true or false"),
+        ("over_layers = [64, 0]", "over_layers: got '64,0', expected whole numbers of at least 1"),
+        ("out = ''", "out: got '', expected a path"),
+        ("learning_rate = inf", "learning_rate: got 'inf', expected a number above 0"),
+        ("label = ['a', 3.5, []]", "label: got '[]', expected a text such as click"),
+    ],
+)
+def test_wrong_files_are_refused(
+    text: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "options.toml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        TRAIN.parse(["--data", "synthetic", "--config", str(file)])
+    assert ended.value.code == 2
+    assert f"recsys-train: {file}: {said}" in capsys.readouterr().err
+
+
+def test_paths_of_a_file_are_relative_to_its_folder_and_flags_beat_it(tmp_path: Path) -> None:
+    file = tmp_path / "options.toml"
+    file.write_text('data = "clicks.csv"\nout = "model.pt"\nlabel = ["a", "b"]\n')
+    parsed = TRAIN.parse(["--config", str(file), "--label", "c"])
+    assert (parsed.data, parsed.out, parsed.labels) == (tmp_path / "clicks.csv", tmp_path / "model.pt", ["c"])
 
 
 def _wrong(option: Option) -> Iterator[str]:
