@@ -219,7 +219,7 @@ def check_tables(tables: Sequence[BaseEmbeddingConfig]) -> None:
         for name, default in _NOT_TAKEN.items():
             if getattr(table, name) is not default:
                 raise ValueError(
-                    f"{at}.{name}: got {getattr(table, name)}, expected {default}: tables here have no such form; "
+                    f"{at}.{name}: got {getattr(table, name)}, expected {default}: tables here do not have this form; "
                     "leave it out"
                 )
         if len(set(table.feature_names)) != len(table.feature_names):

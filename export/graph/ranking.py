@@ -155,7 +155,7 @@ def jagged_places(lengths: Tensor, picked: Tensor) -> Tensor:
         ``[N of the picked bags]`` int64.
 
     Raises:
-        IndexError: There is no such bag; under TorchScript a RuntimeError.
+        IndexError: The bag does not exist; under TorchScript a RuntimeError.
     """
     picked_lengths = lengths.index_select(0, picked)
     starts = lengths_to_offsets(lengths).index_select(0, picked)

@@ -41,7 +41,7 @@ def text_and_weights(part: bytes) -> tuple[str, dict[str, Tensor]]:
     """Return all that a part says and holds but the dense weights, as text, and these by path.
 
     Raises:
-        ManifestError: The bytes are no such part.
+        ManifestError: The bytes are not such a part.
     """
     dtypes = {code: dtype for dtype, code in _DTYPE_CODES.items()}
     texts, weights = {}, {}

@@ -341,7 +341,7 @@ def open_artifact(path: str | os.PathLike[str], manifest: Manifest, target: str 
         target: See ``load_artifact``.
 
     Raises:
-        TargetError: There is no such target, or none for this machine.
+        TargetError: The artifact has no target of this name, or none for this machine.
     """
     return OpenedArtifact(path=Path(path), manifest=manifest, target=choose_target(manifest, target))
 

@@ -95,7 +95,7 @@ def load_checkpoint(path: str | os.PathLike[str], mmap: bool = True) -> Checkpoi
     """
     path = Path(path)
     if not path.is_file():
-        raise CheckpointError(f"checkpoint {str(path)!r}: there is no such file")
+        raise CheckpointError(f"checkpoint {str(path)!r}: no such file")
     try:
         content = torch.load(path, map_location="cpu", mmap=mmap, weights_only=True)
     except Exception as error:  # a damaged or hostile file can fail anywhere in the unpickler, in any way
@@ -204,7 +204,7 @@ def _factory(name: str) -> Callable[..., nn.Module]:
     function = vars(module).get(match[2])
     # Only functions that the module defines, not those that it imports.
     if not inspect.isfunction(function) or function.__module__ != match[1]:
-        raise CheckpointError(f"factory: got {name[:80]!r}, but the module defines no such function")
+        raise CheckpointError(f"factory: got {name[:80]!r}, but the module does not define it")
     return function
 
 

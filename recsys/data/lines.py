@@ -50,7 +50,7 @@ def numbered_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[int, s
         DataError: The file does not exist, or a line is not in the encoding.
     """
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
+        raise DataError(f"{path}: no such file")
     number = 0
     with path.open("rb") as file:
         for number, raw in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), start=1):

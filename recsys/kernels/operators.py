@@ -168,7 +168,7 @@ def stored_program(part: bytes) -> Any:
 
     Raises:
         NotBuiltError: The operators cannot be used.
-        RuntimeError: The part is no such program; so does ``bind``, if rows or weights do not fit it.
+        RuntimeError: The part holds no program; so does ``bind``, if rows or weights do not fit it.
     """
     return _usable().StoredProgram(part)
 

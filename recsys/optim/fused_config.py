@@ -203,7 +203,7 @@ class FusedConfig:
         An L2 penalty is row-wise Adagrad's ``weight_decay`` (TorchRec leaves it out silently).
 
         Raises:
-            ValueError: FBGEMM has no such optimizer, or does not support the arguments.
+            ValueError: FBGEMM does not have this optimizer, or does not support the arguments.
         """
         if optimizer_class not in _CLASSES:
             raise ValueError(

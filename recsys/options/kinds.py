@@ -52,7 +52,7 @@ class Kind:
         """Parse the value of a flag or an environment variable.
 
         Raises:
-            ConfigError: The text is no such value.
+            ConfigError: The text is not a valid value.
         """
         try:
             return self.parse(text)
@@ -66,7 +66,7 @@ class Kind:
         """Convert a value of TOML.
 
         Raises:
-            ConfigError: It has another type, or is no such value.
+            ConfigError: It has another type, or is not a valid value.
         """
         if self.is_list and isinstance(value, list) and all(type(v) in (int, str) for v in value):
             return self.from_text(",".join(map(str, value))) if value else ()

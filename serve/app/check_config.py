@@ -103,7 +103,7 @@ def _check_models(
 ) -> Iterator[Finding]:
     for name in config.models:
         if name not in versions_of:
-            yield Finding(False, f"models.{name}: there is no such model{near_misses(name, versions_of)}")
+            yield Finding(False, f"models.{name}: no such model{near_misses(name, versions_of)}")
     for name, versions in versions_of.items():
         if not versions:
             yield Finding(True, f"{name}: has no version, expected at least one")

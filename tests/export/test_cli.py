@@ -119,7 +119,7 @@ def test_an_artifact_is_none_to_be_exported(checkpoint: Path, capsys: Capture, o
 
 
 def test_of_a_missing_file_nothing_is_said_but_that(tmp_path: Path, capsys: Capture) -> None:
-    assert fails(capsys, 1, tmp_path / "gone.pt").endswith("gone.pt': there is no such file\n")
+    assert fails(capsys, 1, tmp_path / "gone.pt").endswith("gone.pt': no such file\n")
 
 
 def test_json_is_one_object(checkpoint: Path, capsys: Capture) -> None:

@@ -27,7 +27,7 @@ class RecMetricEnum(RecMetricEnumBase):
 
 @dataclass(unsafe_hash=True)
 class SessionMetricDef:
-    """What a metric of sessions is of; no such metric is here, but tasks may carry it."""
+    """The definition of a session metric, which tasks may carry; this package has no session metrics."""
 
     session_var_name: str
     top_threshold: int | None = None

@@ -206,7 +206,7 @@ def _outputs(task: RecTaskInfo, model_out: dict[str, Tensor]) -> tuple[Tensor, T
     """Return a task's labels, predictions and weights.
 
     Raises:
-        ValueError: The model has no such output, or their numbers differ.
+        ValueError: The model does not have this output, or their numbers differ.
     """
     names = (task.label_name, task.prediction_name, task.weight_name)
     missing = [name for name in names if name not in model_out]

@@ -96,7 +96,7 @@ def _header(path: Path) -> Header:
         DataError: The first line is not Criteo's.
     """
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
+        raise DataError(f"{path}: no such file")
     first = ByteStream(path).at(0, _HEADER_BYTES).splitlines(keepends=True)[:1]
     line = first[0].decode("utf-8-sig", "replace").rstrip("\r\n") if first else ""
     for separator in "\t,":

@@ -96,7 +96,7 @@ def read_movielens(folder: Path, limit_rows: int | None = None) -> MovieLens:
         DataError: The folder has none of the forms, a file is missing, or a line is malformed.
     """
     if not folder.is_dir():
-        raise DataError(f"{folder}: there is no such folder")
+        raise DataError(f"{folder}: no such folder")
     inter = sorted(folder.glob("*.inter"))
     if len(inter) > 1:
         raise DataError(f"{folder}: got {[p.name for p in inter]}, expected one .inter file")

@@ -53,7 +53,7 @@ class TextFile(TableFile):
         self, path: Path, separator: str = "", name: str | None = None, header: Header | None = None
     ) -> None:
         if not path.is_file():
-            raise DataError(f"{path}: there is no such file")
+            raise DataError(f"{path}: no such file")
         self.path = path
         self.name = path.name if name is None else name
         self._stream = ByteStream(path)

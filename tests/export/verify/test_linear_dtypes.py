@@ -91,7 +91,7 @@ def test_the_bound_lies_on_the_auc_where_labels_are_given(
     [
         ("zeros", "auto_data: got 'zeros.csv', whose labels 'click' are all equal: no AUC"),
         ("none", "none.csv"),
-        ("missing", "there is no such file or folder"),
+        ("missing", "no such file or folder"),
     ],
 )
 def test_examples_without_an_auc_are_refused(

@@ -92,7 +92,7 @@ def test_a_schema_is_replaced_on_request_only(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["none.csv"], "there is no such file or folder"),
+        (["none.csv"], "no such file or folder"),
         (["clicks.csv", "--label", "z"], "label: got 'z', expected one of the columns"),
         (["clicks.csv", "--out", "nowhere/schema.toml"], "No such file or directory"),
         (["clicks.csv", "--schema", "none.toml"], "none.toml"),

@@ -173,7 +173,7 @@ def test_exit_codes(
 
 def test_a_missing_model_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path / "model.pt") == 1
-    assert "there is no such file" in capsys.readouterr().err
+    assert "no such file" in capsys.readouterr().err
     assert run(tmp_path) == 2
     assert f"got the folder '{tmp_path}', expected a file" in capsys.readouterr().err
 

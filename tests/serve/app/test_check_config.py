@@ -248,9 +248,7 @@ def test_what_would_not_work_is_found(
             "admin.host: the token crosses the network",
             id="admin",
         ),
-        pytest.param(
-            _add("[models.smal]"), "models.smal: there is no such model; did you mean small", id="model"
-        ),
+        pytest.param(_add("[models.smal]"), "models.smal: no such model; did you mean small", id="model"),
         pytest.param(
             lambda _: ["--rest-pages"], "rest.pages: got true without http_port", id="pages without a port"
         ),

@@ -108,7 +108,7 @@ def choose_labels(columns: Sequence[Column], names: Sequence[str]) -> list[Label
             found by their names if empty.
 
     Raises:
-        DataError: There is no such column or none is found, a value is missing, or the values do not say which
+        DataError: The column does not exist or none is found, a value is missing, or the values do not say which
             of them are positive.
     """
     if names:

@@ -51,7 +51,7 @@ def open_files(data: Any) -> list[TableFile]:
         data: A file, a folder, a pattern (``clicks/*.csv``), several of them, or a frame of pandas, polars or Arrow.
 
     Raises:
-        DataError: There is no such file, the folder has none, it is something else, or files are several tables.
+        DataError: The file does not exist, the folder has none, it is something else, or files are several tables.
     """
     files = _opened(data)
     _check_one_table(files)
@@ -72,7 +72,7 @@ def _opened(data: Any) -> list[TableFile]:
             raise DataError(f"{data}: got no files of such names")
         return [file for name in found for file in (_open_folder(name) if name.is_dir() else [_open(name)])]
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file or folder")
+        raise DataError(f"{path}: no such file or folder")
     return [_open(path)]
 
 

@@ -161,7 +161,7 @@ def test_too_few_lines(tmp_path: Path, text: str, num: int) -> None:
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="there is no such file"):
+    with pytest.raises(DataError, match="no such file"):
         criteo(tmp_path / "train.txt")
 
 

@@ -210,7 +210,7 @@ def test_a_malformed_line_is_named(tmp_path: Path, name: str, line: str, text: s
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     _write_classic(tmp_path)
     (tmp_path / name).unlink()
-    with pytest.raises(DataError, match=f"{name}: there is no such file"):
+    with pytest.raises(DataError, match=f"{name}: no such file"):
         movielens(tmp_path)
 
 
