@@ -41,7 +41,7 @@ no_weak_code() {
 
 build() {
   cmake --build "$build" --target "${programs[@]}"
-  no_weak_code "$build"/CMakeFiles/recsys_ops.dir/ops/kernels/{avx*,amx}.cpp.o
+  no_weak_code "$build"/CMakeFiles/recsys_ops.dir/ops/kernels/x86/*.cpp.o
   configure_arm
   cmake --build "$build-arm"
   no_weak_code "$build"-arm/CMakeFiles/recsys_ops.dir/ops/kernels/arm/{dotprod,i8mm}.cpp.o
@@ -53,7 +53,7 @@ style() {
   find . \( -name '*.h' -o -name '*.cpp' \) -print0 | xargs -0 clang-format-14 --dry-run -Werror
   # The rooms that every request passes, and those that read untrusted bytes.
   find base wire ops port engine/core engine/counters engine/routes engine/settings -name '*.cpp' \
-    ! -name 'avx*.cpp' ! -path 'ops/kernels/amx.cpp' ! -path 'ops/kernels/arm/*' ! -path 'ops/torch/*' -print0 |
+    ! -path 'ops/kernels/x86/*' ! -path 'ops/kernels/arm/*' ! -path 'ops/torch/*' -print0 |
     xargs -0 -P "$(nproc)" -I{} clang-tidy-14 --quiet {} -- -std=c++17 -I. -Iinclude 2>/dev/null
 }
 

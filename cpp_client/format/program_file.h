@@ -56,7 +56,7 @@ struct ProgramConstant {
 /// of each step; a step reads places before its own.
 struct FileStep {
   enum class Kind {
-    /// Steps over rows: ops/plan.h.
+    /// Steps over rows: ops/program/program.h.
     kPlan,
     /// Rows of a place by the numbers in another.
     kGather,

@@ -1,7 +1,5 @@
-// Fuzzes the numbers of a plan and the bytes of packed weights: what is read as right must run
+// Fuzzes the numbers of a program and the bytes of packed weights: what is read as right must run
 // without leaving its tensors.
-#include "ops/plan.h"
-
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -9,10 +7,11 @@
 #include <vector>
 
 #include "ops/packed.h"
+#include "ops/program/program.h"
 
 namespace {
 
-using recsys::ops::BoundPlan;
+using recsys::ops::BoundProgram;
 using recsys::ops::BufferKind;
 
 constexpr std::int64_t kNumRows = 3, kNumInputs = 3, kNumSlots = 2;
@@ -74,25 +73,25 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   for (int i = 0; i < 3; ++i) {
     Pack(kShapes[i][0], kShapes[i][1], static_cast<recsys::ops::WeightType>(i), &weights[i]);
   }
-  recsys::ops::Plan plan;
+  recsys::ops::Program program;
   const auto count = static_cast<std::int64_t>(numbers.size());
-  if (!recsys::ops::ReadPlan(numbers.data(), count, kNumInputs, kNumConstants, &plan).empty()) {
+  if (!recsys::ops::ReadProgram(numbers.data(), count, kNumInputs, kNumConstants, &program)
+           .empty()) {
     return 0;
   }
-  if (recsys::ops::WritePlan(plan) != numbers) __builtin_trap();
-  if (plan.scratch_width > kMostScratch || plan.ids_width > kMostScratch ||
-      plan.buffers.size() > 16 || plan.steps.size() > 16) {
+  if (program.scratch_width > kMostScratch || program.ids_width > kMostScratch ||
+      program.buffers.size() > 16 || program.steps.size() > 16) {
     return 0;
   }
   // Steps that would take long.
-  for (const recsys::ops::Form& form : plan.forms) {
+  for (const recsys::ops::Form& form : program.forms) {
     if (form.sizes[0] * form.sizes[1] * form.sizes[2] * form.sizes[3] > kMostScratch) return 0;
   }
-  BoundPlan bound;
-  bound.plan = &plan;
+  BoundProgram bound;
+  bound.program = &program;
   // Of the exact sizes: the address sanitizer sees what lies outside.
   std::vector<std::vector<float>> memory;
-  for (const recsys::ops::Buffer& buffer : plan.buffers) {
+  for (const recsys::ops::Buffer& buffer : program.buffers) {
     if (buffer.width > kMostWidth) return 0;
     const bool is_scratch = buffer.kind == BufferKind::kScratch || buffer.kind == BufferKind::kIds;
     // As the number of a row's IDs it says 2.
@@ -112,7 +111,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   const std::vector<std::int64_t> offsets = {0, 1, 3, 3, 4, 5, 8};
   std::vector<std::int64_t> ids(8);
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = i < size ? bytes[i] % 6 : 0;
-  for (const recsys::ops::LookupSource& source : plan.lookups) {
+  for (const recsys::ops::LookupSource& source : program.lookups) {
     recsys::ops::Lookup lookup;
     lookup.slots = slots.data();
     const bool is_sequence = source.pooling == 2;
@@ -123,10 +122,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
     lookup.pooling = static_cast<recsys::ops::Pooling>(source.pooling);
     bound.lookups.push_back(lookup);
   }
-  for (const recsys::ops::FeatureSource& source : plan.features) {
+  for (const recsys::ops::FeatureSource& source : program.features) {
     bound.features.push_back({ids.data(), offsets.data() + source.feature % kNumSlots * kNumRows});
   }
   if (!recsys::ops::CheckBound(bound).empty()) return 0;
-  recsys::ops::RunPlan(bound, recsys::ops::ChosenKernels(), 0, kNumRows);
+  recsys::ops::RunProgram(bound, recsys::ops::ChosenKernels(), 0, kNumRows);
   return 0;
 }

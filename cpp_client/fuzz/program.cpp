@@ -1,5 +1,7 @@
 // Fuzzes programs: a file of an artifact that says what a model computes. What is read as right has
-// tensors that share no byte, steps that read what is there, and plans that say so too.
+// tensors that share no byte, steps that read what is there, and programs that say so too.
+#include "ops/program/program.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -7,7 +9,6 @@
 #include <vector>
 
 #include "format/program_file.h"
-#include "ops/plan.h"
 #include "recsys/error.h"
 
 namespace {
@@ -31,18 +32,14 @@ void CheckTensors(const ProgramFile& file, std::size_t size) {
   Expect(num_bytes <= size);
 }
 
-/// Reads the numbers of a plan as a program binds them.
+/// Reads the numbers of a program as a program binds them.
 void ReadNumbers(const FileStep& step, const FileTensor& tensor, std::string_view bytes) {
   std::vector<std::int64_t> numbers(tensor.num_bytes / sizeof(std::int64_t));
   std::memcpy(numbers.data(), bytes.data() + tensor.offset, tensor.num_bytes);
-  recsys::ops::Plan plan;
-  const auto num_inputs = static_cast<std::int64_t>(step.inputs.size());
-  const auto num_constants = static_cast<std::int64_t>(step.constants.size());
-  const auto count = static_cast<std::int64_t>(numbers.size());
-  if (!recsys::ops::ReadPlan(numbers.data(), count, num_inputs, num_constants, &plan).empty()) {
-    return;
-  }
-  Expect(recsys::ops::WritePlan(plan) == numbers);
+  recsys::ops::Program program;
+  recsys::ops::ReadProgram(numbers.data(), static_cast<std::int64_t>(numbers.size()),
+                           static_cast<std::int64_t>(step.inputs.size()),
+                           static_cast<std::int64_t>(step.constants.size()), &program);
 }
 
 void CheckSteps(const ProgramFile& file, std::string_view bytes) {

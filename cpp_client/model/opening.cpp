@@ -14,7 +14,7 @@
 #include "model/graphs/skeleton.h"
 #include "model/parts.h"
 #include "model/rows/rows_memory.h"
-#include "ops/isa.h"
+#include "ops/cpu/isa.h"
 #include "ops/torch/operators.h"
 #include "recsys/error.h"
 

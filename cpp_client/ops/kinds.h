@@ -65,6 +65,31 @@ enum class Activation : std::int32_t {
 };
 constexpr std::int64_t kNumActivation = 3;
 
+/// Which numbers a step takes to compute those of a row.
+enum class Operands : std::int32_t {
+  /// a, number by number.
+  kOne = 0,
+  /// a, each number `count` times, and b, number by number.
+  kRepeated = 1,
+  /// a, b and c, number by number.
+  kThree = 2,
+  /// Each `count` numbers of a, for one.
+  kRuns = 3,
+  /// `count` vectors of a, for one.
+  kVectors = 4,
+  /// `count` runs of a, as wide.
+  kShares = 5,
+  /// All numbers of a, as wide.
+  kRow = 6,
+  /// Vectors of a; b and c have a vector's numbers.
+  kLayers = 7,
+  /// As many numbers of a for each of b and c.
+  kGroups = 8,
+  /// By a form alone.
+  kForm = 9,
+};
+constexpr std::int64_t kNumOperands = 10;
+
 /// What becomes of the numbers of a row.
 enum class ElementwiseKind : std::int32_t {
   kCopy = 0,
@@ -125,136 +150,75 @@ enum class ElementwiseKind : std::int32_t {
 };
 constexpr std::int64_t kNumElementwiseKind = 33;
 
-/// Whether a step takes the factor, and not the count.
-constexpr bool TakesFactor(ElementwiseKind kind) {
-  switch (kind) {
-    case ElementwiseKind::kScale:
-    case ElementwiseKind::kAtLeast:
-    case ElementwiseKind::kStandardize:
-    case ElementwiseKind::kLayerNorm:
-    case ElementwiseKind::kShift:
-    case ElementwiseKind::kAtMost:
-    case ElementwiseKind::kNormalize:
-    case ElementwiseKind::kLeakyRelu:
-    case ElementwiseKind::kElu:
-      return true;
-    default:
-      return false;
-  }
-}
+/// By StepKind.
+// clang-format off
+constexpr const char* kStepNames[] = {
+    "lookup",
+    "linear",
+    "dot",
+    "elementwise",
+    "contract",
+    "broadcast",
+    "sequence",
+    "length",
+    "differences",
+    "take",
+    "each_id",
+    "to_ids",
+    "from_ids",
+    "read_ids",
+    "sum_ids",
+    "first",
+    "first_pairs",
+};
+// clang-format on
 
-/// Returns the name of a step's kind.
-constexpr const char* NameOf(StepKind kind) {
-  switch (kind) {
-    case StepKind::kLookup:
-      return "lookup";
-    case StepKind::kLinear:
-      return "linear";
-    case StepKind::kDot:
-      return "dot";
-    case StepKind::kElementwise:
-      return "elementwise";
-    case StepKind::kContract:
-      return "contract";
-    case StepKind::kBroadcast:
-      return "broadcast";
-    case StepKind::kSequence:
-      return "sequence";
-    case StepKind::kLength:
-      return "length";
-    case StepKind::kDifferences:
-      return "differences";
-    case StepKind::kTake:
-      return "take";
-    case StepKind::kEachId:
-      return "each_id";
-    case StepKind::kToIds:
-      return "to_ids";
-    case StepKind::kFromIds:
-      return "from_ids";
-    case StepKind::kReadIds:
-      return "read_ids";
-    case StepKind::kSumIds:
-      return "sum_ids";
-    case StepKind::kFirst:
-      return "first";
-    case StepKind::kFirstPairs:
-      return "first_pairs";
-  }
-  return "";
-}
+/// What a step needs to know of an ElementwiseKind.
+struct KindOfNumbers {
+  const char* name;
+  Operands operands;
+  /// Whether a step takes the factor, and not the count.
+  bool takes_factor;
+};
+constexpr KindOfNumbers kKindsOfNumbers[] = {
+    {"copy", Operands::kOne, false},
+    {"relu", Operands::kOne, false},
+    {"sigmoid", Operands::kOne, false},
+    {"scale", Operands::kOne, true},
+    {"add", Operands::kRepeated, false},
+    {"subtract", Operands::kRepeated, false},
+    {"multiply", Operands::kRepeated, false},
+    {"multiply_add", Operands::kThree, false},
+    {"softmax", Operands::kShares, false},
+    {"sum", Operands::kVectors, false},
+    {"divide", Operands::kRepeated, false},
+    {"norm", Operands::kRuns, false},
+    {"at_least", Operands::kOne, true},
+    {"standardize", Operands::kRow, true},
+    {"layer_norm", Operands::kLayers, true},
+    {"total", Operands::kRuns, false},
+    {"tanh", Operands::kOne, false},
+    {"gelu", Operands::kOne, false},
+    {"gelu_tanh", Operands::kOne, false},
+    {"silu", Operands::kOne, false},
+    {"leaky_relu", Operands::kOne, true},
+    {"shift", Operands::kOne, true},
+    {"at_most", Operands::kOne, true},
+    {"exp", Operands::kOne, false},
+    {"log2", Operands::kOne, false},
+    {"truncate", Operands::kOne, false},
+    {"absolute", Operands::kOne, false},
+    {"less", Operands::kForm, false},
+    {"largest", Operands::kForm, false},
+    {"select", Operands::kForm, false},
+    {"softmax_or_zeros", Operands::kShares, false},
+    {"normalize", Operands::kGroups, true},
+    {"elu", Operands::kOne, true},
+};
 
-/// Returns the name of what becomes of the numbers of a row.
-constexpr const char* NameOf(ElementwiseKind kind) {
-  switch (kind) {
-    case ElementwiseKind::kCopy:
-      return "copy";
-    case ElementwiseKind::kRelu:
-      return "relu";
-    case ElementwiseKind::kSigmoid:
-      return "sigmoid";
-    case ElementwiseKind::kScale:
-      return "scale";
-    case ElementwiseKind::kAdd:
-      return "add";
-    case ElementwiseKind::kSubtract:
-      return "subtract";
-    case ElementwiseKind::kMultiply:
-      return "multiply";
-    case ElementwiseKind::kMultiplyAdd:
-      return "multiply_add";
-    case ElementwiseKind::kSoftmax:
-      return "softmax";
-    case ElementwiseKind::kSum:
-      return "sum";
-    case ElementwiseKind::kDivide:
-      return "divide";
-    case ElementwiseKind::kNorm:
-      return "norm";
-    case ElementwiseKind::kAtLeast:
-      return "at_least";
-    case ElementwiseKind::kStandardize:
-      return "standardize";
-    case ElementwiseKind::kLayerNorm:
-      return "layer_norm";
-    case ElementwiseKind::kTotal:
-      return "total";
-    case ElementwiseKind::kTanh:
-      return "tanh";
-    case ElementwiseKind::kGelu:
-      return "gelu";
-    case ElementwiseKind::kGeluTanh:
-      return "gelu_tanh";
-    case ElementwiseKind::kSilu:
-      return "silu";
-    case ElementwiseKind::kLeakyRelu:
-      return "leaky_relu";
-    case ElementwiseKind::kShift:
-      return "shift";
-    case ElementwiseKind::kAtMost:
-      return "at_most";
-    case ElementwiseKind::kExp:
-      return "exp";
-    case ElementwiseKind::kLog2:
-      return "log2";
-    case ElementwiseKind::kTruncate:
-      return "truncate";
-    case ElementwiseKind::kAbsolute:
-      return "absolute";
-    case ElementwiseKind::kLess:
-      return "less";
-    case ElementwiseKind::kLargest:
-      return "largest";
-    case ElementwiseKind::kSelect:
-      return "select";
-    case ElementwiseKind::kSoftmaxOrZeros:
-      return "softmax_or_zeros";
-    case ElementwiseKind::kNormalize:
-      return "normalize";
-    case ElementwiseKind::kElu:
-      return "elu";
-  }
-  return "";
+constexpr const char* NameOf(StepKind kind) { return kStepNames[static_cast<std::int64_t>(kind)]; }
+constexpr const KindOfNumbers& Of(ElementwiseKind kind) {
+  return kKindsOfNumbers[static_cast<std::int64_t>(kind)];
 }
 
 }  // namespace recsys::ops

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/isa.h"
+#include "ops/cpu/isa.h"
 
 namespace recsys::ops {
 

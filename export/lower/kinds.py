@@ -26,16 +26,16 @@ class Function:
 
 
 class Code(IntEnum):
-    """A kind by its code, and what it says."""
+    """A kind by its code, and what it says. ``of``: what only kinds of numbers have."""
 
-    function: Function | None
+    of: Function | Operands | None
 
-    def __new__(cls, code: int, text: str = "", function: Function | None = None) -> Self:
+    def __new__(cls, code: int, text: str = "", of: Function | Operands | None = None) -> Self:
         """Return a kind."""
         made = int.__new__(cls, code)
         made._value_ = code
         made.__doc__ = text
-        made.function = function
+        made.of = of
         return made
 
     @property
@@ -87,25 +87,59 @@ class Activation(Code):
     SIGMOID = 2
 
 
+class Operands(Code):
+    """Which numbers a step takes to compute those of a row."""
+
+    ONE = 0, "a, number by number."
+    REPEATED = 1, "a, each number `count` times, and b, number by number."
+    THREE = 2, "a, b and c, number by number."
+    RUNS = 3, "Each `count` numbers of a, for one."
+    VECTORS = 4, "`count` vectors of a, for one."
+    SHARES = 5, "`count` runs of a, as wide."
+    ROW = 6, "All numbers of a, as wide."
+    LAYERS = 7, "Vectors of a; b and c have a vector's numbers."
+    GROUPS = 8, "As many numbers of a for each of b and c."
+    FORM = 9, "By a form alone."
+
+
 class ElementwiseKind(Code):
     """What becomes of the numbers of a row."""
+
+    @property
+    def function(self) -> Function | None:
+        """The function of torch that it computes, if it is one of one number."""
+        return self.of if isinstance(self.of, Function) else None
+
+    @property
+    def takes(self) -> Operands:
+        """Which numbers it takes."""
+        return self.of if isinstance(self.of, Operands) else Operands.ONE
+
+    @property
+    def takes_factor(self) -> bool:
+        """Whether a step of numbers one by one takes the factor, and not the count."""
+        return self.name in _WITH_FACTOR or bool(self.function and self.function.argument)
 
     COPY = 0
     RELU = 1, "", Function(("relu",))
     SIGMOID = 2, "", Function(("sigmoid",))
     SCALE = 3, "a * factor"
-    ADD = 4, "a[i / count] + b[i]; the next two alike"
-    SUBTRACT = 5
-    MULTIPLY = 6
-    MULTIPLY_ADD = 7, "a * b + c"
-    SOFTMAX = 8, "The shares of each of `count` runs of numbers."
-    SUM = 9, "The sum of `count` vectors that follow each other in a."
-    DIVIDE = 10, "b[i] / a[i / count]"
-    NORM = 11, "The Euclidean length of each `count` numbers of a."
+    ADD = 4, "a[i / count] + b[i]; the next two alike", Operands.REPEATED
+    SUBTRACT = 5, "", Operands.REPEATED
+    MULTIPLY = 6, "", Operands.REPEATED
+    MULTIPLY_ADD = 7, "a * b + c", Operands.THREE
+    SOFTMAX = 8, "The shares of each of `count` runs of numbers.", Operands.SHARES
+    SUM = 9, "The sum of `count` vectors that follow each other in a.", Operands.VECTORS
+    DIVIDE = 10, "b[i] / a[i / count]", Operands.REPEATED
+    NORM = 11, "The Euclidean length of each `count` numbers of a.", Operands.RUNS
     AT_LEAST = 12, "The larger one of a and the factor."
-    STANDARDIZE = 13, "a without its mean, divided by the root of its variance plus the factor."
-    LAYER_NORM = 14, "The same of each vector of a, times b plus c, which have a vector's numbers."
-    TOTAL = 15, "The sum of each `count` numbers of a."
+    STANDARDIZE = 13, "a without its mean, divided by the root of its variance plus the factor.", Operands.ROW
+    LAYER_NORM = (
+        14,
+        "The same of each vector of a, times b plus c, which have a vector's numbers.",
+        Operands.LAYERS,
+    )
+    TOTAL = 15, "The sum of each `count` numbers of a.", Operands.RUNS
     TANH = 16, "", Function(("tanh",))
     GELU = 17
     GELU_TANH = 18, "Its approximation by the hyperbolic tangent."
@@ -121,29 +155,27 @@ class ElementwiseKind(Code):
     LOG2 = 24
     TRUNCATE = 25, "Without the part behind the point."
     ABSOLUTE = 26
-    LESS = 27, "1 where a < b, else 0: by a form."
-    LARGEST = 28, "The larger one of a and b: by a form."
-    SELECT = 29, "b where a is not 0, else the factor: by a form."
-    SOFTMAX_OR_ZEROS = 30, "Shares as above; zeros where all numbers of a run are minus infinity."
-    NORMALIZE = 31, "a without b, divided by the root of c plus the factor; of a as many for each of b."
+    LESS = 27, "1 where a < b, else 0: by a form.", Operands.FORM
+    LARGEST = 28, "The larger one of a and b: by a form.", Operands.FORM
+    SELECT = 29, "b where a is not 0, else the factor: by a form.", Operands.FORM
+    SOFTMAX_OR_ZEROS = (
+        30,
+        "Shares as above; zeros where all numbers of a run are minus infinity.",
+        Operands.SHARES,
+    )
+    NORMALIZE = (
+        31,
+        "a without b, divided by the root of c plus the factor; of a as many for each of b.",
+        Operands.GROUPS,
+    )
     ELU = 32, "a; where it is negative, e^a - 1 times the factor.", Function(("elu",), "alpha", 1.0)
 
 
-#: Kinds of numbers one by one that take the factor, and not the count.
-WITH_FACTOR = (
-    ElementwiseKind.SCALE,
-    ElementwiseKind.AT_LEAST,
-    ElementwiseKind.STANDARDIZE,
-    ElementwiseKind.LAYER_NORM,
-    ElementwiseKind.SHIFT,
-    ElementwiseKind.AT_MOST,
-    ElementwiseKind.NORMALIZE,
-    *(kind for kind in ElementwiseKind if kind.function and kind.function.argument),
-)
-
+_WITH_FACTOR = ("SCALE", "AT_LEAST", "STANDARDIZE", "LAYER_NORM", "SHIFT", "AT_MOST", "NORMALIZE")
 #: By enumeration, the type that holds it in C++.
 _TYPES = {
-    BufferKind: "std::int64_t", StepKind: "std::int64_t", Activation: "std::int32_t", ElementwiseKind: "std::int32_t",
+    BufferKind: "std::int64_t", StepKind: "std::int64_t", Activation: "std::int32_t", Operands: "std::int32_t",
+    ElementwiseKind: "std::int32_t",
 }  # fmt: skip
 
 
@@ -161,37 +193,27 @@ def header() -> str:
             lines.append(f"  {member.name_in_cpp} = {member.value},")
         lines += ["};", f"constexpr std::int64_t kNum{kind.__name__} = {len(kind)};", ""]
     lines += [
-        "/// Whether a step takes the factor, and not the count.",
-        "constexpr bool TakesFactor(ElementwiseKind kind) {",
-        "  switch (kind) {",
-        *(f"    case ElementwiseKind::{kind.name_in_cpp}:" for kind in WITH_FACTOR),
-        "      return true;",
-        "    default:",
-        "      return false;",
-        "  }",
-        "}",
-        "",
-        *_names(StepKind, "a step's kind"),
-        *_names(ElementwiseKind, "what becomes of the numbers of a row"),
-    ]
+        "/// By StepKind.", "// clang-format off", "constexpr const char* kStepNames[] = {",
+        *(f'    "{kind.name.lower()}",' for kind in StepKind),
+        "};", "// clang-format on", "",
+        "/// What a step needs to know of an ElementwiseKind.",
+        "struct KindOfNumbers {",
+        "  const char* name;",
+        "  Operands operands;",
+        "  /// Whether a step takes the factor, and not the count.",
+        "  bool takes_factor;",
+        "};", "constexpr KindOfNumbers kKindsOfNumbers[] = {", *map(_row, ElementwiseKind), "};", "",
+        "constexpr const char* NameOf(StepKind kind) { return kStepNames[static_cast<std::int64_t>(kind)]; }",
+        "constexpr const KindOfNumbers& Of(ElementwiseKind kind) {",
+        "  return kKindsOfNumbers[static_cast<std::int64_t>(kind)];",
+        "}", "",
+    ]  # fmt: skip
     return "\n".join([*lines, "}  // namespace recsys::ops", "", "#endif  // RECSYS_OPS_KINDS_H_", ""])
 
 
-def _names(kind: type[Code], text: str) -> list[str]:
-    """Return a function that returns the names of the kinds."""
-    return [
-        f"/// Returns the name of {text}.",
-        f"constexpr const char* NameOf({kind.__name__} kind) {{", "  switch (kind) {",
-        *(
-            line
-            for member in kind
-            for line in (
-                f"    case {kind.__name__}::{member.name_in_cpp}:",
-                f'      return "{member.name.lower()}";',
-            )
-        ),
-        "  }", '  return "";', "}", "",
-    ]  # fmt: skip
+def _row(kind: ElementwiseKind) -> str:
+    factor = str(kind.takes_factor).lower()
+    return f'    {{"{kind.name.lower()}", Operands::{kind.takes.name_in_cpp}, {factor}}},'
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The part of an artifact that holds a program: a file of the format safetensors.
 
-Tensors ``plans.I`` hold each plan's numbers (``cpp_client/ops/plan.h``), ``weights.PATH`` each dense weight that they
-read, all others their constants. Metadata ``recsys`` says, in JSON, what the program does step by step.
+Tensors ``plans.I`` hold each plan's numbers (``cpp_client/ops/program/program.h``), ``weights.PATH`` each dense weight
+that they read, all others their constants. Metadata ``recsys`` says, in JSON, what the program does step by step.
 ``cpp_client/format/program_file.cpp`` reads it.
 """
 

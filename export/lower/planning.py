@@ -1,4 +1,6 @@
-"""The steps of one space as a plan: what is computed where, and in which buffers. ``cpp_client/ops/plan.h`` reads it.
+"""The steps of one space as a plan: what is computed where, and in which buffers.
+
+``cpp_client/ops/program/program.h`` reads it.
 
 Shape letters: B rows, V vectors.
 """
@@ -17,9 +19,9 @@ from torch import Tensor
 from export.lower.bags import BagSum, Differences, FromIds, IdsSpace, Length, OfIds, ReadIds, Sequence, ToIds
 from export.lower.buffers import NOWHERE, Buffers, Place
 from export.lower.formed import Broadcast, Contract, Formed, Interleave, Operand, Written
-from export.lower.kinds import WITH_FACTOR, Activation, BufferKind, ElementwiseKind, StepKind
+from export.lower.kinds import Activation, BufferKind, ElementwiseKind, StepKind
 from export.lower.lookups import ComputedIds, Lookup, LookupInputs, Slot
-from export.lower.places import first_places
+from export.lower.padding.places import first_places
 from export.lower.strided import NUM_LOOPS, restrided
 from export.lower.values import Columns, Elementwise, Join, Linear, Part, Products, Take, Value, View, Weight
 
@@ -50,7 +52,7 @@ class Plan:
     """A plan.
 
     Attributes:
-        numbers: As ``cpp_client/ops/plan.h`` reads them.
+        numbers: As ``cpp_client/ops/program/program.h`` reads them.
         inputs: The tensors that it takes, by their places in the program.
         constants: What it takes beside them.
         outputs: The values that it returns.
@@ -347,7 +349,7 @@ class _Planning:
         if value in self._within:
             product, other = self._within[value]
             kind, operands, extra = ElementwiseKind.MULTIPLY_ADD, [*product.operands, other], 1
-        if kind in WITH_FACTOR:
+        if kind.takes_factor:
             assert value.factor is not None
             extra = _bits(value.factor)
         self._only_first(value, out)

@@ -11,7 +11,7 @@ import pytest
 from recsys.inputs.signature import Signature
 from serve.engine.reference.requests import RawDense, RawRequest, RawSparse
 from tests.conformance.support.artifacts import export_small
-from tests.native.test_model import python_answer
+from tests.native.models.test_model import python_answer
 from tests.native.tool import BUILD, needs_tool
 
 pytestmark = needs_tool

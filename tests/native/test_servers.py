@@ -29,7 +29,7 @@ from tests.conformance.support.artifacts import SideBySideModel
 from tests.export.graph.inputs.test_tables_read import Tied, Unused
 from tests.export.graph.tracing.test_python_code import ListsOfParts, MadeInForward, Parametrized, StarShape
 from tests.models.timed_hstu import TimedHSTU
-from tests.native.test_effects import DIM, Towers
+from tests.native.models.test_effects import DIM, Towers
 from tests.support.kernels import needs_kernels
 from tests.support.models.export_models import arguments, assert_close, batch_of, predicted
 from tests.support.models.position_models import DensePosition, rows_of, samples_of

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "binding/build.h"
-#include "ops/isa.h"
-#include "ops/probe.h"
+#include "ops/cpu/isa.h"
+#include "ops/cpu/probe.h"
 #include "ops/row_wise.h"
 #include "ops/torch/operators.h"
 #include "ops/torch/stored_program.h"
@@ -112,11 +112,11 @@ void CheckedUpdateRows(const py::handle& step, const at::Tensor& gradient) {
 }
 
 /// Returns the outputs of a program by name.
-py::dict CallProgram(const recsys::ops::Program& program, const py::args& args) {
+py::dict CallProgram(const recsys::ops::ProgramGraph& program, const py::args& args) {
   std::vector<at::Tensor> inputs;
   inputs.reserve(args.size());
   for (const py::handle& arg : args) inputs.push_back(arg.cast<at::Tensor>());
-  recsys::ops::Program::Outputs found;
+  recsys::ops::ProgramGraph::Outputs found;
   {
     const py::gil_scoped_release released;
     found = program.Run(inputs);
@@ -127,7 +127,8 @@ py::dict CallProgram(const recsys::ops::Program& program, const py::args& args) 
 }
 
 /// Returns what the steps of a program did, as recsys.kernels.operators.StepTime takes it.
-py::list ProfileSteps(const recsys::ops::Program& program, const std::vector<at::Tensor>& inputs) {
+py::list ProfileSteps(const recsys::ops::ProgramGraph& program,
+                      const std::vector<at::Tensor>& inputs) {
   std::vector<recsys::ops::StepTime> found;
   {
     const py::gil_scoped_release released;
@@ -157,7 +158,8 @@ py::list ProfileSteps(const recsys::ops::Program& program, const std::vector<at:
 PYBIND11_MODULE(_ops, module) {
   recsys::ops::RegisterOperators();
   module.attr("BUILD") = recsys::kBuild;
-  py::class_<recsys::ops::Program, std::shared_ptr<recsys::ops::Program>>(module, "Program")
+  py::class_<recsys::ops::ProgramGraph, std::shared_ptr<recsys::ops::ProgramGraph>>(module,
+                                                                                    "Program")
       .def("__call__", &CallProgram)
       .def("profile", &ProfileSteps);
   py::class_<recsys::ops::StoredProgram, std::shared_ptr<recsys::ops::StoredProgram>>(
@@ -168,15 +170,15 @@ PYBIND11_MODULE(_ops, module) {
            py::keep_alive<1, 2>())
       .def("bind", &recsys::ops::StoredProgram::Bind, py::call_guard<py::gil_scoped_release>())
       .def("dense",
-           [](const recsys::ops::StoredProgram& plan) {
+           [](const recsys::ops::StoredProgram& program) {
              py::dict found;
-             for (const recsys::DenseWeight& weight : plan.file().dense) {
+             for (const recsys::DenseWeight& weight : program.file().dense) {
                found[py::str(weight.path)] = py::make_tuple(weight.dtype, weight.shape);
              }
              return found;
            })
-      .def("counts", [](const recsys::ops::StoredProgram& plan) {
-        const recsys::ops::StepCounts counts = plan.Counts();
+      .def("counts", [](const recsys::ops::StoredProgram& program) {
+        const recsys::ops::StepCounts counts = program.Counts();
         return py::make_tuple(counts.linear, counts.products, counts.lookups, counts.all);
       });
   module.def("isa", [] { return recsys::ops::NameOf(recsys::ops::ChosenIsa()); });

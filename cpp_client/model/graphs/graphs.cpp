@@ -11,7 +11,7 @@
 #include "format/json/checked_json.h"
 #include "model/answers.h"
 #include "ops/torch/dtypes.h"
-#include "ops/torch/program.h"
+#include "ops/torch/program_graph.h"
 #include "recsys/error.h"
 
 namespace recsys {
@@ -60,7 +60,7 @@ std::vector<c10::IValue> FewRows(const Signature& signature, bool is_ranking) {
   return inputs;
 }
 
-c10::IValue CallProgram(const ops::Program& program, const std::vector<c10::IValue>& inputs) {
+c10::IValue CallProgram(const ops::ProgramGraph& program, const std::vector<c10::IValue>& inputs) {
   std::vector<at::Tensor> tensors;
   tensors.reserve(inputs.size());
   for (const c10::IValue& input : inputs) tensors.push_back(input.toTensor());

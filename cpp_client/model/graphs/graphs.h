@@ -18,7 +18,7 @@
 namespace recsys {
 class Answers;
 namespace ops {
-class Program;
+class ProgramGraph;
 }
 
 /// A graph or a program that can be called from any number of threads.
@@ -27,7 +27,8 @@ class Callable {
   /// Takes a frozen form.
   explicit Callable(const torch::jit::Module& module)
       : self_(module._ivalue()), forward_(&module.get_method("forward").function()) {}
-  explicit Callable(std::shared_ptr<const ops::Program> program) : program_(std::move(program)) {}
+  explicit Callable(std::shared_ptr<const ops::ProgramGraph> program)
+      : program_(std::move(program)) {}
 
   /// Throws torch's exceptions.
   c10::IValue Call(std::vector<c10::IValue> inputs) const;
@@ -37,7 +38,7 @@ class Callable {
   torch::jit::ObjectPtr self_;
   torch::jit::Function* forward_ = nullptr;
   /// Null of a graph.
-  std::shared_ptr<const ops::Program> program_;
+  std::shared_ptr<const ops::ProgramGraph> program_;
 };
 
 /// Other weights of a model's forms, and the forms frozen with them.

@@ -29,7 +29,7 @@ ProgramPart::ProgramPart(std::string name, std::string bytes)
 
 const std::vector<DenseWeight>& ProgramPart::dense() const { return program_->file().dense; }
 
-std::shared_ptr<const ops::Program> ProgramPart::Bind(
+std::shared_ptr<const ops::ProgramGraph> ProgramPart::Bind(
     const at::Tensor& rows, const std::map<std::string, at::Tensor>& weights,
     const std::string& linear_dtype) const {
   return InPart(name_, [&] { return program_->Bind(rows, weights, linear_dtype); });

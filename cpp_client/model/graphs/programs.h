@@ -15,7 +15,7 @@
 namespace recsys {
 
 namespace ops {
-class Program;
+class ProgramGraph;
 class StoredProgram;
 }  // namespace ops
 
@@ -30,9 +30,9 @@ class ProgramPart {
 
   /// Returns the graph over these rows. `weights`: in the place of the part's, by path. Throws
   /// Error (kManifest).
-  std::shared_ptr<const ops::Program> Bind(const at::Tensor& rows,
-                                           const std::map<std::string, at::Tensor>& weights,
-                                           const std::string& linear_dtype) const;
+  std::shared_ptr<const ops::ProgramGraph> Bind(const at::Tensor& rows,
+                                                const std::map<std::string, at::Tensor>& weights,
+                                                const std::string& linear_dtype) const;
 
  private:
   const std::string name_;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/isa.h"
+#include "ops/cpu/isa.h"
 #include "ops/kinds.h"
 #include "ops/packed.h"
 
@@ -64,8 +64,8 @@ struct Slot {
   std::int64_t feature = 0;
 };
 
-/// Returns the mixed ID of recsys/base/hashing.py: MurmurHash3's fmix64 (Austin Appleby, public domain)
-/// without the highest bit.
+/// Returns the mixed ID of recsys/base/hashing.py: MurmurHash3's fmix64 (Austin Appleby, public
+/// domain) without the highest bit.
 constexpr std::uint64_t MixedId(std::uint64_t id) {
   id = (id ^ id >> 33) * 0xFF51AFD7ED558CCD;
   id = (id ^ id >> 33) * 0xC4CEB9FE1A85EC53;

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "ops/packed.h"
-#include "ops/plan.h"
+#include "ops/program/program.h"
 #include "ops/torch/dtypes.h"
 #include "ops/torch/module_path.h"
 #include "ops/torch/operators.h"
@@ -18,14 +18,14 @@
 namespace recsys::ops {
 namespace {
 
-/// Reads the plan of a step. Throws for numbers that are no plan.
-Plan PlanOf(const FileStep& step, const at::Tensor& numbers) {
-  Plan plan;
-  const std::string error = ReadPlan(numbers.const_data_ptr<std::int64_t>(), numbers.numel(),
-                                     static_cast<std::int64_t>(step.inputs.size()),
-                                     static_cast<std::int64_t>(step.constants.size()), &plan);
+/// Reads the program of a step. Throws for numbers that are no program.
+Program ProgramOf(const FileStep& step, const at::Tensor& numbers) {
+  Program program;
+  const std::string error = ReadProgram(numbers.const_data_ptr<std::int64_t>(), numbers.numel(),
+                                        static_cast<std::int64_t>(step.inputs.size()),
+                                        static_cast<std::int64_t>(step.constants.size()), &program);
   TORCH_CHECK(error.empty(), error);
-  return plan;
+  return program;
 }
 
 /// Returns columns of a layer's weight [N, K], added up as `columns` says. Throws for others than
@@ -49,14 +49,6 @@ at::Tensor Added(const at::Tensor& weight, const at::Tensor& columns) {
         .add_(weight.narrow(1, runs[i][1], runs[i][2]), runs[i][3]);
   }
   return added;
-}
-
-/// Returns a plan whose interactions multiply in a type.
-at::Tensor WithDots(Plan plan, WeightType type) {
-  for (Step& step : plan.steps) {
-    if (step.kind == StepKind::kDot) step.index = static_cast<std::int64_t>(type);
-  }
-  return at::tensor(WritePlan(plan), at::kLong);
 }
 
 /// Sets a dense weight at its path in a module.
@@ -147,9 +139,9 @@ RegionStep StoredProgram::RegionOf(const FileStep& step, const Weights& weights)
           static_cast<std::size_t>(step.num_outputs)};
 }
 
-std::shared_ptr<Program> StoredProgram::Bind(const at::Tensor& rows, const Weights& weights,
-                                             const std::string& linear_dtype) const try {
-  ProgramParts parts;
+std::shared_ptr<ProgramGraph> StoredProgram::Bind(const at::Tensor& rows, const Weights& weights,
+                                                  const std::string& linear_dtype) const try {
+  GraphParts parts;
   parts.num_inputs = static_cast<std::size_t>(file_.num_inputs);
   for (const FileCheck& check : file_.checks) {
     parts.checks.push_back({static_cast<std::size_t>(check.input),
@@ -157,7 +149,7 @@ std::shared_ptr<Program> StoredProgram::Bind(const at::Tensor& rows, const Weigh
                             check.width});
   }
   for (const FileStep& step : file_.steps) {
-    ProgramStep& made = parts.steps.emplace_back();
+    GraphStep& made = parts.steps.emplace_back();
     if (step.kind == FileStep::Kind::kGather) {
       made.gather = {static_cast<std::size_t>(step.rows), static_cast<std::size_t>(step.index)};
       continue;
@@ -166,21 +158,24 @@ std::shared_ptr<Program> StoredProgram::Bind(const at::Tensor& rows, const Weigh
       made.region = RegionOf(step, weights);
       continue;
     }
-    PlanStep& plan = made.plan.emplace();
-    plan.plan =
-        WithDots(PlanOf(step, ViewOf(file_.tensors.at(step.name))), DotTypeOf(linear_dtype));
-    for (const ProgramConstant& constant : step.constants) {
-      plan.constants.push_back(ConstantOf(constant, rows, weights, linear_dtype));
+    ProgramStep& program = made.program.emplace();
+    program.program = ProgramOf(step, ViewOf(file_.tensors.at(step.name)));
+    for (Step& one : program.program.steps) {
+      if (one.kind == StepKind::kDot)
+        one.index = static_cast<std::int64_t>(DotTypeOf(linear_dtype));
     }
-    plan.inputs.assign(step.inputs.begin(), step.inputs.end());
-    plan.rows_of = step.rows_of;
-    plan.per_row = step.per_row;
-    plan.widths = step.widths;
+    for (const ProgramConstant& constant : step.constants) {
+      program.constants.push_back(ConstantOf(constant, rows, weights, linear_dtype));
+    }
+    program.inputs.assign(step.inputs.begin(), step.inputs.end());
+    program.rows_of = step.rows_of;
+    program.per_row = step.per_row;
+    program.widths = step.widths;
   }
   for (const auto& [name, place] : file_.outputs) {
     parts.outputs.emplace_back(name, static_cast<std::size_t>(place));
   }
-  return std::make_shared<Program>(std::move(parts));
+  return std::make_shared<ProgramGraph>(std::move(parts));
 } catch (const c10::Error& error) {
   throw recsys::Error(ErrorKind::kManifest,
                       std::string("operators: ") + error.what_without_backtrace());
@@ -190,7 +185,7 @@ StepCounts StoredProgram::Counts() const try {
   StepCounts counts;
   for (const FileStep& step : file_.steps) {
     if (step.kind != FileStep::Kind::kPlan) continue;
-    for (const Step& of : PlanOf(step, ViewOf(file_.tensors.at(step.name))).steps) {
+    for (const Step& of : ProgramOf(step, ViewOf(file_.tensors.at(step.name))).steps) {
       ++counts.all;
       counts.linear += of.kind == StepKind::kLinear ? 1 : 0;
       counts.products += of.kind == StepKind::kDot ? 1 : 0;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "format/program_file.h"
-#include "ops/torch/program.h"
+#include "ops/torch/program_graph.h"
 
 namespace recsys::ops {
 
@@ -33,11 +33,11 @@ class StoredProgram {
   /// Returns the graph over an artifact's rows. `weights`: in the place of the file's; others are
   /// ignored. `linear_dtype`: in which linear layers multiply. Throws recsys::Error if the parts do
   /// not fit each other.
-  std::shared_ptr<Program> Bind(const at::Tensor& rows, const Weights& weights,
-                                const std::string& linear_dtype) const;
+  std::shared_ptr<ProgramGraph> Bind(const at::Tensor& rows, const Weights& weights,
+                                     const std::string& linear_dtype) const;
 
   const ProgramFile& file() const { return file_; }
-  /// Throws recsys::Error for plans that do not fit.
+  /// Throws recsys::Error for programs that do not fit.
   StepCounts Counts() const;
 
  private:

@@ -13,12 +13,12 @@
 #include <cstring>
 #include <random>
 
-#include "ops/amx.h"
+#include "ops/cpu/amx.h"
 #include "ops/kernels/kernels.h"
 #include "tests/ops/layer.h"
 
 // What the handler computes with.
-#include "ops/kernels/tiles.h"
+#include "ops/kernels/x86/tiles.h"
 
 namespace recsys::ops {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/plan.h"
+#include "ops/program/program.h"
 #include "tests/ops/layer.h"
 
 namespace recsys::ops {
@@ -20,14 +20,14 @@ constexpr float kPadding = -4;
 /// A layer over the vector of each ID and the vector of its row, of kMost IDs at most.
 struct PerId {
   PerId() {
-    plan.buffers = {{BufferKind::kInput, 0, 1},
-                    {BufferKind::kInput, 1, kMost * kDim},
-                    {BufferKind::kInput, 2, kDim},
-                    {BufferKind::kIds, 0, 2 * kDim},
-                    {BufferKind::kIds, ScratchWidth(2 * kDim), kOut},
-                    {BufferKind::kOutput, 0, kMost * kOut}};
-    plan.num_outputs = 1;
-    plan.steps = {
+    program.buffers = {{BufferKind::kInput, 0, 1},
+                       {BufferKind::kInput, 1, kMost * kDim},
+                       {BufferKind::kInput, 2, kDim},
+                       {BufferKind::kIds, 0, 2 * kDim},
+                       {BufferKind::kIds, ScratchWidth(2 * kDim), kOut},
+                       {BufferKind::kOutput, 0, kMost * kOut}};
+    program.num_outputs = 1;
+    program.steps = {
         {StepKind::kEachId, {}, {0, 0, 1}, {}, {}, 4, kMost},
         {StepKind::kToIds, {3, 0, kDim}, {1, 0, kMost * kDim}, {}, {}, 0, 0},
         {StepKind::kToIds, {3, kDim, kDim}, {2, 0, kDim}, {}, {}, 0, 0},
@@ -36,31 +36,29 @@ struct PerId {
     };
   }
 
-  std::string Read() {
-    const std::vector<std::int64_t> numbers = WritePlan(plan);
-    return ReadPlan(numbers.data(), static_cast<std::int64_t>(numbers.size()), 3, 1, &read);
-  }
+  std::string Check() { return CheckProgram(3, 1, &program); }
 
   /// Returns the outputs of rows whose IDs are so many.
   Floats Run(const Floats& num_ids, const Floats& vectors, const Floats& rows) {
-    EXPECT_EQ(Read(), "");
+    EXPECT_EQ(Check(), "");
     Floats out(num_ids.size() * kMost * kOut, kPadding);
-    BoundPlan bound;
-    bound.plan = &read;
+    BoundProgram bound;
+    bound.program = &program;
     bound.reads = {
         {num_ids.data(), 1}, {vectors.data(), kMost * kDim}, {rows.data(), kDim}, {}, {}, {}};
     bound.writes = {{}, {}, {}, {}, {}, {out.data(), kMost * kOut}};
     bound.weights = {layer.packed};
     EXPECT_EQ(CheckBound(bound), "");
-    EXPECT_EQ(RunPlan(bound, ChosenKernels(), 0, static_cast<std::int64_t>(num_ids.size())).lookup,
-              -1);
+    EXPECT_EQ(
+        RunProgram(bound, ChosenKernels(), 0, static_cast<std::int64_t>(num_ids.size())).lookup,
+        -1);
     return out;
   }
 
   std::mt19937 random{3};
   Floats weight = Random(kOut * 2 * kDim, &random), bias = Random(kOut, &random);
   Layer layer{weight, &bias, kOut, 2 * kDim, WeightType::kFloat32};
-  Plan plan, read;
+  Program program;
 };
 
 class EachIsaIds : public testing::TestWithParam<Isa> {
@@ -125,64 +123,65 @@ INSTANTIATE_TEST_SUITE_P(Isas, EachIsaIds, testing::ValuesIn(KnownIsas()),
 TEST(EachIdTest, WrongStepsAreRefused) {
   const auto refused = [](std::size_t at, const auto& change) {
     PerId per_id;
-    change(&per_id.plan.steps[at], &per_id.plan);
-    return per_id.Read() == "got a wrong step at position " + std::to_string(at);
+    change(&per_id.program.steps[at], &per_id.program);
+    return per_id.Check() == "got a wrong step at position " + std::to_string(at);
   };
   for (const std::int64_t number : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{5},
                                     std::numeric_limits<std::int64_t>::max()}) {
-    EXPECT_TRUE(refused(0, [&](Step* step, Plan*) { step->index = number; })) << number;
+    EXPECT_TRUE(refused(0, [&](Step* step, Program*) { step->index = number; })) << number;
   }
   for (const std::int64_t number : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{1} << 40}) {
-    EXPECT_TRUE(refused(0, [&](Step* step, Plan*) { step->extra = number; })) << number;
+    EXPECT_TRUE(refused(0, [&](Step* step, Program*) { step->extra = number; })) << number;
   }
   // Of vectors of four IDs, or sums for six.
-  EXPECT_TRUE(refused(1, [](Step*, Plan* plan) { plan->steps[0].extra = kMost - 1; }));
-  EXPECT_TRUE(refused(4, [](Step* step, Plan*) { step->out.width = kOut; }));
-  EXPECT_TRUE(refused(0, [](Step* step, Plan*) { step->a = {1, 0, 2}; }));
-  EXPECT_TRUE(refused(0, [](Step* step, Plan*) { step->a = {9, 0, 1}; }));
-  EXPECT_TRUE(refused(0, [](Step* step, Plan*) { step->a = {3, 0, 1}; }));
+  EXPECT_TRUE(refused(1, [](Step*, Program* program) { program->steps[0].extra = kMost - 1; }));
+  EXPECT_TRUE(refused(4, [](Step* step, Program*) { step->out.width = kOut; }));
+  EXPECT_TRUE(refused(0, [](Step* step, Program*) { step->a = {1, 0, 2}; }));
+  EXPECT_TRUE(refused(0, [](Step* step, Program*) { step->a = {9, 0, 1}; }));
+  EXPECT_TRUE(refused(0, [](Step* step, Program*) { step->a = {3, 0, 1}; }));
   // All IDs of a feature that is not there; and places among all IDs of one that is.
-  EXPECT_TRUE(refused(0, [](Step* step, Plan*) {
+  EXPECT_TRUE(refused(0, [](Step* step, Program*) {
     step->a = {};
     step->extra = 0;
   }));
-  const auto all = [](Plan* plan) {
-    plan->features = {{0, 1, 1, 0}};
-    plan->steps[0].a = {};
-    plan->steps[0].extra = 0;
+  const auto all = [](Program* program) {
+    program->features = {{0, 1, 1, 0}};
+    program->steps[0].a = {};
+    program->steps[0].extra = 0;
   };
-  EXPECT_TRUE(refused(1, [&](Step*, Plan* plan) { all(plan); }));
-  EXPECT_TRUE(refused(4, [&](Step*, Plan* plan) {
-    all(plan);
-    plan->steps[1].a = {2, 0, kDim};
+  EXPECT_TRUE(refused(1, [&](Step*, Program* program) { all(program); }));
+  EXPECT_TRUE(refused(4, [&](Step*, Program* program) {
+    all(program);
+    program->steps[1].a = {2, 0, kDim};
   }));
-  EXPECT_TRUE(refused(4, [](Step* step, Plan*) { step->kind = StepKind::kSumIds; }));
+  EXPECT_TRUE(refused(4, [](Step* step, Program*) { step->kind = StepKind::kSumIds; }));
   // Rows of each ID are those of the feature.
-  EXPECT_TRUE(refused(1, [&](Step* step, Plan* plan) {
-    all(plan);
-    plan->lookups = {{0, 0, 1, 0, -1, 2, 1}};
+  EXPECT_TRUE(refused(1, [&](Step* step, Program* program) {
+    all(program);
+    program->lookups = {{0, 0, 1, 0, -1, 2, 1}};
     *step = {StepKind::kReadIds, {3, 0, kDim}, {}, {}, {}, 0, 0};
   }));
-  EXPECT_TRUE(refused(1, [](Step* step, Plan* plan) {
-    plan->lookups = {{0, 0, 0, 1, -1, 2, 1}};
+  EXPECT_TRUE(refused(1, [](Step* step, Program* program) {
+    program->lookups = {{0, 0, 0, 1, -1, 2, 1}};
     *step = {StepKind::kReadIds, {3, 0, kDim}, {}, {}, {}, 0, 0};
   }));
   // Rows are read and written where there are IDs, and IDs where there are rows.
-  EXPECT_TRUE(refused(1, [](Step* step, Plan*) { step->out = {5, 0, kDim}; }));
-  EXPECT_TRUE(refused(1, [](Step* step, Plan*) { step->a = {3, kDim, kDim}; }));
-  EXPECT_TRUE(refused(3, [](Step* step, Plan*) { step->a = {1, 0, 2 * kDim}; }));
-  EXPECT_TRUE(refused(3, [](Step* step, Plan*) { step->out = {5, 0, kOut}; }));
-  EXPECT_TRUE(refused(4, [](Step* step, Plan*) { step->a = {2, 0, kOut}; }));
-  EXPECT_TRUE(refused(4, [](Step*, Plan* plan) { plan->steps[0].index = 3; }));
-  EXPECT_TRUE(refused(3, [](Step*, Plan* plan) { plan->steps[0].index = 2; }));
+  EXPECT_TRUE(refused(1, [](Step* step, Program*) { step->out = {5, 0, kDim}; }));
+  EXPECT_TRUE(refused(1, [](Step* step, Program*) { step->a = {3, kDim, kDim}; }));
+  EXPECT_TRUE(refused(3, [](Step* step, Program*) { step->a = {1, 0, 2 * kDim}; }));
+  EXPECT_TRUE(refused(3, [](Step* step, Program*) { step->out = {5, 0, kOut}; }));
+  EXPECT_TRUE(refused(4, [](Step* step, Program*) { step->a = {2, 0, kOut}; }));
+  EXPECT_TRUE(refused(4, [](Step*, Program* program) { program->steps[0].index = 3; }));
+  EXPECT_TRUE(refused(3, [](Step*, Program* program) { program->steps[0].index = 2; }));
   // One within the other, and none of either.
-  EXPECT_TRUE(refused(1, [](Step* step, Plan*) {
+  EXPECT_TRUE(refused(1, [](Step* step, Program*) {
     *step = {StepKind::kEachId, {}, {0, 0, 1}, {}, {}, 1, kMost};
   }));
-  EXPECT_TRUE(refused(0, [](Step*, Plan* plan) { plan->steps.erase(plan->steps.begin()); }));
+  EXPECT_TRUE(
+      refused(0, [](Step*, Program* program) { program->steps.erase(program->steps.begin()); }));
   // Bags are read by row.
-  EXPECT_TRUE(refused(1, [](Step* step, Plan* plan) {
-    plan->features = {{0, 1, 1, 0}};
+  EXPECT_TRUE(refused(1, [](Step* step, Program* program) {
+    program->features = {{0, 1, 1, 0}};
     *step = {StepKind::kLength, {3, 0, 1}, {}, {}, {}, 0, 0};
   }));
 }

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/plan.h"
+#include "ops/program/program.h"
 
 namespace recsys::ops {
 namespace {
@@ -225,29 +225,27 @@ TEST_P(EachIsaForms, SharesOfNothingAreZeros) {
   for (std::size_t i = 0; i < 20; ++i) EXPECT_EQ(out[i], i == 13 ? 1 : 0) << i;
 }
 
-/// A plan of a sequence of three vectors, its length, its differences, and the vector by a number.
+/// A program of a sequence of three vectors, its length, its differences, and the vector by a
+/// number.
 struct Moved {
   Moved() {
-    plan.buffers = {{BufferKind::kScratch, 0, 12},
-                    {BufferKind::kOutput, 0, 12},
-                    {BufferKind::kOutput, 1, 1},
-                    {BufferKind::kOutput, 2, 9},
-                    {BufferKind::kOutput, 3, 4}};
-    plan.lookups = {{0, 1, 0, 1, -1, 2, 1}};
-    plan.features = {{0, 1, 1, 0}};
-    plan.steps = {{StepKind::kSequence, {1, 0, 12}, {}, {}, {}, 0, 0},
-                  {StepKind::kLength, {2, 0, 1}, {}, {}, {}, 0, 0},
-                  {StepKind::kDifferences, {3, 0, 9}, {}, {}, {}, 0, 3},
-                  {StepKind::kTake, {4, 0, 4}, {2, 0, 1}, {1, 0, 12}, {}, 0, 4}};
-    plan.num_outputs = 4;
+    program.buffers = {{BufferKind::kScratch, 0, 12},
+                       {BufferKind::kOutput, 0, 12},
+                       {BufferKind::kOutput, 1, 1},
+                       {BufferKind::kOutput, 2, 9},
+                       {BufferKind::kOutput, 3, 4}};
+    program.lookups = {{0, 1, 0, 1, -1, 2, 1}};
+    program.features = {{0, 1, 1, 0}};
+    program.steps = {{StepKind::kSequence, {1, 0, 12}, {}, {}, {}, 0, 0},
+                     {StepKind::kLength, {2, 0, 1}, {}, {}, {}, 0, 0},
+                     {StepKind::kDifferences, {3, 0, 9}, {}, {}, {}, 0, 3},
+                     {StepKind::kTake, {4, 0, 4}, {2, 0, 1}, {1, 0, 12}, {}, 0, 4}};
+    program.num_outputs = 4;
   }
 
-  std::string Read() {
-    const std::vector<std::int64_t> numbers = WritePlan(plan);
-    return ReadPlan(numbers.data(), static_cast<std::int64_t>(numbers.size()), 2, 2, &read);
-  }
+  std::string Check() { return CheckProgram(2, 2, &program); }
 
-  Plan plan, read;
+  Program program;
 };
 
 TEST_P(EachIsaForms, SequencesAreReadFromEitherEnd) {
@@ -257,11 +255,11 @@ TEST_P(EachIsaForms, SequencesAreReadFromEitherEnd) {
   Slot slot{reinterpret_cast<const std::uint8_t*>(table.data()), 10, RowType::kFloat32, 4, 0};
   for (const std::int64_t is_backwards : {0, 1}) {
     Moved moved;
-    moved.plan.steps[0].extra = is_backwards;
-    ASSERT_EQ(moved.Read(), "");
+    moved.program.steps[0].extra = is_backwards;
+    ASSERT_EQ(moved.Check(), "");
     Floats sequence(36), length(3), differences(27), taken(12);
-    BoundPlan bound;
-    bound.plan = &moved.read;
+    BoundProgram bound;
+    bound.program = &moved.program;
     bound.reads.resize(5);
     bound.writes = {
         {}, {sequence.data(), 12}, {length.data(), 1}, {differences.data(), 9}, {taken.data(), 4}};
@@ -275,7 +273,7 @@ TEST_P(EachIsaForms, SequencesAreReadFromEitherEnd) {
     bound.lookups = {lookup};
     bound.features = {{ids.data(), offsets.data()}};
     ASSERT_EQ(CheckBound(bound), "");
-    EXPECT_EQ(RunPlan(bound, ChosenKernels(), 0, 3).lookup, -1);
+    EXPECT_EQ(RunProgram(bound, ChosenKernels(), 0, 3).lookup, -1);
     const Floats expected =
         is_backwards == 1 ? Floats{7, 0, 0, 8, 5, 9, 0, 0, 0} : Floats{7, 0, 0, 3, 9, 5, 0, 0, 0};
     for (std::size_t i = 0; i < 36; ++i) EXPECT_EQ(sequence[i], expected[i / 4]) << i;
@@ -293,42 +291,42 @@ TEST_P(EachIsaForms, SequencesAreReadFromEitherEnd) {
 TEST(FormsTest, WrongStepsAreRefused) {
   const auto with = [](std::size_t step, const auto& change) {
     Moved moved;
-    change(&moved.plan.steps[step], &moved.plan);
-    return moved.Read();
+    change(&moved.program.steps[step], &moved.program);
+    return moved.Check();
   };
-  EXPECT_EQ(with(0, [](Step* step, Plan*) { step->extra = 2; }), "got a wrong step at position 0");
-  EXPECT_EQ(with(0, [](Step*, Plan* plan) { plan->lookups[0].pooling = 0; }),
+  EXPECT_EQ(with(0, [](Step* step, Program*) { step->extra = 2; }),
             "got a wrong step at position 0");
-  EXPECT_EQ(with(1, [](Step* step, Plan*) { step->index = 1; }), "got a wrong step at position 1");
-  EXPECT_EQ(with(1, [](Step*, Plan* plan) { plan->features[0].feature = 1; }),
+  EXPECT_EQ(with(0, [](Step*, Program* program) { program->lookups[0].pooling = 0; }),
+            "got a wrong step at position 0");
+  EXPECT_EQ(with(1, [](Step* step, Program*) { step->index = 1; }),
+            "got a wrong step at position 1");
+  EXPECT_EQ(with(1, [](Step*, Program* program) { program->features[0].feature = 1; }),
             "got a wrong feature at position 0");
-  EXPECT_EQ(with(2, [](Step* step, Plan*) { step->extra = 2; }), "got a wrong step at position 2");
-  EXPECT_EQ(with(3, [](Step* step, Plan*) { step->extra = 5; }), "got a wrong step at position 3");
+  EXPECT_EQ(with(2, [](Step* step, Program*) { step->extra = 2; }),
+            "got a wrong step at position 2");
+  EXPECT_EQ(with(3, [](Step* step, Program*) { step->extra = 5; }),
+            "got a wrong step at position 3");
   // What it writes it would read.
   EXPECT_EQ(with(3,
-                 [](Step* step, Plan*) {
+                 [](Step* step, Program*) {
                    step->out = {1, 0, 4};
                  }),
             "got a wrong step at position 3");
 }
 
 TEST(FormsTest, WrongFormsAreRefused) {
-  Plan plan;
-  plan.buffers = {
+  Program program;
+  program.buffers = {
       {BufferKind::kInput, 0, 6}, {BufferKind::kInput, 1, 12}, {BufferKind::kOutput, 0, 8}};
-  plan.num_outputs = 1;
-  plan.forms = {FormOf(1, 2, 4, 3, false)};
-  plan.steps = {{StepKind::kContract, {2, 0, 8}, {0, 0, 6}, {1, 0, 12}, {}, 0, 0}};
-  const auto read = [](const Plan& of) {
-    const std::vector<std::int64_t> numbers = WritePlan(of);
-    Plan made;
-    return ReadPlan(numbers.data(), static_cast<std::int64_t>(numbers.size()), 2, 0, &made);
-  };
-  EXPECT_EQ(read(plan), "");
+  program.num_outputs = 1;
+  program.forms = {FormOf(1, 2, 4, 3, false)};
+  program.steps = {{StepKind::kContract, {2, 0, 8}, {0, 0, 6}, {1, 0, 12}, {}, 0, 0}};
+  const auto check = [](Program of) { return CheckProgram(2, 0, &of); };
+  EXPECT_EQ(check(program), "");
   const auto with = [&](const auto& change) {
-    Plan changed = plan;
+    Program changed = program;
     change(&changed.forms[0]);
-    return read(changed);
+    return check(changed);
   };
   const std::string wrong_step = "got a wrong step at position 0";
   EXPECT_EQ(with([](Form* form) { form->sizes[1] = 3; }), wrong_step);
@@ -339,13 +337,13 @@ TEST(FormsTest, WrongFormsAreRefused) {
   EXPECT_EQ(with([](Form* form) { form->strides.a[1] = -1; }), "got a wrong form at position 0");
   EXPECT_EQ(with([](Form* form) { std::fill_n(form->sizes, 4, 1 << 23); }),
             "got a wrong form at position 0");
-  Plan other = plan;
+  Program other = program;
   other.steps[0].index = 1;
-  EXPECT_EQ(read(other), wrong_step);
-  other = plan;
+  EXPECT_EQ(check(other), wrong_step);
+  other = program;
   other.steps[0].kind = StepKind::kBroadcast;
   other.steps[0].extra = static_cast<std::int64_t>(ElementwiseKind::kRelu);
-  EXPECT_EQ(read(other), wrong_step);
+  EXPECT_EQ(check(other), wrong_step);
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/plan.h"
-#include "ops/plan_places.h"
+#include "ops/program/places.h"
+#include "ops/program/program.h"
 #include "tests/ops/layer.h"
 
 namespace recsys::ops {
@@ -32,39 +32,37 @@ std::int64_t Bits(float number) {
 /// A step that takes two inputs, for the first places of rows.
 struct OfPlaces {
   OfPlaces(Step leading, Step step, std::vector<Form> forms = {}) {
-    plan.buffers = {{BufferKind::kInput, 0, 1},
-                    {BufferKind::kInput, 1, step.a.width},
-                    {BufferKind::kInput, 2, std::max<std::int64_t>(step.b.width, 1)},
-                    {BufferKind::kOutput, 0, step.out.width}};
+    program.buffers = {{BufferKind::kInput, 0, 1},
+                       {BufferKind::kInput, 1, step.a.width},
+                       {BufferKind::kInput, 2, std::max<std::int64_t>(step.b.width, 1)},
+                       {BufferKind::kOutput, 0, step.out.width}};
     leading.a = {0, 0, 1};
     step.a.buffer = 1;
     step.b.buffer = step.b.width > 0 ? 2 : 0;
     if (step.c.width > 0) step.c.buffer = 2;
     step.out.buffer = 3;
-    plan.num_outputs = 1;
-    plan.forms = std::move(forms);
-    plan.steps = {leading, step};
+    program.num_outputs = 1;
+    program.forms = std::move(forms);
+    program.steps = {leading, step};
   }
 
-  std::string Read() {
-    const std::vector<std::int64_t> numbers = WritePlan(plan);
-    return ReadPlan(numbers.data(), static_cast<std::int64_t>(numbers.size()), 3, 1, &read);
-  }
+  std::string Check() { return CheckProgram(3, 1, &program); }
 
   /// Returns what all rows get, which held kBefore.
   Floats Run() {
-    EXPECT_EQ(Read(), "");
-    const Step& step = read.steps.back();
+    EXPECT_EQ(Check(), "");
+    const Step& step = program.steps.back();
     Floats out(kNumIds.size() * static_cast<std::size_t>(step.out.width), kBefore);
     const auto b_stride = step.b.width > 0 ? step.b.width : 1;
-    BoundPlan bound;
-    bound.plan = &read;
+    BoundProgram bound;
+    bound.program = &program;
     bound.reads = {{kNumIds.data(), 1}, {a.data(), step.a.width}, {b.data(), b_stride}, {}};
     bound.writes = {{}, {}, {}, {out.data(), step.out.width}};
     bound.weights = {layer.packed};
     EXPECT_EQ(CheckBound(bound), "");
-    EXPECT_EQ(RunPlan(bound, ChosenKernels(), 0, static_cast<std::int64_t>(kNumIds.size())).lookup,
-              -1);
+    EXPECT_EQ(
+        RunProgram(bound, ChosenKernels(), 0, static_cast<std::int64_t>(kNumIds.size())).lookup,
+        -1);
     return out;
   }
 
@@ -72,9 +70,9 @@ struct OfPlaces {
   template <typename IsFirst>
   void Check(const IsFirst& is_first) {
     const Floats found = Run();
-    plan.steps.erase(plan.steps.begin());
+    program.steps.erase(program.steps.begin());
     const Floats all = Run();
-    const auto width = static_cast<std::size_t>(plan.steps[0].out.width);
+    const auto width = static_cast<std::size_t>(program.steps[0].out.width);
     for (std::size_t i = 0; i < found.size(); ++i) {
       const bool is = is_first(static_cast<std::int64_t>(i % width), kCounts[i / width]);
       ASSERT_EQ(found[i], is ? all[i] : kBefore) << i / width << ' ' << i % width;
@@ -85,7 +83,7 @@ struct OfPlaces {
   Floats a = Random(kNumIds.size() * 1000, &random), b = Random(kNumIds.size() * 1000, &random);
   Floats weight = Random(3 * kDim, &random);
   Layer layer{weight, nullptr, 3, kDim, WeightType::kFloat32};
-  Plan plan, read;
+  Program program;
 };
 
 Step First(std::int64_t index, StepKind kind = StepKind::kFirst) {
@@ -221,47 +219,49 @@ TEST(PlacesTest, WrongStepsAreRefused) {
   constexpr std::int64_t kWidth = kHeads * kSize * kSize;
   const auto refused = [](const Step& step, const auto& change, std::vector<Form> forms = {}) {
     OfPlaces one(First(1), step, std::move(forms));
-    EXPECT_EQ(one.Read(), "");
-    change(&one.plan);
-    return one.Read() == "got a wrong step at position 0";
+    EXPECT_EQ(one.Check(), "");
+    change(&one.program);
+    return one.Check() == "got a wrong step at position 0";
   };
   const Step gelu = Of(ElementwiseKind::kGelu, kWidth);
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   for (const std::int64_t number :
        {std::int64_t{0}, std::int64_t{-1}, std::int64_t{3}, kWidth, kMost}) {
-    EXPECT_TRUE(refused(gelu, [&](Plan* plan) { plan->steps[0].index = number; })) << number;
+    EXPECT_TRUE(refused(gelu, [&](Program* program) { program->steps[0].index = number; }))
+        << number;
   }
   for (const std::int64_t number : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{3}, kMost}) {
-    EXPECT_TRUE(refused(gelu, [&](Plan* plan) { plan->steps[0].extra = number; })) << number;
+    EXPECT_TRUE(refused(gelu, [&](Program* program) { program->steps[0].extra = number; }))
+        << number;
   }
-  EXPECT_TRUE(refused(gelu, [](Plan* plan) { plan->steps.pop_back(); }));
-  EXPECT_TRUE(refused(gelu, [](Plan* plan) { plan->steps[0].a = {}; }));
-  EXPECT_TRUE(refused(gelu, [](Plan* plan) { plan->steps[0].a = {1, 0, 2}; }));
-  EXPECT_TRUE(refused(gelu, [](Plan* plan) { plan->steps[0].a = {9, 0, 1}; }));
-  EXPECT_TRUE(refused(gelu, [](Plan* plan) { plan->steps[0].out = {3, 0, 1}; }));
-  EXPECT_TRUE(refused(gelu, [](Plan* plan) { plan->steps[1] = plan->steps[0]; }));
-  EXPECT_TRUE(refused(gelu, [](Plan* plan) { plan->steps[1].kind = StepKind::kDot; }));
-  EXPECT_TRUE(refused(gelu, [](Plan* plan) { plan->steps[1].a.width = 1; }));
+  EXPECT_TRUE(refused(gelu, [](Program* program) { program->steps.pop_back(); }));
+  EXPECT_TRUE(refused(gelu, [](Program* program) { program->steps[0].a = {}; }));
+  EXPECT_TRUE(refused(gelu, [](Program* program) { program->steps[0].a = {1, 0, 2}; }));
+  EXPECT_TRUE(refused(gelu, [](Program* program) { program->steps[0].a = {9, 0, 1}; }));
+  EXPECT_TRUE(refused(gelu, [](Program* program) { program->steps[0].out = {3, 0, 1}; }));
+  EXPECT_TRUE(refused(gelu, [](Program* program) { program->steps[1] = program->steps[0]; }));
+  EXPECT_TRUE(refused(gelu, [](Program* program) { program->steps[1].kind = StepKind::kDot; }));
+  EXPECT_TRUE(refused(gelu, [](Program* program) { program->steps[1].a.width = 1; }));
   // Numbers of places that the step itself overwrites.
-  EXPECT_TRUE(refused(gelu, [](Plan* plan) {
-    plan->buffers[0] = {BufferKind::kScratch, 0, 1};
-    plan->buffers[3] = {BufferKind::kScratch, 16, plan->buffers[3].width};
+  EXPECT_TRUE(refused(gelu, [](Program* program) {
+    program->buffers[0] = {BufferKind::kScratch, 0, 1};
+    program->buffers[3] = {BufferKind::kScratch, 16, program->buffers[3].width};
   }));
   // Numbers that are computed together.
   for (const auto kind : {ElementwiseKind::kStandardize, ElementwiseKind::kSum}) {
-    EXPECT_TRUE(refused(gelu, [&](Plan* plan) {
-      plan->steps[1].index = static_cast<std::int64_t>(kind);
-      plan->steps[1].extra = 1;
+    EXPECT_TRUE(refused(gelu, [&](Program* program) {
+      program->steps[1].index = static_cast<std::int64_t>(kind);
+      program->steps[1].extra = 1;
     }));
   }
-  EXPECT_TRUE(refused(gelu, [](Plan* plan) {
-    plan->steps[1].index = static_cast<std::int64_t>(ElementwiseKind::kSoftmax);
-    plan->steps[1].extra = 1;
+  EXPECT_TRUE(refused(gelu, [](Program* program) {
+    program->steps[1].index = static_cast<std::int64_t>(ElementwiseKind::kSoftmax);
+    program->steps[1].extra = 1;
   }));
   // Pairs that there are not, and pairs of a form.
-  EXPECT_TRUE(refused(gelu, [](Plan* plan) {
-    plan->steps[0].kind = StepKind::kFirstPairs;
-    plan->steps[0].index = kSize;
+  EXPECT_TRUE(refused(gelu, [](Program* program) {
+    program->steps[0].kind = StepKind::kFirstPairs;
+    program->steps[0].index = kSize;
   }));
   Form form;
   form.sizes[3] = kSize;
@@ -269,15 +269,15 @@ TEST(PlacesTest, WrongStepsAreRefused) {
   const Step copy = {StepKind::kBroadcast, {0, 0, kSize}, {0, 0, kSize}, {}, {}, 0, 0};
   const auto of_form = [&](const auto& change) {
     OfPlaces one(First(0b1000), copy, {form});
-    EXPECT_EQ(one.Read(), "");
-    change(&one.plan);
-    return one.Read() == "got a wrong step at position 0";
+    EXPECT_EQ(one.Check(), "");
+    change(&one.program);
+    return one.Check() == "got a wrong step at position 0";
   };
   for (const std::int64_t bits : {0, 16, 9, -8}) {
-    EXPECT_TRUE(of_form([&](Plan* plan) { plan->steps[0].index = bits; })) << bits;
+    EXPECT_TRUE(of_form([&](Program* program) { program->steps[0].index = bits; })) << bits;
   }
-  EXPECT_TRUE(of_form([](Plan* plan) { plan->steps[0].kind = StepKind::kFirstPairs; }));
-  EXPECT_TRUE(of_form([](Plan* plan) { plan->steps[0].extra = 3; }));
+  EXPECT_TRUE(of_form([](Program* program) { program->steps[0].kind = StepKind::kFirstPairs; }));
+  EXPECT_TRUE(of_form([](Program* program) { program->steps[0].extra = 3; }));
 }
 
 TEST(PlacesTest, SharesOfARow) {
@@ -294,12 +294,12 @@ TEST(PlacesTest, PlacesAreWholeVectors) {
   OfPlaces one(First(4), {StepKind::kLinear, {0, 0, 20}, {0, 0, 20}, {}, {}, 0, 0});
   const Floats square(kDim * kDim);
   const Layer layer(square, nullptr, kDim, kDim, WeightType::kFloat32);
-  ASSERT_EQ(one.Read(), "");
-  BoundPlan bound;
-  bound.plan = &one.read;
+  ASSERT_EQ(one.Check(), "");
+  BoundProgram bound;
+  bound.program = &one.program;
   bound.weights = {layer.packed};
   EXPECT_EQ(CheckBound(bound), "");
-  one.read.steps[0].index = 2;
+  one.program.steps[0].index = 2;
   EXPECT_EQ(CheckBound(bound), "got places of 2 numbers, expected vectors of 4");
 }
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/probe.h"
+#include "ops/cpu/probe.h"
 
 namespace recsys::ops {
 namespace {

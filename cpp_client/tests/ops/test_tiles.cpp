@@ -12,12 +12,12 @@
 #include <limits>
 #include <random>
 
-#include "ops/amx.h"
+#include "ops/cpu/amx.h"
 #include "ops/kernels/kernels.h"
 #include "tests/ops/layer.h"
 
 // The emulation by itself.
-#include "ops/kernels/tiles.h"
+#include "ops/kernels/x86/tiles.h"
 
 namespace recsys::ops {
 namespace {

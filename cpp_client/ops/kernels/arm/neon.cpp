@@ -1,19 +1,9 @@
 #include "ops/kernels/arm/lanes_neon.h"
-// After the lanes, in this order.
-#include "ops/kernels/linear_kernel.h"
-// Uses what stands in the one above.
-#include "ops/kernels/dot_kernel.h"
-#include "ops/kernels/form_kernel.h"
-#include "ops/kernels/math_kernel.h"
-// Uses what stands in the one above.
-#include "ops/kernels/elementwise_kernel.h"
-#include "ops/kernels/lookup_kernel.h"
+// After the lanes.
+#include "ops/kernels/table.h"
 
 namespace recsys::ops {
 
-const Kernels& NeonKernels() {
-  static constexpr Kernels kKernels{&Linear, &Dot, &Find, &Pool, &Compute, &Contract, &Broadcast};
-  return kKernels;
-}
+const Kernels& NeonKernels() { return kKernels; }
 
 }  // namespace recsys::ops

@@ -1,0 +1,241 @@
+#include "ops/torch/program_call.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "ops/program/constant_steps.h"
+#include "ops/torch/operators.h"
+
+namespace recsys::ops {
+namespace {
+
+/// Fewer tiles are not worth waking a thread for.
+constexpr std::int64_t kTilesOfThread = 2;
+
+}  // namespace
+
+PreparedProgram::PreparedProgram(const ProgramStep& step)
+    : program_(step.program),
+      constants_(step.constants),
+      num_inputs_(static_cast<std::int64_t>(step.inputs.size())),
+      rows_of_(step.rows_of),
+      per_row_(step.per_row),
+      widths_(step.widths) {
+  TORCH_CHECK_VALUE(rows_of_ >= 0 && rows_of_ < num_inputs_, "rows_of: got ", rows_of_,
+                    ", expected one of ", num_inputs_, " inputs");
+  TORCH_CHECK_VALUE(per_row_ >= 1, "per_row: got ", per_row_, ", expected at least 1");
+  bound_.program = &program_;
+  BindWeights();
+  BindLookups();
+  BindBuffers();
+  const std::string wrong = CheckBound(bound_);
+  TORCH_CHECK_VALUE(wrong.empty(), "constants: ", wrong);
+  RunConstantSteps();
+}
+
+void PreparedProgram::RunConstantSteps() {
+  const ConstantSteps once =
+      TakeConstantSteps(static_cast<std::int64_t>(constants_.size()), &program_);
+  if (once.buffers.empty()) return;
+  BoundProgram bound;
+  bound.program = &once.program;
+  bound.reads = bound_.reads;
+  bound.writes = bound_.writes;
+  bound.weights = bound_.weights;
+  for (const std::size_t at : once.buffers) {
+    const std::int64_t width = program_.buffers[at].width;
+    at::Tensor& numbers = constants_.emplace_back(at::zeros({width}, at::kFloat));
+    bound.writes[at] = {numbers.mutable_data_ptr<float>(), width};
+    bound_.reads[at] = {numbers.const_data_ptr<float>(), 0};
+  }
+  RunProgram(bound, ChosenKernels(), 0, 1);
+  ChooseTiles(bound_.weights, &program_);
+}
+
+void PreparedProgram::BindWeights() {
+  bound_.weights.resize(constants_.size());
+  for (const Step& step : program_.steps) {
+    if (step.kind != StepKind::kLinear) continue;
+    const auto at = static_cast<std::size_t>(step.index);
+    bound_.weights[at] = WeightsOf(&constants_[at]);
+  }
+  ChooseTiles(bound_.weights, &program_);
+}
+
+void PreparedProgram::BindLookups() {
+  std::vector<std::int64_t> widths(program_.lookups.size(), 1);
+  for (const Step& step : program_.steps) {
+    if (IsLookup(step)) {
+      widths[static_cast<std::size_t>(step.index)] = step.out.width;
+    }
+  }
+  for (std::size_t i = 0; i < program_.lookups.size(); ++i) {
+    const LookupSource& from = program_.lookups[i];
+    const LookupSizes sizes{widths[i], from.num_features};
+    const std::vector<Slot>& slots =
+        tables_.emplace_back(Constant(from.rows), Constant(from.slots), sizes).slots();
+    Lookup& lookup = bound_.lookups.emplace_back();
+    lookup.slots = slots.data();
+    lookup.num_slots = static_cast<std::int64_t>(slots.size());
+    lookup.pooling = static_cast<Pooling>(from.pooling);
+    // Weights of a sequence would be ignored.
+    TORCH_CHECK_VALUE(lookup.pooling != Pooling::kNone || from.weights == -1,
+                      "program: got weights of a sequence");
+    ids_of_lookups_.push_back(
+        PositionOf({from.lengths, from.values, from.weights, from.num_features}));
+  }
+  for (const FeatureSource& from : program_.features) {
+    ids_of_features_.push_back(PositionOf({from.lengths, from.values, -1, from.num_features}));
+  }
+  bound_.features.resize(program_.features.size());
+}
+
+std::size_t PreparedProgram::PositionOf(const IdInputs& ids) {
+  const auto found = std::find(ids_.begin(), ids_.end(), ids);
+  const auto position = static_cast<std::size_t>(found - ids_.begin());
+  if (found == ids_.end()) ids_.push_back(ids);
+  return position;
+}
+
+void PreparedProgram::BindBuffers() {
+  TORCH_CHECK_VALUE(program_.num_outputs == static_cast<std::int64_t>(widths_.size()),
+                    "widths: got ", widths_.size(), ", expected ", program_.num_outputs);
+  bound_.reads.resize(program_.buffers.size());
+  bound_.writes.resize(program_.buffers.size());
+  for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
+    const Buffer& buffer = program_.buffers[i];
+    if (buffer.kind == BufferKind::kConstant) {
+      const at::Tensor& numbers = Constant(buffer.index);
+      TORCH_CHECK_VALUE(numbers.scalar_type() == at::kFloat && numbers.is_contiguous() &&
+                            numbers.numel() == buffer.width,
+                        "constants: expected ", buffer.width, " numbers in float32");
+      // The same for every row.
+      bound_.reads[i] = {numbers.const_data_ptr<float>(), 0};
+    } else if (buffer.kind == BufferKind::kOutput) {
+      const std::int64_t width = widths_[static_cast<std::size_t>(buffer.index)];
+      TORCH_CHECK_VALUE(buffer.width == std::max(width, std::int64_t{1}), "widths: got ",
+                        at::IntArrayRef(widths_), ", which are not those of the program");
+    }
+  }
+}
+
+class PreparedProgram::Call {
+ public:
+  Call(const PreparedProgram& prepared, at::TensorList inputs)
+      : prepared_(prepared), inputs_(inputs), bound_(prepared.bound_) {
+    TORCH_CHECK_VALUE(static_cast<std::int64_t>(inputs.size()) == prepared.num_inputs_,
+                      "inputs: got ", inputs.size(), ", expected ", prepared.num_inputs_);
+    num_rows_ = Input(prepared.rows_of_).numel() / prepared.per_row_;
+    BindLookups();
+    BindBuffers();
+  }
+
+  std::vector<at::Tensor> Run() {
+    const Kernels& kernels = ChosenKernels();
+    std::mutex mutex;
+    WrongId wrong;
+    const std::int64_t num_tiles = (num_rows_ + kProgramRows - 1) / kProgramRows;
+    at::parallel_for(0, num_tiles, kTilesOfThread, [&](std::int64_t begin, std::int64_t end) {
+      const WrongId found = RunProgram(bound_, kernels, begin * kProgramRows,
+                                       std::min(end * kProgramRows, num_rows_));
+      if (found.lookup < 0) return;
+      const std::lock_guard<std::mutex> lock(mutex);
+      wrong = found;
+    });
+    Check(wrong);
+    return std::move(outputs_);
+  }
+
+  std::vector<at::Tensor> Profile(std::vector<StepTime>* times) {
+    StepClock clock(*bound_.program);
+    Check(RunProgram(bound_, ChosenKernels(), 0, num_rows_, &clock));
+    for (StepTime& step : StepTimes(bound_, num_rows_, clock)) times->push_back(std::move(step));
+    return std::move(outputs_);
+  }
+
+ private:
+  void Check(const WrongId& wrong) const {
+    if (wrong.lookup < 0) return;
+    const auto at = static_cast<std::size_t>(wrong.lookup);
+    ids_[prepared_.ids_of_lookups_[at]].ThrowWrongId(bound_.lookups[at], wrong.position);
+  }
+
+  void BindLookups() {
+    for (const IdInputs& from : prepared_.ids_) {
+      const BatchIds& ids = ids_.emplace_back(Input(from.lengths), Input(from.values),
+                                              from.weights < 0 ? at::Tensor() : Input(from.weights),
+                                              from.num_features);
+      TORCH_CHECK_VALUE(ids.num_bags() == num_rows_, "lengths: got ", ids.num_bags(),
+                        " rows, expected ", num_rows_);
+    }
+    for (std::size_t i = 0; i < bound_.lookups.size(); ++i) {
+      ids_[prepared_.ids_of_lookups_[i]].BindTo(&bound_.lookups[i]);
+    }
+    for (std::size_t i = 0; i < bound_.features.size(); ++i) {
+      const BatchIds& ids = ids_[prepared_.ids_of_features_[i]];
+      bound_.features[i] = {ids.ids(), ids.OffsetsOfFeature(bound_.program->features[i].feature)};
+    }
+  }
+
+  void BindBuffers() {
+    for (const std::int64_t width : prepared_.widths_) {
+      outputs_.push_back(width == 0 ? at::empty({num_rows_}, at::kFloat)
+                                    : at::empty({num_rows_, width}, at::kFloat));
+    }
+    const std::vector<Buffer>& buffers = bound_.program->buffers;
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      const Buffer& buffer = buffers[i];
+      if (buffer.kind == BufferKind::kInput) {
+        bound_.reads[i] = RowsOf(Input(buffer.index), buffer.width);
+      } else if (buffer.kind == BufferKind::kOutput) {
+        at::Tensor& output = outputs_[static_cast<std::size_t>(buffer.index)];
+        bound_.writes[i] = {output.mutable_data_ptr<float>(), buffer.width};
+      }
+    }
+  }
+
+  Rows RowsOf(const at::Tensor& input, std::int64_t width) {
+    TORCH_CHECK_TYPE(input.scalar_type() == at::kFloat, "inputs: got ", input.scalar_type(),
+                     ", expected float32");
+    TORCH_CHECK_VALUE(input.numel() == num_rows_ * width, "inputs: got ", input.sizes(),
+                      ", expected ", width, " numbers for each of ", num_rows_, " rows");
+    if (input.dim() == 2 && input.size(1) == width && input.stride(1) == 1 &&
+        input.stride(0) >= 0) {
+      return {input.const_data_ptr<float>(), input.stride(0)};
+    }
+    held_.push_back(input.reshape({num_rows_, width}).contiguous());
+    return {held_.back().const_data_ptr<float>(), width};
+  }
+
+  const at::Tensor& Input(std::int64_t index) const {
+    return inputs_[static_cast<std::size_t>(index)];
+  }
+
+  const PreparedProgram& prepared_;
+  const at::TensorList inputs_;
+  BoundProgram bound_;
+  std::int64_t num_rows_ = 0;
+  /// Their places in memory stay.
+  std::deque<BatchIds> ids_;
+  std::vector<at::Tensor> held_, outputs_;
+};
+
+std::vector<at::Tensor> PreparedProgram::Run(at::TensorList inputs) const {
+  return Call(*this, inputs).Run();
+}
+
+std::vector<at::Tensor> PreparedProgram::Profile(at::TensorList inputs,
+                                                 std::vector<StepTime>* times) const {
+  const auto start = StepClock::Clock::now();
+  Call call(*this, inputs);
+  StepTime& binding = times->emplace_back();
+  binding.kind = "inputs";
+  binding.time = StepClock::Clock::now() - start;
+  return call.Profile(times);
+}
+
+}  // namespace recsys::ops

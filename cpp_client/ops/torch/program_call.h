@@ -1,0 +1,86 @@
+#ifndef RECSYS_OPS_TORCH_PROGRAM_CALL_H_
+#define RECSYS_OPS_TORCH_PROGRAM_CALL_H_
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "ops/program/program.h"
+#include "ops/program/step_times.h"
+#include "ops/torch/lookup_call.h"
+
+namespace recsys::ops {
+
+/// A call of a program in a graph.
+struct ProgramStep {
+  /// As CheckProgram leaves it.
+  Program program;
+  std::vector<at::Tensor> constants;
+  /// Places.
+  std::vector<std::size_t> inputs;
+  /// inputs[rows_of] has per_row numbers for each row.
+  std::int64_t rows_of = 0, per_row = 0;
+  /// Outputs are [B, width] each, or [B] where the width is 0.
+  std::vector<std::int64_t> widths;
+};
+
+/// A program with its constants, checked: what stays the same between calls. Threads may share it.
+/// Not to be moved.
+class PreparedProgram {
+ public:
+  /// The constants are held, not copied. Throws for what does not fit.
+  explicit PreparedProgram(const ProgramStep& step);
+  PreparedProgram(const PreparedProgram&) = delete;
+  PreparedProgram& operator=(const PreparedProgram&) = delete;
+
+  /// Runs the program's steps over the rows of a batch. Throws for inputs that do not fit, and for
+  /// IDs out of range.
+  std::vector<at::Tensor> Run(at::TensorList inputs) const;
+
+  /// Does the same on this thread, and appends what its steps did.
+  std::vector<at::Tensor> Profile(at::TensorList inputs, std::vector<StepTime>* times) const;
+
+ private:
+  /// The tensors of one call, bound to the program.
+  class Call;
+
+  void BindWeights();
+  void BindLookups();
+  void BindBuffers();
+  /// Runs the steps that compute the same for every row.
+  void RunConstantSteps();
+  struct IdInputs;
+  /// Returns the position of the tensors that hold some IDs, which each are bound once.
+  std::size_t PositionOf(const IdInputs& ids);
+  const at::Tensor& Constant(std::int64_t index) const {
+    return constants_[static_cast<std::size_t>(index)];
+  }
+
+  /// The inputs that hold a lookup's IDs: lengths, values, weights or -1.
+  struct IdInputs {
+    std::int64_t lengths, values, weights, num_features;
+    bool operator==(const IdInputs& other) const {
+      return lengths == other.lengths && values == other.values && weights == other.weights &&
+             num_features == other.num_features;
+    }
+  };
+
+  Program program_;
+  /// Weights among them may be aligned copies. Behind those that were given: what steps compute of
+  /// them alone.
+  std::vector<at::Tensor> constants_;
+  const std::int64_t num_inputs_, rows_of_, per_row_;
+  const std::vector<std::int64_t> widths_;
+  std::deque<LookupTables> tables_;
+  /// Each once, and which of them each lookup reads.
+  std::vector<IdInputs> ids_;
+  std::vector<std::size_t> ids_of_lookups_, ids_of_features_;
+  /// Without inputs and outputs.
+  BoundProgram bound_;
+};
+
+}  // namespace recsys::ops
+
+#endif  // RECSYS_OPS_TORCH_PROGRAM_CALL_H_
