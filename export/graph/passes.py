@@ -31,7 +31,7 @@ def relu_in_place(module: fx.GraphModule) -> None:
 
 
 def norms_of_vectors(module: fx.GraphModule) -> None:
-    """Let ``x.norm(dim=1)`` be a function: TorchScript's method takes no dim without ``p``, and no name for it."""
+    """Let ``x.norm(dim=1)`` be a function: TorchScript's method takes no dimension without ``p``, and not by name."""
     for node in module.graph.nodes:
         if node.op == "call_method" and node.target == "norm":
             given = {

@@ -204,7 +204,7 @@ def _replace(recorded: _Recorded, write: fx.Node) -> bool:
         len(made) != 1
         or made[0].op == "get_attr"
         or len(recorded.tensors[source]) != 1
-        # Of other types the result may be of another one too.
+        # The result may have another type where the operand has.
         or recorded.tensors[source][0].dtype is not torch.float32
         or any(
             one.dtype is not torch.float32 and one.dim() > 0 and one.is_floating_point() for one in tensors

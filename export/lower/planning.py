@@ -26,7 +26,7 @@ from export.lower.strided import NUM_LOOPS, restrided
 from export.lower.values import Columns, Elementwise, Join, Linear, Part, Products, Take, Value, View, Weight
 
 T = TypeVar("T")
-# Of plans with steps for the first places, of others with forms or features, and of those without.
+# The versions of plans: with steps for the first places, with forms or features, and with neither.
 _VERSION, _WITHOUT_PLACES, _WITHOUT_FORMS = 5, 4, 3
 _ACTIVATIONS = {activation.name.lower(): activation for activation in Activation}
 # FBGEMM's code for no pooling.
@@ -387,7 +387,7 @@ class _Planning:
         places = [
             self._place_of(one.value).part(one.offset, 1 + _reach(sizes, one.strides)) for one in operands
         ]
-        # Of a copy the second operand is the first.
+        # A copy has one operand.
         numbers = [_bits(factor), *sizes, *strides, *operands[0].strides, *operands[-1].strides]
         self._step(kind, [out, *places], _place_in(self._forms, numbers), extra)
 

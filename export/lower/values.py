@@ -212,7 +212,7 @@ class Value(Called):
 
     @property
     def shape(self) -> tuple[NumRows | int, ...]:
-        """B and the dims."""
+        """B and the dimensions."""
         return (NumRows(self.space), *self.dims)
 
 
@@ -301,7 +301,7 @@ class Products(OfOne):
 
 @dataclass(eq=False, kw_only=True)
 class View(OfOne):
-    """Columns of another value, from ``offset`` on, perhaps with other dims."""
+    """Columns of another value, from ``offset`` on, perhaps with other dimensions."""
 
     offset: int = 0
 

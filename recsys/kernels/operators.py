@@ -98,9 +98,8 @@ def why_no_tiles() -> str:
     Raises:
         NotBuiltError: They cannot be used.
     """
-    # A library that was built before it had it uses none.
-    why: Callable[[], str] = getattr(_usable(), "why_no_tiles", str)
-    return why()
+    why: str = _usable().why_no_tiles()
+    return why
 
 
 def multiplies_in(linear_dtype: str) -> str:
@@ -112,9 +111,8 @@ def multiplies_in(linear_dtype: str) -> str:
     Raises:
         NotBuiltError: They cannot be used.
     """
-    # A library that was built before it had it multiplies in every type.
-    of_type: Callable[[str], str] = getattr(_usable(), "multiplies_in", str)
-    return of_type(linear_dtype)
+    dtype: str = _usable().multiplies_in(linear_dtype)
+    return dtype
 
 
 def read_rows(data: Any, offsets: Any, sizes: Any, ahead: int) -> int:
@@ -140,10 +138,10 @@ def read_rows(data: Any, offsets: Any, sizes: Any, ahead: int) -> int:
 def rows_updater() -> Callable[[Any, Tensor], None] | None:
     """Return a function that does what ``recsys.kernels.rowwise.RowWiseStep.update`` does, with a step and a gradient.
 
-    None if the operators cannot be used, or were built before they had it.
+    None if the operators cannot be used.
     """
-    updater: Callable[[Any, Tensor], None] | None = getattr(_loaded()[0], "update_rows", None)
-    return updater
+    module = _loaded()[0]
+    return None if module is None else module.update_rows
 
 
 @functools.cache

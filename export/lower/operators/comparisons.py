@@ -95,7 +95,7 @@ def minimum(first: Any, second: Any) -> Any:
 def nan_to_num(
     value: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Any:
-    """Return numbers, with others in the place of NaN and infinity."""
+    """Return numbers with NaN and infinity replaced by others."""
     found = where(_known(value), value, nan or 0.0)
     found = where(less(found, math.inf), found, _LARGEST if posinf is None else posinf)
     return where(greater(found, -math.inf), found, -_LARGEST if neginf is None else neginf)

@@ -40,7 +40,7 @@ def _of_dim(pick: Callable[[Any, Any], Any], value: Any, dim: Any, keepdim: bool
     size = int(value.shape[at])
     while size > 1:
         half = (size + 1) // 2
-        # Of an odd number the one in the middle is on both sides.
+        # Where the number is odd, the middle one is on both sides.
         value = pick(narrow(value, at, 0, half), narrow(value, at, size - half, half))
         size = half
     return value if keepdim else squeeze(value, at)

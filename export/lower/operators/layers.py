@@ -32,7 +32,7 @@ from export.lower.values import (
     path_of,
 )
 
-# Of plans: cpp_client/ops/packed.h, and the most weights that are held twice, plain and packed.
+# The limits of cpp_client/ops/packed.h, and the most weights that are held twice, plain and packed.
 _MOST_INPUTS, _MOST_OUTPUTS, _MOST_WEIGHTS = 1 << 16, 1 << 20, 1 << 24
 
 

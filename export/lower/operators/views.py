@@ -83,7 +83,7 @@ def dropout(value: Viewed, p: float = 0.5, training: bool = False, inplace: bool
 
 
 def reshaped(value: Viewed, dims: Sequence[int]) -> Any:
-    """Return the same numbers of each row with other dims."""
+    """Return the same numbers of each row with other dimensions."""
     view = strided(value)
     if prod(dims) != prod(axis.size for axis in view.of_row):
         raise NotLoweredError("it reshapes rows into others")
@@ -98,7 +98,7 @@ def reshaped(value: Viewed, dims: Sequence[int]) -> Any:
 
 @operator("reshape", "view", views=True)
 def reshape(value: Viewed, *sizes: Any) -> Any:
-    """Return the same numbers with other dims."""
+    """Return the same numbers with other dimensions."""
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         sizes = tuple(sizes[0])
     view = strided(value)
@@ -118,7 +118,7 @@ def reshape(value: Viewed, *sizes: Any) -> Any:
 
 @operator("flatten", views=True)
 def flatten(value: Viewed, start_dim: int = 0, end_dim: int = -1) -> Any:
-    """Return rows with fewer dims."""
+    """Return rows with fewer dimensions."""
     first, last = dim_of(value, start_dim), dim_of(value, end_dim)
     dims = [size for size in value.shape if isinstance(size, int)]
     if first == 0 and prod(dims) == 1 and last == len(dims):
@@ -130,7 +130,7 @@ def flatten(value: Viewed, start_dim: int = 0, end_dim: int = -1) -> Any:
 
 @operator("unsqueeze", views=True)
 def unsqueeze(value: Viewed, dim: int) -> Any:
-    """Return rows with one more dim."""
+    """Return rows with one more dimension."""
     view = strided(value)
     at = dim + view.ndim + 1 if dim < 0 else dim
     return with_axes(view, [*view.axes[:at], Axis(1, 0), *view.axes[at:]])
@@ -138,7 +138,7 @@ def unsqueeze(value: Viewed, dim: int) -> Any:
 
 @operator("squeeze", views=True)
 def squeeze(value: Viewed, dim: Any = None) -> Any:
-    """Return rows without a dim of 1."""
+    """Return rows without a dimension of 1."""
     if dim is None:
         raise NotLoweredError("squeeze() without dim")
     view = strided(value)
@@ -173,7 +173,7 @@ def transposed(value: Viewed) -> Any:
 
 @operator("expand", views=True)
 def expand(value: Viewed, *sizes: Any) -> Any:
-    """Return rows whose dims of 1 are repeated."""
+    """Return rows whose dimensions of 1 are repeated."""
     sizes = tuple(sizes[0]) if isinstance(sizes[0], (tuple, list)) else sizes
     view = strided(value)
     axes: list[Axis | None] = [*[Axis(1, 0)] * (len(sizes) - view.ndim), *view.axes]
@@ -206,7 +206,7 @@ def lifted_to(value: Value, space: Space) -> Value:
 
 @operator("repeat", views=True)
 def repeat(value: Viewed, *times: Any) -> Any:
-    """Return rows whose dims of 1 are repeated."""
+    """Return rows whose dimensions of 1 are repeated."""
     times = tuple(times[0]) if isinstance(times[0], (tuple, list)) else times
     view = strided(value)
     sizes = (*[1] * (len(times) - view.ndim), *view.shape)
