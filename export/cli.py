@@ -24,7 +24,7 @@ from export.options import EQUAL, FLOAT, POLICIES, ROW_TYPES, parse
 from export.pipeline import export_model
 from export.report import print_report
 from export.source.load import Source, load_model, read_arguments
-from export.source.torchrec_modules import our_names
+from export.source.torchrec_modules import patch_torchrec_names
 from recsys.artifact.parts import read_manifest
 from recsys.base.hashing import STRING_HASHES
 from recsys.errors import ExportError, PlanError
@@ -313,7 +313,7 @@ def _run_delta(arguments: argparse.Namespace) -> int:
         check_replaceable(out, config.overwrite)
         part = _part_of(config.artifact, arguments.submodule)  # fails before anything that takes long
         before, after = (load_model(replace(source, submodule=part)) for source in sources)
-        with _progress_bar() as progress, our_names(before, after):
+        with _progress_bar() as progress, patch_torchrec_names(before, after):
             report = export_delta(before, after, out, config, progress)
     except (ValueError, OSError) as error:
         print(f"recsys-export: {error}", file=sys.stderr)

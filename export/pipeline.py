@@ -20,10 +20,10 @@ from export.artifact.single_file import write_single_file
 from export.artifact.writing import make_manifest, write_programs, write_targets
 from export.config import ExportConfig
 from export.graph.prepared import PreparedModel, Progress
-from export.graph.tracing.source_location import naming_places
+from export.graph.tracing.source_location import source_locations
 from export.prepare import prepare
 from export.report import ExportReport, table_reports
-from export.source.torchrec_modules import our_names, with_our_modules
+from export.source.torchrec_modules import patch_torchrec_names, replace_torchrec_modules
 from export.tables.rows_file import drop_cached, write_rows
 from export.verify.bags import check_warm_up, with_bag_sizes
 from export.verify.compare import Difference
@@ -62,12 +62,12 @@ def export_model(
     config = config or ExportConfig()
     progress = progress or (lambda *_: None)
     made = Destination(Path(path), single_file=config.single_file, overwrite=config.overwrite)
-    model = with_our_modules(model)
+    model = replace_torchrec_modules(model)
     with (
         naming_full_disk(f"out: {Path(path).name!r}"),
         made as destination,
-        our_names(model),
-        naming_places(),
+        patch_torchrec_names(model),
+        source_locations(),
     ):
         work = destination.work
         prepared = prepare(model, config, progress)

@@ -12,21 +12,21 @@ import torch
 from torch import nn
 
 from export.config import ALL_FEATURES, DENSE_DTYPES, ExportConfig
-from export.graph.inputs.binding import (
-    Binding,
+from export.graph.inputs.features import Declared, discover
+from export.graph.inputs.forward import DENSE, SPARSE, Wanted, adapted, arguments, batch_fields
+from export.graph.inputs.mapping import (
+    InputMapping,
     UnreadTablesError,
-    bind,
     dense_inputs,
+    map_inputs,
     sparse_inputs,
     with_columns,
     with_inputs_of,
     with_same_lengths,
 )
-from export.graph.inputs.features import Declared, discover
-from export.graph.inputs.forward import DENSE, SPARSE, Wanted, adapted, arguments, batch_fields
 from export.graph.inputs.pruning import features_of, needed_rows, pruned
 from export.graph.managed import find_managed
-from export.graph.prepared import PreparedModel, Progress, skeletons_of
+from export.graph.prepared import PreparedModel, Progress, shard_without_rows
 from export.tables.tables import plan_tables
 from export.verify.retrieval import check_options
 from export.verify.samples import verification_samples
@@ -65,9 +65,9 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
     collections = find_collections(model, error=ExportError)
     managed = find_managed(model, collections)
     stored = plan_tables(collections, config, managed.known_ids)
-    skeletons = skeletons_of(collections, stored, next(iter(stored.envs)), torch.float32)
+    sharded = shard_without_rows(collections, stored, next(iter(stored.envs)), torch.float32)
     try:
-        binding = bind(model, collections, skeletons, declared)
+        input_mapping = map_inputs(model, collections, sharded, declared)
     except UnreadTablesError as error:
         if len(error.paths) == len(collections):
             raise
@@ -75,14 +75,14 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         prepared = prepare(pruned(original, collections, read), config, progress)
         note = f"tables of {', '.join(error.paths)} are left out: forward looks nothing up in them"
         return replace(prepared, notes=(*prepared.notes, note))
-    without = binding.unread & {*declared.optional}
-    if without or binding.absent:
-        model = adapted(original, replace(wanted, without=without, absent=binding.absent))
+    without = input_mapping.unread & {*declared.optional}
+    if without or input_mapping.absent:
+        model = adapted(original, replace(wanted, without=without, absent=input_mapping.absent))
     signature = Signature(
-        dense=with_columns(dense_inputs(binding), model),
-        sparse=_with_texts(_sparse(binding, collections, stored.policies, config), config),
+        dense=with_columns(dense_inputs(input_mapping), model),
+        sparse=_with_texts(_sparse(input_mapping, collections, stored.policies, config), config),
         outputs=(),
-        context=_context(binding, config.context),
+        context=_context(input_mapping, config.context),
         by_request=config.batch == "request",
     )
     samples = verification_samples(original, config, signature, managed.known_ids)
@@ -92,7 +92,7 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         collections=collections,
         managed=managed,
         stored=stored,
-        binding=binding,
+        input_mapping=input_mapping,
         signature=signature,
         samples=samples.batch,
         clean=in_range(signature, samples.batch),
@@ -115,8 +115,8 @@ def _with_needed_tables(model: nn.Module, wanted: Wanted, declared: Declared) ->
     collections = find_collections(whole, error=ExportError)
     # For one device: the plans of the whole model do not fit the tables that are left.
     stored = plan_tables(collections, ExportConfig())
-    skeletons = skeletons_of(collections, stored, next(iter(stored.envs)), torch.float32)
-    found = discover(whole, arguments(whole), collections, skeletons, declared)
+    sharded = shard_without_rows(collections, stored, next(iter(stored.envs)), torch.float32)
+    found = discover(whole, arguments(whole), collections, sharded, declared)
     return pruned(model, collections, needed_rows(found))
 
 
@@ -132,13 +132,13 @@ def in_range(signature: Signature, samples: Batch) -> Batch:
     return replace(samples, values=torch.cat(values)) if values else samples
 
 
-def _context(binding: Binding, wanted: Sequence[str]) -> tuple[str, ...]:
+def _context(input_mapping: InputMapping, wanted: Sequence[str]) -> tuple[str, ...]:
     """Return the inputs of the context in the signature's order.
 
     Raises:
         ExportError: A name is not an input.
     """
-    inputs = [*binding.dense, *binding.wire_names]
+    inputs = [*input_mapping.dense, *input_mapping.wire_names]
     unknown = sorted(set(wanted) - set(inputs))
     if unknown:
         raise ExportError(f"context: got unknown inputs {unknown}, expected some of {inputs[:20]}")
@@ -146,7 +146,7 @@ def _context(binding: Binding, wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def _sparse(
-    binding: Binding,
+    input_mapping: InputMapping,
     collections: Mapping[str, FloatCollection],
     policies: Mapping[str, IdPolicy],
     config: ExportConfig,
@@ -156,12 +156,12 @@ def _sparse(
     Raises:
         ExportError: A name is not an input.
     """
-    unknown = sorted({name for group in config.same_lengths for name in group} - {*binding.wire_names})
+    unknown = sorted({name for group in config.same_lengths for name in group} - {*input_mapping.wire_names})
     if unknown:
         raise ExportError(
-            f"features: got equal lengths of {unknown}, expected some of {binding.wire_names[:20]}"
+            f"features: got equal lengths of {unknown}, expected some of {input_mapping.wire_names[:20]}"
         )
-    return with_same_lengths(sparse_inputs(binding, collections, policies), config.same_lengths)
+    return with_same_lengths(sparse_inputs(input_mapping, collections, policies), config.same_lengths)
 
 
 def _with_texts(inputs: Sequence[SparseInput], config: ExportConfig) -> tuple[SparseInput, ...]:

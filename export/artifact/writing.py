@@ -16,9 +16,9 @@ from torch.export import ExportedProgram
 from export.choices import AUTO
 from export.graph.exported import exported_program, save_exported
 from export.graph.graph import Graph, make_graph
-from export.graph.inputs.binding import schema_of
+from export.graph.inputs.mapping import schema_of
+from export.graph.modules.tree import replace_modules
 from export.graph.prepared import PreparedModel, target_modules
-from export.graph.tree import exchanged
 from export.lower.lowering import lower
 from export.lower.part import program_part
 from export.lower.values import NotLoweredError
@@ -155,8 +155,8 @@ def make_graphs(prepared: PreparedModel, target: str, *, is_scripted: bool) -> l
     forms = [(modules.plain, ()), *([(modules.ranking, context)] if context else [])]
     return [
         make_graph(
-            exchanged(prepared.model, collections),
-            prepared.binding,
+            replace_modules(prepared.model, collections),
+            prepared.input_mapping,
             devices,
             prepared.dense_dtype,
             names,

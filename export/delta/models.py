@@ -10,7 +10,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from export.graph.inputs.binding import schema_of
+from export.graph.inputs.mapping import schema_of
 from export.graph.managed import find_managed
 from recsys.errors import ExportError
 from recsys.find_collections import find_collections

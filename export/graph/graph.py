@@ -18,9 +18,9 @@ from torch import Tensor, fx, nn
 from export.graph.cutting import cut
 from export.graph.device_check import check_devices
 from export.graph.floats import floats_for_whole_numbers
-from export.graph.inputs.binding import Binding
 from export.graph.inputs.computed import RequestFeatures
 from export.graph.inputs.forward import DEFAULT_OUTPUT, flat_outputs, parts_of
+from export.graph.inputs.mapping import InputMapping
 from export.graph.jagged_operators import bound_bags
 from export.graph.managed import FrozenCollisions, mapping_in_front
 from export.graph.passes import (
@@ -80,7 +80,7 @@ class ExportedModel(nn.Module):
     Args:
         model: The module tree with sharded collections; for the ranking form each within a
             ``RankingCollection``.
-        binding: How the arguments are made of the inputs.
+        input_mapping: How the arguments are made of the inputs.
         devices: Rank by rank.
         dense_dtype: The dtype of the dense layers.
         context: The inputs of the context, for the ranking form.
@@ -89,25 +89,25 @@ class ExportedModel(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        binding: Binding,
+        input_mapping: InputMapping,
         devices: Sequence[torch.device],
         dense_dtype: torch.dtype,
         context: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.model = model
-        self._binding = binding
+        self._input_mapping = input_mapping
         self._devices = list(devices)
         self._dense_dtype = dense_dtype
         self._context = list(context)
-        self._of_context = binding.part(context)
-        self._of_rows = binding.part([name for name in binding.wire_names if name not in context])
+        self._of_context = input_mapping.part(context)
+        self._of_rows = input_mapping.part([name for name in input_mapping.wire_names if name not in context])
 
     def run(
         self, dense: Sequence[Tensor], lengths: Tensor, values: Tensor, weights: Tensor | None
     ) -> dict[str, Tensor]:
         """Predict; see ``recsys.inputs.signature`` for the arguments."""
-        features = _of_request(split_features(self._binding, lengths, values, weights))
+        features = _of_request(split_features(self._input_mapping, lengths, values, weights))
         if features:
             dense = self._same_rows(dense, lengths)
         if self._is_elsewhere:
@@ -131,22 +131,22 @@ class ExportedModel(nn.Module):
         )
         dense = [
             tensor.reshape(num_contexts if name in self._context else num_rows, width)
-            for tensor, (name, width) in zip(dense, self._binding.dense.items(), strict=True)
+            for tensor, (name, width) in zip(dense, self._input_mapping.dense.items(), strict=True)
         ]
         if self._is_elsewhere:
             features, dense = self._sent(features, dense, expansion)
         dense = [
             tensor.index_select(0, expansion.row_context) if name in self._context else tensor
-            for tensor, name in zip(dense, self._binding.dense, strict=True)
+            for tensor, name in zip(dense, self._input_mapping.dense, strict=True)
         ]
         return self._predicted(dense, features)
 
     def example(self, sizes: BatchSizes) -> dict[str, Tensor]:
         """Return arguments of ``forward`` for a batch."""
-        is_ranking, is_weighted = bool(self._context), self._binding.has_weights
+        is_ranking, is_weighted = bool(self._context), self._input_mapping.has_weights
         found = {
             f"dense_{i}": torch.empty(sizes.contexts if name in self._context else sizes.rows, width)
-            for i, (name, width) in enumerate(self._binding.dense.items())
+            for i, (name, width) in enumerate(self._input_mapping.dense.items())
         }
         if is_ranking:
             num_bags = len(self._of_context.wire_names) * sizes.contexts
@@ -161,7 +161,7 @@ class ExportedModel(nn.Module):
             return context.lengths.size(0) // num_features
         return next(
             tensor.size(0)
-            for tensor, name in zip(dense, self._binding.dense, strict=True)
+            for tensor, name in zip(dense, self._input_mapping.dense, strict=True)
             if name in self._context
         )
 
@@ -176,7 +176,7 @@ class ExportedModel(nn.Module):
             name: RankingFeatures(name, keys, of_context[name], of_rows.get(name), expansion)
             if name in of_context
             else of_rows[name]
-            for name, keys in self._binding.sparse.items()
+            for name, keys in self._input_mapping.sparse.items()
         }
 
     def _predicted(
@@ -184,10 +184,10 @@ class ExportedModel(nn.Module):
     ) -> dict[str, Tensor]:
         """Return the model's outputs, in host memory."""
         tensors = [t if self._dense_dtype is torch.float32 else t.to(self._dense_dtype) for t in dense]
-        arguments: dict[str, Any] = dict(zip(self._binding.dense, tensors, strict=True))
+        arguments: dict[str, Any] = dict(zip(self._input_mapping.dense, tensors, strict=True))
         outputs = named_outputs(self.model(**arguments, **features))
-        if self._binding.casts_outputs or self._dense_dtype is not torch.float32:
-            integers = self._binding.integers
+        if self._input_mapping.casts_outputs or self._dense_dtype is not torch.float32:
+            integers = self._input_mapping.integers
             outputs = {name: as_answered(output, name in integers) for name, output in outputs.items()}
         return self._in_host_memory(outputs)
 
@@ -197,8 +197,8 @@ class ExportedModel(nn.Module):
 
     def _same_rows(self, dense: Sequence[Tensor], lengths: Tensor) -> list[Tensor]:
         """Return the dense inputs; the graph raises if their rows differ from the sparse inputs'."""
-        num_rows = lengths.size(0) // len(self._binding.wire_names)
-        widths = self._binding.dense.values()
+        num_rows = lengths.size(0) // len(self._input_mapping.wire_names)
+        widths = self._input_mapping.dense.values()
         return [tensor.reshape(num_rows, width) for tensor, width in zip(dense, widths, strict=True)]
 
     def _sent(
@@ -210,11 +210,11 @@ class ExportedModel(nn.Module):
         """Split the batch for all collections at once, so that each device gets it in one copy."""
         inputs: dict[str, dict[ShardedCollection, DistInput]] = {name: {} for name in features}
         batches = []
-        for path, names in self._binding.collections.items():
+        for path, names in self._input_mapping.collections.items():
             collection = self.model.get_submodule(path) if path else self.model
             if (
                 len(names) != 1
-                or path in self._binding.computed
+                or path in self._input_mapping.computed
                 or not isinstance(collection, (ShardedCollection, RankingCollection))
             ):
                 continue
@@ -239,7 +239,7 @@ class ExportedModel(nn.Module):
             return outputs
         copied: dict[str, Tensor] = {}
         for is_integer in (False, True):
-            names = [name for name in outputs if (name in self._binding.integers) == is_integer]
+            names = [name for name in outputs if (name in self._input_mapping.integers) == is_integer]
             if names:
                 flat = torch.cat([outputs[name].reshape(-1) for name in names]).to("cpu")
                 parts = torch.split(flat, [outputs[name].numel() for name in names])
@@ -247,9 +247,9 @@ class ExportedModel(nn.Module):
         return {name: copied[name] for name in outputs}
 
 
-def _with_bags(binding: Binding, ids: Ids, num_bags: int) -> Ids:
+def _with_bags(input_mapping: InputMapping, ids: Ids, num_bags: int) -> Ids:
     """Return the same; the graph raises if a feature has another number of bags."""
-    num_features = len(binding.wire_names)
+    num_features = len(input_mapping.wire_names)
     return replace(ids, lengths=ids.lengths.reshape(num_features * num_bags)) if num_features else ids
 
 
@@ -275,12 +275,12 @@ def _of_request(features: Mapping[str, KeyedJaggedTensor]) -> dict[str, KeyedJag
 
 
 def split_features(
-    binding: Binding, lengths: Tensor, values: Tensor, weights: Tensor | None
+    input_mapping: InputMapping, lengths: Tensor, values: Tensor, weights: Tensor | None
 ) -> dict[str, KeyedJaggedTensor]:
     """Return one KeyedJaggedTensor for each sparse argument: slices of the flat tensors."""
-    if not binding.sparse:
+    if not input_mapping.sparse:
         return {}
-    counts = [len(features) for features in binding.sparse.values()]
+    counts = [len(features) for features in input_mapping.sparse.values()]
     num_bags = lengths.size(0) // sum(counts)
     bag_lengths: list[Tensor] = [lengths]
     id_values: Sequence[Tensor] = [values]
@@ -297,18 +297,18 @@ def split_features(
     return {
         name: KeyedJaggedTensor(
             features,
-            _values_of(binding, name, id_values[i], None if id_weights is None else id_weights[i]),
-            weights=id_weights[i] if id_weights is not None and name in binding.weighted else None,
+            _values_of(input_mapping, name, id_values[i], None if id_weights is None else id_weights[i]),
+            weights=id_weights[i] if id_weights is not None and name in input_mapping.weighted else None,
             lengths=bag_lengths[i],
             stride=num_bags,
         )
-        for i, (name, features) in enumerate(binding.sparse.items())
+        for i, (name, features) in enumerate(input_mapping.sparse.items())
     }
 
 
-def _values_of(binding: Binding, name: str, values: Tensor, weights: Tensor | None) -> Tensor:
+def _values_of(input_mapping: InputMapping, name: str, values: Tensor, weights: Tensor | None) -> Tensor:
     """Return an argument's values: its IDs, or float32 numbers, which the wire carries as weights."""
-    return weights if name in binding.floats and weights is not None else values
+    return weights if name in input_mapping.floats and weights is not None else values
 
 
 def as_answered(output: Tensor, is_integer: bool) -> Tensor:
@@ -359,7 +359,7 @@ def _exported_type(num_dense: int, weighted: bool, ranking: bool) -> type[Export
 
 def make_graph(
     model: nn.Module,
-    binding: Binding,
+    input_mapping: InputMapping,
     devices: Sequence[torch.device],
     dense_dtype: torch.dtype,
     context: Sequence[str] = (),
@@ -369,8 +369,8 @@ def make_graph(
     """Trace, and script.
 
     Args:
-        model: The module tree with its collections exchanged, as ``ExportedModel`` takes it.
-        binding: How the arguments are made of the inputs.
+        model: The module tree with its collections replaced, as ``ExportedModel`` takes it.
+        input_mapping: How the arguments are made of the inputs.
         devices: Rank by rank.
         dense_dtype: The dtype of the dense layers.
         context: The inputs of the context, for the ranking form; the plain form without any.
@@ -379,13 +379,13 @@ def make_graph(
     Raises:
         ExportError: FX or TorchScript cannot follow the model, or the graph calls foreign operators.
     """
-    kind = _exported_type(len(binding.dense), binding.has_weights, bool(context))
-    root = kind(model, binding, devices, dense_dtype, context)
+    kind = _exported_type(len(input_mapping.dense), input_mapping.has_weights, bool(context))
+    root = kind(model, input_mapping, devices, dense_dtype, context)
     graph = trace(root, Sizes(root, root.example, {}))
     # A copy, because the dtype of the model's own layers must not change. Copied scripted layers would have gradients.
     with torch.no_grad():
         module = copy.deepcopy(fx.GraphModule(root, graph))
-    if binding.are_chosen:
+    if input_mapping.are_chosen:
         without_unused(module)
     floats_for_whole_numbers(module)
     norms_of_vectors(module)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from export.graph.modules.tree import replace_modules
 from export.graph.ranking import RankingFeatures
-from export.graph.tree import exchanged
 from recsys.embedding import FloatCollection
 from recsys.errors import ExportError
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
@@ -77,7 +77,7 @@ class ManagedTables:
 
     def learned(self) -> dict[str, nn.Module]:
         """Return the model's mappings, in eval mode, as the reference for frozen ones."""
-        return {path: exchanged(mapping, {}) for path, mapping in self.mappings.items()}
+        return {path: replace_modules(mapping, {}) for path, mapping in self.mappings.items()}
 
 
 def find_managed(model: nn.Module, collections: Mapping[str, FloatCollection]) -> ManagedTables:

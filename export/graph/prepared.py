@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from export.config import ExportConfig
-from export.graph.inputs.binding import Binding
 from export.graph.inputs.computed import check_computed
+from export.graph.inputs.mapping import InputMapping
 from export.graph.managed import ManagedTables
 from export.graph.ranking import RankingCollection
 from export.tables.tables import StoredModel
@@ -44,7 +44,7 @@ class PreparedModel:
         collections: The embedding collections by path.
         managed: The managed collisions.
         stored: The stored tables, and each target's plan.
-        binding: How the model's arguments are made of the exported inputs.
+        input_mapping: How the model's arguments are made of the exported inputs.
         signature: The inputs and outputs; without outputs until the float model has run.
         samples: The batch that the artifact is verified with.
         clean: The samples with IDs in range, for the float model.
@@ -62,7 +62,7 @@ class PreparedModel:
     collections: Mapping[str, FloatCollection]
     managed: ManagedTables
     stored: StoredModel
-    binding: Binding
+    input_mapping: InputMapping
     signature: Signature
     samples: Batch
     clean: Batch
@@ -171,14 +171,14 @@ def ranking_of(
         wholes: The target's sharded collections, over the same ranks.
     """
     place = _Place(stored=prepared.stored, target=target, ranks=ranks, dtype=prepared.dense_dtype)
-    binding = prepared.binding.part(prepared.signature.context)
+    input_mapping = prepared.input_mapping.part(prepared.signature.context)
     made = {}
     for path, collection in prepared.collections.items():
         tables = prepared.stored.tables[path]
         features = frozenset(feature for table in tables for feature in table.feature_names)
         mixed = {}
-        for argument in prepared.binding.collections[path]:
-            context = features & frozenset(binding.sparse.get(argument, ()))
+        for argument in prepared.input_mapping.collections[path]:
+            context = features & frozenset(input_mapping.sparse.get(argument, ()))
             if context and context != features and context not in mixed:
                 of_context, of_rows = (
                     _sharded(path, collection, tables_with(tables, part), place)
@@ -195,7 +195,7 @@ def empty_ranks(stored: StoredModel, target: str) -> list[DeviceRows]:
     return empty(device_layouts(stored.layout, stored.plans[target].plan, devices), devices)
 
 
-def skeletons_of(
+def shard_without_rows(
     collections: Mapping[str, FloatCollection], stored: StoredModel, target: str, dtype: torch.dtype
 ) -> dict[str, ShardedCollection]:
     """Return sharded collections of a target whose rows are set when the artifact is loaded.

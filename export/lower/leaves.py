@@ -239,7 +239,7 @@ class LookedUp(ShardedCollection):
 
     def _index(self, argument: str, feature: str, space: Space) -> int:
         """Return the position of a feature among those of a space."""
-        return self._leaves.names[space].index(self._prepared.binding.wire_name(argument, feature))
+        return self._leaves.names[space].index(self._prepared.input_mapping.wire_name(argument, feature))
 
     def _jagged(self, i: int, argument: str, features: KeyedJaggedTensor) -> JaggedTensor:
         """Return what stands for the rows of the IDs of a pair."""
@@ -368,7 +368,7 @@ def leaves_of(prepared: PreparedModel, *, is_ranking: bool) -> Leaves:
         NotLoweredError: No step looks up what a collection does.
     """
     context = prepared.signature.context if is_ranking else ()
-    names = prepared.binding.wire_names
+    names = prepared.input_mapping.wire_names
     leaves = Leaves(
         modules={**prepared.managed.frozen()},
         names={
@@ -392,11 +392,11 @@ def _mixed(
     """Return the two parts of a collection for each set of features of the context that reaches it."""
     path = whole.path
     tables = prepared.stored.tables[path]
-    binding = prepared.binding.part(prepared.signature.context)
+    input_mapping = prepared.input_mapping.part(prepared.signature.context)
     features = frozenset(whole.layout.features)
     mixed = {}
-    for argument in prepared.binding.collections[path]:
-        context = features & frozenset(binding.sparse.get(argument, ()))
+    for argument in prepared.input_mapping.collections[path]:
+        context = features & frozenset(input_mapping.sparse.get(argument, ()))
         if context and context != features and context not in mixed:
             mixed[context] = (
                 LookedUp(path, tables_with(tables, context), prepared, leaves),

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from export.graph.graph import make_graph
+from export.graph.modules.tree import replace_modules
 from export.graph.passes import is_pure
 from export.graph.prepared import PreparedModel
-from export.graph.tree import exchanged
 from export.lower.bags import Length, Rows, ids_space
 from export.lower.effects import Group, calls_code, may_write, separate_writes
 from export.lower.leaves import LEAVES, Leaves, computed_rows_looked_up, leaves_of, rows_expanded
@@ -59,8 +59,8 @@ def lower(prepared: PreparedModel, *, is_ranking: bool) -> Lowered:
     context = prepared.signature.context if is_ranking else ()
     try:
         graph = make_graph(
-            exchanged(prepared.model, leaves.modules),
-            prepared.binding,
+            replace_modules(prepared.model, leaves.modules),
+            prepared.input_mapping,
             [torch.device("cpu")],
             torch.float32,
             context,

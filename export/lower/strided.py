@@ -64,7 +64,7 @@ class Strided(Called):
     def settled(self) -> Value:
         """Return a value, a copy if the numbers do not follow each other in the order of the dimensions."""
         if self.has_rows and self.axes[0] is not None:
-            raise NotLoweredError("it exchanges the rows of a batch with another dimension")
+            raise NotLoweredError("it swaps the rows of a batch with another dimension")
         found = _in_order(self)
         if found is not None:
             return found

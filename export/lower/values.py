@@ -165,7 +165,7 @@ class Called:
 
     @property
     def mT(self) -> Any:
-        """The matrices with their dimensions exchanged."""
+        """The matrices with their dimensions swapped."""
         return apply("t", self)
 
     T = mT

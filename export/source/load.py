@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from export.source.names import match_names, nearest, some
 from export.source.ranks import LocalShards, rank_parts, read_rank_file
 from export.source.shards import Parts, directory_parts, put_together
-from export.source.torchrec_modules import their_tables_on, with_our_modules
+from export.source.torchrec_modules import replace_torchrec_modules, their_tables_on
 from recsys.artifact.parts import read_manifest
 from recsys.base.files import parse_json
 from recsys.checkpoint.dcp_metadata import METADATA_NAME
@@ -71,7 +71,7 @@ def load_model(source: Source, notes: list[str] | None = None) -> nn.Module:
         ExportError: The factory cannot be used, or a collection of TorchRec's has no counterpart.
     """
     whole = _loaded(source, [] if notes is None else notes)
-    return with_our_modules(held_by(whole, _part(whole, source.submodule)))
+    return replace_torchrec_modules(held_by(whole, _part(whole, source.submodule)))
 
 
 def _part(model: nn.Module, path: str) -> nn.Module:

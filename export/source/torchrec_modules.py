@@ -1,4 +1,4 @@
-"""Models made of TorchRec's own modules: their collections are exchanged for ours, their data types while code runs.
+"""Models made of TorchRec's own modules: ours replace their collections, and their data types while code runs.
 
 TorchRec is never imported here: without it in ``sys.modules`` no model can hold its modules.
 """
@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from export.graph.plain_weights import computes_weights
+from export.graph.modules.plain_weights import computes_weights
+from export.graph.modules.tree import replace_modules
 from export.graph.tracing.source_location import is_of_model
-from export.graph.tree import exchanged
 from export.source.torchrec_counterparts import MAKERS
 from recsys.as_torchrec.table import load_table
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
@@ -40,13 +40,13 @@ _STANDING_IN = (
 )
 
 
-def with_our_modules(model: nn.Module) -> nn.Module:
-    """Return the model with TorchRec's collections exchanged for ours, which share their weights.
+def replace_torchrec_modules(model: nn.Module) -> nn.Module:
+    """Return the model with ours in place of TorchRec's collections, which share their weights.
 
     Weights that layers compute, such as under weight norm, are computed.
 
     Args:
-        model: Any module, which is not changed; it is returned itself if there is nothing to exchange or to compute.
+        model: Any module, which is not changed; it is returned itself if there is nothing to replace or to compute.
 
     Raises:
         ExportError: A collection is of a kind that has no counterpart here; the message names its path.
@@ -57,12 +57,12 @@ def with_our_modules(model: nn.Module) -> nn.Module:
         if ours is not None:
             replacements[path] = ours
     if replacements or any(map(computes_weights, model.modules())):
-        return exchanged(model, replacements)
+        return replace_modules(model, replacements)
     return model
 
 
 @contextmanager
-def our_names(*models: nn.Module) -> Iterator[None]:
+def patch_torchrec_names(*models: nn.Module) -> Iterator[None]:
     """Let TorchRec's data types and collections be ours while the context lasts, wherever code names them.
 
     A model's code that makes a KeyedJaggedTensor, regroups KeyedTensors or asks ``isinstance`` then does so with our

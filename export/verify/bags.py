@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from export.graph.inputs.binding import Binding
+from export.graph.inputs.mapping import InputMapping
 from export.graph.prepared import PreparedModel
 from export.verify.reference import arguments
 from export.verify.samples import with_numbers_of
@@ -94,7 +94,7 @@ def _takes_drawn(prepared: PreparedModel, model: nn.Module, signature: Signature
     generator = torch.Generator().manual_seed(_SEED)
     rows = random_batch(signature, _NUM_ROWS, generator, known_ids=prepared.managed.known_ids)
     rows = with_numbers_of(prepared.clean, rows, signature)
-    return _failure_on(model, prepared.binding, rows) is None
+    return _failure_on(model, prepared.input_mapping, rows) is None
 
 
 def _failure_of_sizes(
@@ -116,16 +116,16 @@ def _failure(
             # A float model may lose the dimension of a single row (``squeeze()``). Its graph does not, and is verified
             # on one row.
             continue
-        error = _failure_on(model, prepared.binding, rows_of(num_rows))
+        error = _failure_on(model, prepared.input_mapping, rows_of(num_rows))
         if error is not None:
             return num_rows, error
     return None
 
 
-def _failure_on(model: nn.Module, binding: Binding, rows: Batch) -> Exception | None:
+def _failure_on(model: nn.Module, input_mapping: InputMapping, rows: Batch) -> Exception | None:
     try:
         with torch.no_grad():
-            model(**arguments(binding, rows))
+            model(**arguments(input_mapping, rows))
     except Exception as error:  # user code can raise anything
         return error
     return None

@@ -90,7 +90,7 @@ def float_outputs(prepared: PreparedModel, model: nn.Module) -> FloatOutputs:
     """
     prepared.progress("float model", 0, 1)
     collections = {path: model.get_submodule(path) if path else model for path in prepared.collections}
-    call = arguments(prepared.binding, prepared.clean)
+    call = arguments(prepared.input_mapping, prepared.clean)
     try:
         outputs, kept = capture(model, collections, call)
     except Exception as error:  # user code can raise anything
@@ -120,7 +120,9 @@ def with_outputs(prepared: PreparedModel, floats: FloatOutputs) -> PreparedModel
     return replace(
         prepared,
         signature=signature,
-        binding=replace(prepared.binding, casts_outputs=floats.are_cast, integers=floats.integers),
+        input_mapping=replace(
+            prepared.input_mapping, casts_outputs=floats.are_cast, integers=floats.integers
+        ),
     )
 
 
@@ -159,7 +161,7 @@ def _predicted(
     Raises:
         ExportError: The model fails.
     """
-    call = arguments(prepared.binding, rows)
+    call = arguments(prepared.input_mapping, rows)
     try:
         with torch.no_grad():
             outputs = model(**call)
@@ -173,11 +175,11 @@ def _predicted(
 
 def _hint(prepared: PreparedModel, error: Exception) -> str:
     """Return what to do about IDs that the model computes, if it computes any and one may have left its table."""
-    if not prepared.binding.computed or not _BEYOND.search(str(error)):
+    if not prepared.input_mapping.computed or not _BEYOND.search(str(error)):
         return ""
     return (
-        f". It computes IDs for {sorted(prepared.binding.computed)}: if they leave their tables, take them modulo in "
-        "forward, choose --id-policy TABLE=hash or zero, or give --samples whose IDs stay within"
+        f". It computes IDs for {sorted(prepared.input_mapping.computed)}: if they leave their tables, take them "
+        "modulo in forward, choose --id-policy TABLE=hash or zero, or give --samples whose IDs stay within"
     )
 
 
@@ -201,7 +203,7 @@ def check_independence(prepared: PreparedModel, model: nn.Module) -> None:
 
     def where(name: str, whole: Batch, choices: Sequence[Tensor]) -> str:
         def run(part: Batch) -> tuple[Tensor, Recorded]:
-            call = arguments(prepared.binding, part)
+            call = arguments(prepared.input_mapping, part)
             outputs, recorded = record(lambda: model(**call))
             return named_outputs(outputs)[name], recorded
 
@@ -213,7 +215,7 @@ def check_independence(prepared: PreparedModel, model: nn.Module) -> None:
         return ""
 
     try:
-        check_rows(signature, batch, predict, prepared.binding.integers, where)
+        check_rows(signature, batch, predict, prepared.input_mapping.integers, where)
     except VerificationError as error:
         raise VerificationError(f"{error}{_flat_hint(prepared)}") from error.__cause__
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from export.graph.graph import split_features
-from export.graph.inputs.binding import Binding
+from export.graph.inputs.mapping import InputMapping
+from export.graph.modules.tree import replace_modules
 from export.graph.prepared import PreparedModel
-from export.graph.tree import exchanged
 from export.verify.compare import model_outputs
 from export.verify.retrieval import ItemScores, comparable, item_scores
 from recsys.artifact.batches.ranking import picked
@@ -148,10 +148,12 @@ class OracleCollection(nn.Module):
         return pool(rows, places, pooling, weights)
 
 
-def arguments(binding: Binding, batch: Batch, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+def arguments(
+    input_mapping: InputMapping, batch: Batch, dtype: torch.dtype = torch.float32
+) -> dict[str, Any]:
     """Return the keyword arguments of the float model's ``forward`` for a batch."""
-    dense = {name: tensor.to(dtype) for name, tensor in zip(binding.dense, batch.dense, strict=True)}
-    return {**dense, **split_features(binding, batch.lengths, batch.values, batch.weights)}
+    dense = {name: tensor.to(dtype) for name, tensor in zip(input_mapping.dense, batch.dense, strict=True)}
+    return {**dense, **split_features(input_mapping, batch.lengths, batch.values, batch.weights)}
 
 
 def float_model(prepared: PreparedModel) -> nn.Module:
@@ -164,10 +166,10 @@ def float_model(prepared: PreparedModel) -> nn.Module:
     applied = {}
     for path, tables in prepared.stored.tables.items():
         policies = {prepared.stored.policies[table_path(path, table.name)] for table in tables}
-        is_beyond = path in prepared.binding.computed and policies & {IdPolicy.HASH, IdPolicy.ZERO}
+        is_beyond = path in prepared.input_mapping.computed and policies & {IdPolicy.HASH, IdPolicy.ZERO}
         if is_beyond or IdPolicy.FMIX64 in policies:
             applied[path] = _oracle(prepared, path, rows, torch.float32)
-    return exchanged(prepared.model, applied)
+    return replace_modules(prepared.model, applied)
 
 
 def oracles(prepared: PreparedModel, work: Path, dtype: torch.dtype) -> dict[str, OracleCollection]:
@@ -190,12 +192,12 @@ def with_collections(prepared: PreparedModel, collections: Mapping[str, nn.Modul
     """Return the model with dense layers in the artifact's dtype and other collections."""
     if "" in collections:
         return collections[""]
-    model = exchanged(prepared.model, {path: nn.Identity() for path in collections})
+    model = replace_modules(prepared.model, {path: nn.Identity() for path in collections})
     if prepared.dense_dtype is not torch.float32:
         # Without the collections, so that no rows are copied.
         rows = [weight for one in prepared.collections.values() for weight in one.parameters()]
         model = copy.deepcopy(model, {id(weight): weight for weight in rows}).to(prepared.dense_dtype)
-    return exchanged(model, collections)
+    return replace_modules(model, collections)
 
 
 class Reference:
@@ -224,7 +226,7 @@ class Reference:
         return {name: tensor[rows] for name, tensor in self.outputs.items()}, scores
 
     def _predict(self, batch: Batch) -> tuple[dict[str, Tensor], ItemScores | None]:
-        call = arguments(self._prepared.binding, batch, self._prepared.dense_dtype)
+        call = arguments(self._prepared.input_mapping, batch, self._prepared.dense_dtype)
         with torch.no_grad():
             outputs, scores = model_outputs(self._model(**call)), item_scores(self._model, call)
         return comparable(outputs, scores), scores

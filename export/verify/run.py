@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from export.graph.graph import ExportedModel, Ids
+from export.graph.modules.tree import replace_modules
 from export.graph.prepared import PreparedModel, target_modules
-from export.graph.tree import exchanged
 from export.tables.tables import on_host
 from export.verify.compare import (
     CUDA_ROWS_TOLERANCE,
@@ -211,8 +211,8 @@ def _check_batch_sizes(
 def _check_lookups(prepared: PreparedModel, work: Path, from_floats: dict[str, list[Any]]) -> None:
     # A separate function, so that its mapping of the rows is released before the next one.
     replaced = oracles(prepared, work, torch.float32)
-    model = exchanged(prepared.model, replaced)
-    _, from_rows = capture(model, replaced, arguments(prepared.binding, prepared.clean))
+    model = replace_modules(prepared.model, replaced)
+    _, from_rows = capture(model, replaced, arguments(prepared.input_mapping, prepared.clean))
     check_tables({path: oracle.bounds for path, oracle in replaced.items()}, from_rows, from_floats)
 
 
@@ -252,7 +252,7 @@ def _on_host(prepared: PreparedModel, work: Path, name: str, env: ShardingEnv) -
 
     def form(collections: Mapping[str, nn.Module], context: Sequence[str]) -> ExportedModel:
         model = with_collections(prepared, collections)
-        return ExportedModel(model, prepared.binding, env.devices, prepared.dense_dtype, context)
+        return ExportedModel(model, prepared.input_mapping, env.devices, prepared.dense_dtype, context)
 
     plain = form(modules.plain, ())
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from export.config import ExportConfig
-from export.graph.inputs.binding import schema_of
+from export.graph.inputs.mapping import schema_of
 from export.verify.retrieval import num_samples
 from recsys.artifact.batches.ranking import picked
 from recsys.artifact.batches.samples import (

@@ -16,7 +16,7 @@ import sympy
 import torch
 from torch import Tensor, fx, nn
 
-from export.graph.inputs.features import BETWEEN, Found
+from export.graph.inputs.features import BETWEEN, InputUse
 from export.graph.inputs.nodes import descendants, input_name
 from export.graph.jagged_operators import bags_of
 from export.graph.tracing.sizes import Example, Run
@@ -29,7 +29,7 @@ _SAME_BAGS = {"clamp", "clamp_min", "to", "long", "int", "contiguous", "view", "
 _CUMSUMS = {"asynchronous_complete_cumsum", "cumsum"}
 
 
-def equal_lengths(found: Found) -> list[list[Feature]]:
+def equal_lengths(found: InputUse) -> list[list[Feature]]:
     """Return groups of features whose bags must have equal lengths."""
     if found.root is None:
         return []
@@ -70,7 +70,7 @@ class _Run(Run):
     """The trace, run for a batch in which each group of features has a number of IDs of its own."""
 
     def __init__(
-        self, root: nn.Module, found: Found, example: Example, widths: Mapping[str, int], groups: _Groups
+        self, root: nn.Module, found: InputUse, example: Example, widths: Mapping[str, int], groups: _Groups
     ) -> None:
         super().__init__(root, found.graph, example, widths)
         self._groups = groups
@@ -174,7 +174,7 @@ class _Run(Run):
             [node] = sources
 
 
-def _looked_up(found: Found) -> Iterator[tuple[Feature, JaggedTensor]]:
+def _looked_up(found: InputUse) -> Iterator[tuple[Feature, JaggedTensor]]:
     """Return the rows of each feature that came with the request, as lookups return them."""
     for path, calls in found.calls.items():
         for call in calls:

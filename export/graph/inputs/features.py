@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from export.graph.inputs.nodes import input_name
+from export.graph.modules.tree import replace_modules
 from export.graph.tracing.sizes import BatchSizes, Sizes
 from export.graph.tracing.source_location import is_of_model
 from export.graph.tracing.trace import trace
-from export.graph.tree import exchanged
 from recsys.configs import embedding_names
 from recsys.embedding import FloatCollection, takes_weights
 from recsys.errors import ExportError
@@ -87,7 +87,7 @@ class Call:
 
 
 @dataclass(kw_only=True)
-class Found:
+class InputUse:
     """What a model does with its inputs.
 
     Attributes:
@@ -268,16 +268,16 @@ def discover(
     model: nn.Module,
     arguments: tuple[Sequence[str], Sequence[str]],
     collections: Mapping[str, FloatCollection],
-    skeletons: Mapping[str, ShardedCollection],
+    sharded: Mapping[str, ShardedCollection],
     declared: Declared,
-) -> Found:
+) -> InputUse:
     """Trace a model until the features of its arguments are known.
 
     Args:
         model: The float model.
         arguments: The names of its dense and of its sparse arguments.
         collections: Its collections by path.
-        skeletons: For each of them a sharded collection without rows.
+        sharded: For each of them a sharded collection without rows.
         declared: What the user says of arguments.
 
     Raises:
@@ -289,8 +289,8 @@ def discover(
     widths = dict(declared.dense_widths)
     is_known = False
     while not is_known:
-        probes = {path: _Probe(collection, skeletons[path]) for path, collection in collections.items()}
-        root = _Root(exchanged(model, probes), dense, holders.now)
+        probes = {path: _Probe(collection, sharded[path]) for path, collection in collections.items()}
+        root = _Root(replace_modules(model, probes), dense, holders.now)
         sizes = Sizes(root, root.example, widths)
         try:
             graph, failure = trace(root, sizes), None
@@ -348,12 +348,12 @@ class _Holders:
                 assumed[name] = [f for f in self._free if f not in taken]
         return assumed
 
-    def add_lookups(self, found: Found) -> None:
+    def add_lookups(self, found: InputUse) -> None:
         """Add the features that collections were given of each argument."""
         for name, features in self._looked_up.items():
             features |= set(found.features[name])
 
-    def learn(self, found: Found, root: _Root, failure: ExportError | None) -> bool:
+    def learn(self, found: InputUse, root: _Root, failure: ExportError | None) -> bool:
         """Take what else a trace found; return whether nothing is left to find.
 
         Raises:
@@ -387,7 +387,7 @@ class _Holders:
             self._looked_up[takers[0]] |= set(left)
         self._together |= {name: set(names) for name in names}
 
-    def empty(self, found: Found) -> dict[str, set[str]]:
+    def empty(self, found: InputUse) -> dict[str, set[str]]:
         """Return the arguments that may as well hold nothing, and those that they are put together with."""
         return {
             name: names
@@ -408,9 +408,9 @@ def _names(collection: FloatCollection) -> list[str]:
     return list(dict.fromkeys(name for table in float_tables(collection) for name in table.feature_names))
 
 
-def _found(probes: Mapping[str, _Probe], given: Mapping[str, Sequence[str]]) -> Found:
+def _found(probes: Mapping[str, _Probe], given: Mapping[str, Sequence[str]]) -> InputUse:
     """Return what the lookups of a trace read, given the features that each argument had."""
-    found = Found(features={name: [] for name in given}, weighted={name: set() for name in given})
+    found = InputUse(features={name: [] for name in given}, weighted={name: set() for name in given})
     for path, probe in probes.items():
         if not probe.calls:
             continue
@@ -434,7 +434,7 @@ def _found(probes: Mapping[str, _Probe], given: Mapping[str, Sequence[str]]) -> 
     return found
 
 
-def _add_reads(found: Found, root: _Root, graph: fx.Graph, probes: Mapping[str, _Probe]) -> None:
+def _add_reads(found: InputUse, root: _Root, graph: fx.Graph, probes: Mapping[str, _Probe]) -> None:
     """Add what the outputs and the computed IDs descend from, other than by lookups."""
     own = {node for probe in probes.values() for node in probe.own}
     sources = _sources([node for node in root.outputs if node not in own], own)

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from export.graph.inputs.features import BETWEEN, Call, Found, nodes_in
+from export.graph.inputs.features import BETWEEN, Call, InputUse, nodes_in
 from export.graph.inputs.nodes import input_name
-from export.graph.tree import exchanged
+from export.graph.modules.tree import replace_modules
 from recsys.configs import embedding_names, tables_with
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, FloatCollection
 from recsys.errors import ExportError
@@ -28,7 +28,7 @@ from recsys.modules.feature_processors import FeatureProcessedEmbeddingBagCollec
 from recsys.quant import float_tables
 
 
-def needed_rows(found: Found) -> dict[str, set[str]]:
+def needed_rows(found: InputUse) -> dict[str, set[str]]:
     """Return for each collection the features whose rows the outputs descend from."""
     call_of = {node: call for calls in found.calls.values() for call in calls for node in call.own}
     reached = _reached(found, call_of)
@@ -42,13 +42,13 @@ def needed_rows(found: Found) -> dict[str, set[str]]:
     return needed
 
 
-def reached_inputs(found: Found) -> set[str]:
+def reached_inputs(found: InputUse) -> set[str]:
     """Return the arguments that the outputs descend from."""
     names = [input_name(node) for node in _reached(found, {})]
     return {name.split(BETWEEN)[0] for name in names if name is not None}
 
 
-def _reached(found: Found, call_of: Mapping[fx.Node, Call]) -> dict[fx.Node, set[int]]:
+def _reached(found: InputUse, call_of: Mapping[fx.Node, Call]) -> dict[fx.Node, set[int]]:
     """Return the nodes that the outputs descend from, and the identities of the calls whose nodes read them."""
     reached: dict[fx.Node, set[int]] = {}
     waiting: list[tuple[fx.Node, int]] = [(node, 0) for node in found.outputs]
@@ -125,7 +125,7 @@ def pruned(
             collection
         ):
             new[path] = _some(collection, kept)
-    return exchanged(model, new)
+    return replace_modules(model, new)
 
 
 def _within(module: nn.Module) -> list[nn.Module]:

@@ -195,7 +195,7 @@ def explained(error: BaseException, default: str = _DEFAULT_ADVICE, place: str =
 
 
 @contextmanager
-def naming_places() -> Iterator[None]:
+def source_locations() -> Iterator[None]:
     """Say where the model's code caused an error of the export, and what to change there.
 
     Raises:

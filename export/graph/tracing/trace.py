@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
+from export.graph.modules.tree import has_hooks
 from export.graph.tracing import patches, placeholders
 from export.graph.tracing.patches import has_jagged, patched
 from export.graph.tracing.placeholders import OPEN_LENGTH, Placeholder
 from export.graph.tracing.sizes import OPEN, Sizes
 from export.graph.tracing.source_location import Line, explained, line_of_caller
-from export.graph.tree import has_hooks
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
 from recsys.errors import ExportError
 

@@ -150,7 +150,7 @@ def squeeze(value: Viewed, dim: Any = None) -> Any:
 
 @operator("transpose", "swapaxes", views=True)
 def transpose(value: Viewed, dim0: int, dim1: int) -> Any:
-    """Return rows with two dimensions exchanged."""
+    """Return rows with two dimensions swapped."""
     order = list(range(value.ndim))
     first, second = dim_of(value, dim0), dim_of(value, dim1)
     order[first], order[second] = second, first
@@ -167,7 +167,7 @@ def permute(value: Viewed, *dims: Any) -> Any:
 
 @operator("t", "adjoint", views=True)
 def transposed(value: Viewed) -> Any:
-    """Return a matrix with its dimensions exchanged."""
+    """Return a matrix with its dimensions swapped."""
     return transpose(value, -1, -2)
 
 
@@ -357,7 +357,7 @@ def _interleaved(views: Sequence[Strided], at: int, whole: tuple[int, ...]) -> V
     parts, begin = [], 0
     for view in views:
         if view.axes[0] is not None:
-            raise NotLoweredError("it exchanges the rows of a batch with another dimension")
+            raise NotLoweredError("it swaps the rows of a batch with another dimension")
         axes = view.of_row
         if not prod(axis.size for axis in axes):
             continue

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from export.config import ExportConfig
 from export.graph.graph import ExportedModel, make_graph
-from export.graph.prepared import skeletons_of
-from export.graph.tree import exchanged
+from export.graph.modules.tree import replace_modules
+from export.graph.prepared import shard_without_rows
 from export.pipeline import export_model
 from export.prepare import prepare
 from export.verify.compare import CUDA_ROWS_TOLERANCE
@@ -308,9 +308,9 @@ class TestDevices:
     def test_the_mapping_stays_in_host_memory(self) -> None:
         devices = ("cuda:0", "cuda:1")
         job = prepare(Pooled().eval(), ExportConfig(targets=(devices,)), lambda *_: None)
-        skeletons = skeletons_of(job.collections, job.stored, "cuda:0,cuda:1", torch.float32)
-        model = exchanged(job.model, {**skeletons, **job.managed.frozen()})
-        graph = make_graph(model, job.binding, [torch.device(d) for d in devices], torch.float32)
+        skeletons = shard_without_rows(job.collections, job.stored, "cuda:0,cuda:1", torch.float32)
+        model = replace_modules(job.model, {**skeletons, **job.managed.frozen()})
+        graph = make_graph(model, job.input_mapping, [torch.device(d) for d in devices], torch.float32)
         state = {name for name, _ in graph.script.named_buffers()}
         mapping = {name for name in state if "_managed_collision_collection.lookup." in name}
         names = {name.rsplit(".", 1)[1] for name in mapping}
@@ -333,10 +333,10 @@ class TestDevices:
         # The way of other devices, in host memory, where sending copies nothing.
         model = Sequences().eval()
         job = prepare(model, ExportConfig(data_type=DataType.FP32), lambda *_: None)
-        skeletons = skeletons_of(job.collections, job.stored, "cpu", torch.float32)
-        module = exchanged(job.model, {**skeletons, **job.managed.frozen()})
+        skeletons = shard_without_rows(job.collections, job.stored, "cpu", torch.float32)
+        module = replace_modules(job.model, {**skeletons, **job.managed.frozen()})
         home = [torch.device("cpu")]
-        root = ExportedModel(module, job.binding, home, torch.float32)
+        root = ExportedModel(module, job.input_mapping, home, torch.float32)
         batch = call_of(user=[[INT64_MIN], [1]], day=[[3], []])
         sent, _ = root._sent({"features": batch}, [])
         inputs = sent["features"].inputs[skeletons["rows._embedding_module"]]  # type: ignore[attr-defined]

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from export.config import ExportConfig
 from export.graph.graph import ExportedModel, Ids, make_graph
+from export.graph.modules.tree import replace_modules
 from export.graph.prepared import PreparedModel, empty_ranks, ranking_of, sharded_of
 from export.graph.ranking import jagged_places
-from export.graph.tree import exchanged
 from export.prepare import prepare
 from recsys.artifact.batches.ranking import expand
 from recsys.artifact.load import LoadedArtifact
@@ -210,8 +210,8 @@ class TestLookups:
         ranks = [DeviceRows(device=torch.device("cpu"), layout=job.stored.layout, rows=blob)]
         wholes = sharded_of(job.collections, job.stored, "cpu", ranks, torch.float32)
         root = ExportedModel(
-            exchanged(model, ranking_of(job, "cpu", ranks, wholes)),
-            job.binding,
+            replace_modules(model, ranking_of(job, "cpu", ranks, wholes)),
+            job.input_mapping,
             [torch.device("cpu")],
             torch.float32,
             job.signature.context,
@@ -297,9 +297,9 @@ class TestDevices:
         target = "cuda:0,cuda:1"
         ranks = empty_ranks(job.stored, target)
         wholes = sharded_of(job.collections, job.stored, target, ranks, torch.float32)
-        model = exchanged(job.model, ranking_of(job, target, ranks, wholes))
+        model = replace_modules(job.model, ranking_of(job, target, ranks, wholes))
         devices = job.stored.envs[target].devices
-        graph = make_graph(model, job.binding, devices, torch.float32, job.signature.context)
+        graph = make_graph(model, job.input_mapping, devices, torch.float32, job.signature.context)
         copies = list(graph.script.inlined_graph.findAllNodes("aten::pin_memory"))  # type: ignore[attr-defined]
         assert len(copies) == len(
             {t.rank for g in job.stored.plans[target].plan.values() for s in g.values() for t in s.shards}

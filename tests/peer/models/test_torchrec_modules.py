@@ -14,7 +14,7 @@ import recsys
 from export.cli import main
 from export.config import ExportConfig
 from export.pipeline import export_model
-from export.source.torchrec_modules import our_names, with_our_modules
+from export.source.torchrec_modules import patch_torchrec_names, replace_torchrec_modules
 from recsys.artifact.batches.samples import random_batch
 from recsys.artifact.load import load_artifact
 from recsys.errors import ExportError
@@ -240,7 +240,7 @@ def test_exported_as_it_is(make: Callable[[], nn.Module], tmp_path: Path) -> Non
 def test_weights_are_shared_and_the_model_is_not_changed() -> None:
     model = Regrouping()
     before = model.state_dict(keep_vars=True)
-    ours = with_our_modules(model)
+    ours = replace_torchrec_modules(model)
     assert type(ours.user) is recsys.EmbeddingBagCollection
     assert type(model.user) is torchrec.EmbeddingBagCollection
     after = ours.state_dict(keep_vars=True)
@@ -250,16 +250,16 @@ def test_weights_are_shared_and_the_model_is_not_changed() -> None:
 
 def test_a_model_without_torchrec_is_returned_itself() -> None:
     model = nn.Linear(2, 1)
-    assert with_our_modules(model) is model
+    assert replace_torchrec_modules(model) is model
 
 
 def test_names_are_put_back() -> None:
     theirs = torchrec.KeyedJaggedTensor
     model = NamedInClasses()
-    with our_names(model):
+    with patch_torchrec_names(model):
         assert Types.KJT is model.kind is recsys.KeyedJaggedTensor  # type: ignore[comparison-overlap]
         assert torchrec.KeyedJaggedTensor is recsys.KeyedJaggedTensor is KeyedJaggedTensor
-        with our_names():
+        with patch_torchrec_names():
             pass
         assert torchrec.KeyedJaggedTensor is recsys.KeyedJaggedTensor
     assert torchrec.KeyedJaggedTensor is theirs is KeyedJaggedTensor
@@ -276,8 +276,8 @@ def test_hooks_of_a_collection_run() -> None:
     model.ebc = bags("a", "b")
     model.ebc.register_forward_hook(doubled)
     features = kjt_of({"a": [[1], [2, 3]], "b": [[4], []]})
-    with our_names():
-        found = with_our_modules(model)(features)
+    with patch_torchrec_names():
+        found = replace_torchrec_modules(model)(features)
     assert torch.equal(found, theirs_of(model, features))
 
 
@@ -290,7 +290,7 @@ def test_a_collection_with_a_forward_of_its_own_is_refused() -> None:
     model = Weighted()
     model.ebc = Scaled(tables=bags("a").embedding_bag_configs())
     with pytest.raises(ExportError, match=r"'ebc': got a Scaled, whose forward is not that of torchrec"):
-        with_our_modules(model)
+        replace_torchrec_modules(model)
 
 
 def make_regrouping() -> nn.Module:

@@ -18,7 +18,6 @@ from recsys import (
     EmbeddingCollection,
     KeyedJaggedTensor,
     KeyedTensor,
-    torchscript,
 )
 from recsys.artifact.load import LoadedArtifact
 from recsys.errors import ExportError
@@ -32,6 +31,7 @@ from recsys.modules.feature_processors import (
     FeatureProcessedEmbeddingBagCollection,
     PositionWeightedModule,
 )
+from recsys.scripting import torchscript
 from tests.support.helpers import bag, sequence
 from tests.support.models.export_models import arguments, assert_close, batch_of, exported, predicted
 

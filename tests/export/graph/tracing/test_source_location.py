@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from export.graph.tracing.source_location import naming_places, place_of
+from export.graph.tracing.source_location import place_of, source_locations
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.errors import ExportError, VerificationError
@@ -143,7 +143,7 @@ def test_a_failing_graph_is_an_error_of_the_verification() -> None:
         return x.reshape([0, -1])
 
     message = r"graph failed at `.*reshape.*`: RuntimeError: cannot reshape"
-    with pytest.raises(VerificationError, match=message), naming_places():
+    with pytest.raises(VerificationError, match=message), source_locations():
         fails(torch.zeros(0, 2))
-    with pytest.raises(RuntimeError, match="other"), naming_places():
+    with pytest.raises(RuntimeError, match="other"), source_locations():
         raise RuntimeError("other")

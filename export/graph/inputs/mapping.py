@@ -30,7 +30,7 @@ from recsys.sharding.sharded import ShardedCollection
 
 
 @dataclass(kw_only=True)
-class Binding:
+class InputMapping:
     """The mapping of the exported inputs to a model's arguments.
 
     Attributes:
@@ -76,8 +76,8 @@ class Binding:
         holders = [name for name, features in self.sparse.items() if feature in features]
         return feature if len(holders) == 1 else f"{argument}.{feature}"
 
-    def part(self, names: Collection[str]) -> Binding:
-        """Return the binding restricted to sparse features with these wire names."""
+    def part(self, names: Collection[str]) -> InputMapping:
+        """Return the input_mapping restricted to sparse features with these wire names."""
         kept = {
             argument: [feature for feature in features if self.wire_name(argument, feature) in names]
             for argument, features in self.sparse.items()
@@ -103,18 +103,18 @@ class UnreadTablesError(ExportError):
         self.paths = paths
 
 
-def bind(
+def map_inputs(
     model: nn.Module,
     collections: Mapping[str, FloatCollection],
-    skeletons: Mapping[str, ShardedCollection],
+    sharded: Mapping[str, ShardedCollection],
     declared: Declared,
-) -> Binding:
+) -> InputMapping:
     """Determine the use of a model's arguments by tracing it.
 
     Args:
         model: The float model.
         collections: Its collections by path.
-        skeletons: For each of them a sharded collection without rows.
+        sharded: For each of them a sharded collection without rows.
         declared: What the user says of arguments.
 
     Raises:
@@ -123,9 +123,9 @@ def bind(
     dense, sparse = arguments(model)
     _check_names("features", declared.features, sparse)
     _check_names("dense_widths", declared.dense_widths, dense)
-    found = discover(model, (dense, sparse), collections, skeletons, declared)
+    found = discover(model, (dense, sparse), collections, sharded, declared)
     unread = {name for name in dense if name not in found.dense}
-    binding = Binding(unread=unread, are_chosen=declared.are_chosen)
+    input_mapping = InputMapping(unread=unread, are_chosen=declared.are_chosen)
     absent = {*found.empty} | ({*dense, *sparse} - reached_inputs(found) if declared.are_chosen else set())
     unread_tables = [path for path in collections if path not in found.reached]
     if unread_tables:
@@ -134,53 +134,55 @@ def bind(
             unread_tables,
         )
     for path, collection in collections.items():
-        binding.collections[path] = sorted(found.reached[path] - absent, key=sparse.index)
+        input_mapping.collections[path] = sorted(found.reached[path] - absent, key=sparse.index)
         if found.computed[path] or path in found.weighing:
-            binding.computed[path] = found.computed[path]
+            input_mapping.computed[path] = found.computed[path]
         if takes_weights(collection) and path not in found.weighing:
-            binding.weighted |= set(binding.collections[path])
-            binding.given_weights.add(path)
+            input_mapping.weighted |= set(input_mapping.collections[path])
+            input_mapping.given_weights.add(path)
     for name in sparse:
         features = list(declared.features.get(name, ())) or found.features[name]
         if name in absent:
             group = found.empty.get(name, {name})
             reached = [c for path, c in collections.items() if group & found.reached[path]]
-            binding.absent[name] = StandIn(features=features, is_weighted=any(map(takes_weights, reached)))
+            input_mapping.absent[name] = StandIn(
+                features=features, is_weighted=any(map(takes_weights, reached))
+            )
             continue
         if not features:
-            binding.unread.add(name)
+            input_mapping.unread.add(name)
             continue
-        binding.sparse[name] = features
+        input_mapping.sparse[name] = features
         if name in declared.floats:
-            binding.floats.add(name)
-            binding.read_weights[name] = set(features)
+            input_mapping.floats.add(name)
+            input_mapping.read_weights[name] = set(features)
         elif found.weighted[name]:
-            binding.weighted.add(name)
-            binding.read_weights[name] = found.weighted[name]
-    _check_read(binding, sparse, declared)
-    binding.same_lengths = equal_lengths(found)
+            input_mapping.weighted.add(name)
+            input_mapping.read_weights[name] = found.weighted[name]
+    _check_read(input_mapping, sparse, declared)
+    input_mapping.same_lengths = equal_lengths(found)
     unknown = []
     for name in dense:
-        if name in binding.unread and name in declared.optional:
+        if name in input_mapping.unread and name in declared.optional:
             continue
         width = found.widths.get(name)
         if name in absent:
-            binding.absent[name] = StandIn(width=width or 1)
+            input_mapping.absent[name] = StandIn(width=width or 1)
         elif width is None:
             unknown.append(name)
         else:
-            binding.dense[name] = width
+            input_mapping.dense[name] = width
     if unknown:
         its, take = ("their widths", "take them") if len(unknown) > 1 else ("its width", "take it")
         raise ExportError(
             f"forward({', '.join(unknown)}): cannot tell {its} from the layers that {take}, expected "
             f"{' '.join(f'--dense-width {name}=N' for name in unknown)}, with 0 for one that forward takes as [B]"
         )
-    return binding
+    return input_mapping
 
 
-def _check_read(binding: Binding, sparse: Sequence[str], declared: Declared) -> None:
-    unused = [name for name in sparse if name in binding.unread and name not in declared.optional]
+def _check_read(input_mapping: InputMapping, sparse: Sequence[str], declared: Declared) -> None:
+    unused = [name for name in sparse if name in input_mapping.unread and name not in declared.optional]
     if unused:
         raise ExportError(
             f"forward({', '.join(unused)}): no collection looks these up, and forward reads none of their features by "
@@ -195,27 +197,29 @@ def _check_names(field_name: str, given: Collection[str], expected: Collection[s
 
 
 def sparse_inputs(
-    binding: Binding, collections: Mapping[str, FloatCollection], policies: Mapping[str, IdPolicy]
+    input_mapping: InputMapping, collections: Mapping[str, FloatCollection], policies: Mapping[str, IdPolicy]
 ) -> tuple[SparseInput, ...]:
     """Return the signature's sparse inputs, argument by argument.
 
     Args:
-        binding: The binding.
+        input_mapping: The input_mapping.
         collections: The float collections by path.
         policies: ID policies by table path.
     """
     found = []
-    for argument, features in binding.sparse.items():
+    for argument, features in input_mapping.sparse.items():
         for feature in features:
             uses, pooling = [], "none"
-            weighted = feature in binding.read_weights.get(argument, ())
+            weighted = feature in input_mapping.read_weights.get(argument, ())
             for path, collection in collections.items():
-                if argument not in binding.collections[path] or feature in binding.computed.get(path, ()):
+                if argument not in input_mapping.collections[path] or feature in input_mapping.computed.get(
+                    path, ()
+                ):
                     continue
                 for table in float_tables(collection):
                     if feature in table.feature_names:
                         name = table_path(path, table.name)
-                        weighted |= path in binding.given_weights
+                        weighted |= path in input_mapping.given_weights
                         uses.append(
                             TableUse(
                                 name=name,
@@ -227,24 +231,24 @@ def sparse_inputs(
                             pooling = table.pooling.value.lower()
             found.append(
                 SparseInput(
-                    name=binding.wire_name(argument, feature),
+                    name=input_mapping.wire_name(argument, feature),
                     tables=tuple(uses),
                     pooling=pooling,
                     weighted=weighted,
                 )
             )
-    return with_same_lengths(found, _named_groups(binding))
+    return with_same_lengths(found, _named_groups(input_mapping))
 
 
-def _named_groups(binding: Binding) -> list[list[str]]:
+def _named_groups(input_mapping: InputMapping) -> list[list[str]]:
     """Return the groups of features with equal lengths by their wire names."""
     return [
         [
-            binding.wire_name(argument, feature)
+            input_mapping.wire_name(argument, feature)
             for argument, feature in group
-            if feature in binding.sparse.get(argument, ())
+            if feature in input_mapping.sparse.get(argument, ())
         ]
-        for group in binding.same_lengths
+        for group in input_mapping.same_lengths
     ]
 
 
@@ -263,9 +267,9 @@ def with_same_lengths(
     )
 
 
-def dense_inputs(binding: Binding) -> tuple[DenseInput, ...]:
+def dense_inputs(input_mapping: InputMapping) -> tuple[DenseInput, ...]:
     """Return the signature's dense inputs."""
-    return tuple(DenseInput(name=name, width=width) for name, width in binding.dense.items())
+    return tuple(DenseInput(name=name, width=width) for name, width in input_mapping.dense.items())
 
 
 def schema_of(model: nn.Module) -> Schema | None:

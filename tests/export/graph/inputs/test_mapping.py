@@ -136,7 +136,7 @@ class _NoCollection(nn.Module):
         (
             _NoAnnotation,
             r"forward\(dense\): got annotation None, expected torch.Tensor.*"
-            r"At tests/export/graph/inputs/test_binding.py:\d+ in _NoAnnotation.forward: "
+            r"At tests/export/graph/inputs/test_mapping.py:\d+ in _NoAnnotation.forward: "
             r".*--dense-width dense=N or --features dense=F1,F2",
         ),
         (_Unannotated, r"forward\(other\): got an input with a default.* --default other leaves it"),

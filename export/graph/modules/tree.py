@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from export.graph.plain_weights import shallow_copy
-from export.graph.references import Copies
+from export.graph.modules.plain_weights import shallow_copy
+from export.graph.modules.references import Copies
 from recsys.embedding import EmbeddingCollection, with_indices
 
 M = TypeVar("M", bound=nn.Module)
@@ -31,7 +31,7 @@ _TELLING = (
 )
 
 
-def exchanged(model: nn.Module, replacements: Mapping[str, nn.Module]) -> nn.Module:
+def replace_modules(model: nn.Module, replacements: Mapping[str, nn.Module]) -> nn.Module:
     """Return a copy of the module tree in eval mode with some modules replaced.
 
     Parameters and buffers are shared with the model, which is not changed. New modules get the hooks of those that they
