@@ -10,7 +10,7 @@ namespace {
 constexpr std::uint32_t kMagic = 0x4e4c5352;  // "RSLN"
 constexpr std::uint32_t kVersion = 1;
 constexpr float kMaxInt8 = 127;
-// Of a column of zeros: any scale gives the right products.
+// The scale of a column of zeros, to which any fits.
 constexpr float kLeastScale = 1e-30F;
 
 /// At the front, padded to a cache line.

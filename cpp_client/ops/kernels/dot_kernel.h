@@ -118,8 +118,8 @@ void DotOfRow(const float* vectors, VectorsShape shape, float* out) {
   CopyAbove(products, num_vectors, stride, out);
 }
 
-/// Of 16 rows, products of the vectors `i` to `i + kFirst` with those from `j` on, summed over
-/// groups. Where both begin at the same vector, products of pairs.
+/// Multiplies the vectors `i` to `i + kFirst` of 16 rows with those from `j` on, summed over
+/// groups; pairs of them where both begin at the same vector.
 template <WeightType kType, int kFirst, int kSecond, bool kIsPairs>
 void ProductsOfRows(const float* columns, std::int64_t num_groups, std::int64_t num_vectors,
                     std::int64_t i, std::int64_t j, float* products) {

@@ -194,7 +194,7 @@ inline void Softmax(const Elementwise& step, bool or_zeros, OutRows out) {
     float largest[kLane], factors[kLane];
     runs.Reduce(
         Same, [](auto a, auto b) { return Lanes::Max(a, b); }, largest);
-    // Of a run of negative infinities all powers are 0, and of one with NaN one is NaN.
+    // All powers of a run of negative infinities are 0, and one of a run with NaN is NaN.
     for (float& one : largest) one = std::max(one, std::numeric_limits<float>::lowest());
     runs.Change(largest, [](float a, float most) { return Exp(a - most); });
     runs.Reduce(Same, Sum, factors);

@@ -88,7 +88,7 @@ inline std::uint64_t RowOfId(const Slot& slot, std::int64_t id) {
 struct Lookup {
   const Slot* slots = nullptr;
   std::int64_t num_slots = 0;
-  /// Of each feature.
+  /// Bags of each feature.
   std::int64_t num_bags = 0;
   const std::int64_t* ids = nullptr;
   /// Feature by feature; one more than bags.
@@ -118,7 +118,7 @@ struct Elementwise {
   ElementwiseKind kind = ElementwiseKind::kCopy;
   Rows a, b, c;
   std::int64_t num_rows = 0;
-  /// Of a row of outputs.
+  /// Numbers of a row of outputs.
   std::int64_t width = 0;
   std::int64_t count = 1;
   float factor = 1;

@@ -84,7 +84,7 @@ struct Lanes : LanesBase {
     for (int i = 0; i < 16; ++i) a.values[i] *= b.values[i];
     return a;
   }
-  /// Of NaN and a number, NaN: `b` is a number.
+  /// NaN where `a` is NaN; `b` is a number.
   static Floats Max(Floats a, Floats b) {
     for (int i = 0; i < 16; ++i)
       a.values[i] = a.values[i] < b.values[i] ? b.values[i] : a.values[i];

@@ -32,7 +32,7 @@ struct Chunk {
   /// Weights to fetch meanwhile, and their cache lines for every kFetchGroups.
   const char* next = nullptr;
   std::int64_t num_lines = 0;
-  /// Of one row, which runs of inputs are zeros: their weights are not read. Null for none.
+  /// The runs of a single row's inputs that are zeros: their weights are not read. Null for none.
   const bool* are_zeros = nullptr;
 };
 

@@ -53,7 +53,7 @@ struct WholeScale {
 struct Tile {
   const char* data = nullptr;
   std::int64_t stride_bytes = 0;
-  /// Of each row; only of whole numbers.
+  /// By row; for whole numbers alone.
   const WholeScale* scales = nullptr;
 
   std::int32_t Group(std::int64_t row, std::int64_t group) const {

@@ -9,8 +9,8 @@
 namespace recsys::ops {
 namespace {
 
-/// Of programs with steps for the first places, of others with forms or features, and of those
-/// without.
+/// The versions of programs: with steps for the first places, with forms or features, and with
+/// neither.
 constexpr std::int64_t kProgramVersion = 5, kWithoutPlaces = 4, kWithoutForms = 3;
 constexpr std::int64_t kHeader = 4, kMoreHeader = 2;
 /// Bounds against sums that overflow.
@@ -212,7 +212,7 @@ class Checking {
       return !writes_ids && !is_to_ids && !is_from_ids && !is_sum &&
              step.kind != StepKind::kReadIds;
     }
-    // Of all IDs none has a place.
+    // Where the steps take all IDs, none has a place.
     const bool has_places = each->a.width != 0;
     if (is_sum) return !writes_ids && step.a.width == step.out.width;
     if (is_from_ids) {

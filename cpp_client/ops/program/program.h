@@ -41,15 +41,15 @@ struct Step {
   Place out;
   /// Those that a step does not read are empty.
   Place a, b, c;
-  /// Of a lookup or a sequence its position among the program's lookups; of a linear layer the
-  /// constant with its weights; of an interaction its WeightType; of a length or differences the
-  /// position among the program's features; of a contraction or a broadcast the position among its
-  /// forms; of each ID the number of steps; of others the ElementwiseKind.
+  /// By kind. lookup, sequence, read_ids: the position among the program's lookups. linear: the
+  /// constant with its weights. dot: the WeightType. length, differences: the position among the
+  /// features. contract, broadcast: the position among the forms. each_id: the number of steps.
+  /// elementwise: the ElementwiseKind.
   std::int64_t index = 0;
-  /// Of a linear layer its Activation; of an interaction its dim; of a sequence 1 where it is read
-  /// from the last ID on; of a broadcast the ElementwiseKind; of taken vectors their width; of
-  /// each ID the most of them in a row, or without a the position among the program's features; of
-  /// first places the most of them; of others `count`, or the bits of `factor`.
+  /// By kind. linear: the Activation. dot: the numbers of a vector. sequence: 1 where it is read
+  /// from the last ID on. broadcast: the ElementwiseKind. take: the numbers of a vector. each_id:
+  /// the most IDs of a row, or without a the position among the features. first, first_pairs: the
+  /// most places. elementwise: `count`, or the bits of `factor`.
   std::int64_t extra = 0;
 };
 
@@ -80,7 +80,7 @@ struct LookupSource {
   /// Inputs; -1 for no weights.
   std::int64_t lengths = 0, values = 0, weights = -1;
   std::int64_t pooling = 0;
-  /// Of which the lengths tell the bags; slots read some of them.
+  /// Those whose bags the lengths hold; slots read some of them.
   std::int64_t num_features = 1;
 };
 

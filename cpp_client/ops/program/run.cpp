@@ -12,7 +12,7 @@ namespace {
 
 /// Rows that are fetched ahead for a tile; more would leave the cache before they are read.
 constexpr std::int64_t kMostAhead = 4096;
-/// Of those at a time: more would wait for each other.
+/// Rows that are fetched at a time: more would wait for each other.
 constexpr std::int64_t kMostAtOnce = 8;
 
 /// Where the rows of a tile's IDs lie.

@@ -145,7 +145,7 @@ std::vector<StepTime> StepTimes(const BoundProgram& bound, std::int64_t num_rows
     const StepClock::Laps& laps = clock.laps()[i];
     StepTime told = telling.Tell(step, laps);
     if (laps.num_rows > 0) {
-      // Of the first places it computes less than there is.
+      // A step for the first places computes less than there is.
       const double share = laps.work / static_cast<double>(laps.num_rows);
       told.flops = std::llround(share * static_cast<double>(told.flops));
       told.num_bytes = std::llround(share * static_cast<double>(told.num_bytes));

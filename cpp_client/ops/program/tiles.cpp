@@ -44,7 +44,7 @@ class LateScratch {
   bool Take(const Step& step) {
     if (!ComputesNumbers(step)) return false;
     for (const Place& place : {step.a, step.b, step.c}) {
-      // Of what nothing has written by its own name, another buffer has the place.
+      // Another buffer has the place of what nothing has written by its own name.
       if (place.width > 0 && IsScratch(place) &&
           !is_written_[static_cast<std::size_t>(place.buffer)]) {
         return false;

@@ -87,9 +87,9 @@ class ProgramGraph {
   static void Check(const std::vector<at::Tensor>& inputs, const ShapeCheck& check);
 
   const GraphParts parts_;
-  /// Of the steps that are programs.
+  /// Those of the steps that are programs, in order.
   std::deque<PreparedProgram> programs_;
-  /// Of the steps that are regions.
+  /// Those of the steps that are regions, in order.
   std::vector<PreparedRegion> regions_;
 };
 

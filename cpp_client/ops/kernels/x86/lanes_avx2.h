@@ -56,7 +56,7 @@ struct Lanes : LanesBase {
     return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
   }
   static Floats Max(Floats a, Floats b) {
-    // Of two operands that are not ordered the instruction returns the second.
+    // The instruction returns its second operand where one of them is NaN.
     return {_mm256_max_ps(b.low, a.low), _mm256_max_ps(b.high, a.high)};
   }
   static Floats TimesAdd(Floats a, Floats b, Floats c) {

@@ -43,7 +43,7 @@ struct Lanes : LanesBase {
   static Floats All(float value) { return _mm512_set1_ps(value); }
   static Floats Add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
   static Floats Times(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
-  // Of two operands that are not ordered the instruction returns the second.
+  // The instruction returns its second operand where one of them is NaN.
   static Floats Max(Floats a, Floats b) { return _mm512_max_ps(b, a); }
 
   static Floats TimesAdd(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
