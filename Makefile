@@ -22,14 +22,16 @@ NATIVE_TEST_JOBS ?= 3
 # for the others' for more than half of the time.
 ON_REFERENCE := OMP_NUM_THREADS=1 RECSYS_CONFORMANCE_ENGINE=reference
 ON_NATIVE := OMP_NUM_THREADS=1 RECSYS_CONFORMANCE_ENGINE=native
-.PHONY: help setup demo test stacks languages lint docs bench protos native native-peers wheel client-wheel native-build native-test native-run native-conformance native-test-packages native-thread soak wheel-check clean
+.PHONY: help setup demo test stacks newest oldest languages lint lock docs bench protos native native-peers wheel client-wheel native-build native-test native-run native-conformance native-test-packages native-thread soak wheel-check clean
 
 help:
 	@echo "make demo         train, export, serve and predict on this machine (no GPU needed)"
 	@echo "make test         run the tests"
 	@echo "make stacks       a smoke on other Pythons and the newest torch, in $(STACKS)"
+	@echo "make newest        a smoke with the newest of each dependency; make oldest with the oldest"
 	@echo "make languages    what builds the tests' clients in Go, Java and JavaScript"
 	@echo "make lint         ruff, codespell, mypy --strict, import-linter"
+	@echo "make lock          requirements/ci.txt again: the versions that CI installs"
 	@echo "make docs         the documentation as a site, in build/site"
 	@echo "make setup        the environment of developers: tools, all extras, peers"
 	@echo "make native       the native engine and sender for this environment, and the C++ libraries in $(NATIVE)"
@@ -80,6 +82,10 @@ test: $(VENV)/.peer
 stacks: $(VENV)/.dev
 	$(BIN)/python -m tests.stacks $(STACKS)
 
+# A smoke with the newest, or the oldest, of each dependency.
+newest oldest: $(VENV)/.dev
+	$(BIN)/python -m tests.bounds $@ build/bounds "$(TORCH)" $(TORCH_INDEX_URL)
+
 # What the conformance cases of clients in Go, Java and JavaScript are built with; without it they are skipped.
 languages:
 	tests/conformance/languages/packages.sh build/languages
@@ -90,6 +96,11 @@ lint: $(VENV)/.dev
 	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The versions that CI installs, but for torch and what fits it.
+lock: $(VENV)/.dev
+	$(BIN)/uv pip compile -q --upgrade pyproject.toml --extra rest --group dev --group peer --python-version 3.11 \
+	  --no-annotate --no-emit-package torch --custom-compile-command "make lock" -o requirements/ci.txt
 
 # The documentation as a site, with the API reference, in build/site. Broken links and docstrings are errors.
 docs: $(VENV)/.dev
