@@ -1,4 +1,4 @@
-"""Local search: moves and swaps of blocks between the worst rank and others; other options for its tables.
+"""Local search: moves, swaps and cycles of blocks between the worst rank and others; other options for its tables.
 
 Shape letters: W world size.
 """
@@ -17,6 +17,10 @@ from recsys.planner.search.placement import Placement
 _LEAST_GAIN = 1e-9
 # Number of least busy ranks with which swaps are tried.
 _NUM_PARTNERS = 32
+# Cycles over three ranks are tried while the worst rank is above the mean by this factor, with at most this
+# many blocks.
+_BALANCED_ENOUGH = 1.01
+_MOST_PARTNERS = 500
 # Other options: loads are compared by the sum of their powers, which is close to the maximum but still shows
 # progress on one of several equally busy ranks.
 _POWER = 24
@@ -58,8 +62,12 @@ def balance(placement: Placement, most_steps: int = 2000) -> None:
         moved_us, mover, target = _best_move(placement, blocks, here, worst)
         swapped_us, ours, theirs = _best_swap(placement, blocks, here, worst)
         if min(moved_us, swapped_us) >= now * (1 - _LEAST_GAIN):
-            return
-        if moved_us <= swapped_us:
+            cycle = _find_cycle(placement, blocks, here, worst)
+            if cycle is None:
+                return
+            for block, rank in cycle:
+                _shift(placement, blocks, block, rank)
+        elif moved_us <= swapped_us:
             _shift(placement, blocks, mover, target)
         else:
             other = int(blocks.rank[theirs])
@@ -118,6 +126,77 @@ def _best_swap(
     return float(after[i, j]), int(here[i]), int(there[j])
 
 
+def _find_cycle(
+    placement: Placement, blocks: _Blocks, here: NDArray[np.int64], worst: int
+) -> list[tuple[int, int]] | None:
+    """Move a block of the worst rank to a second, one of that to a third, and one of that to the worst.
+
+    The second and the third block are optional. Cycles help if memory leaves no room for swaps.
+
+    Returns:
+        Blocks with their new ranks, or None if there is no gain, or only a small possible one.
+    """
+    loads, now = placement.loads_us, float(placement.loads_us[worst])
+    if now <= loads.mean() * _BALANCED_ENOUGH:
+        return None
+    there = _partners(placement, blocks, worst)
+    # An empty block on every other rank.
+    ranks = np.flatnonzero(np.arange(len(loads)) != worst)
+    nothing = np.zeros(len(ranks))
+    cost = np.concatenate([blocks.cost_us[there], nothing])
+    hbm = np.concatenate([blocks.hbm[there], nothing])
+    ddr = np.concatenate([blocks.ddr[there], nothing])
+    rank = np.concatenate([blocks.rank[there], ranks])
+    taken = np.zeros((len(rank), len(loads)), dtype=bool)
+    taken[: len(there)] = blocks.taken[blocks.table[there]]
+    best_us, best = now * (1 - _LEAST_GAIN), None
+    for i in here.tolist():
+        to_second = loads[rank] + blocks.cost_us[i] - cost
+        second = np.flatnonzero(
+            (to_second < best_us)
+            & (placement.free_hbm[rank] + hbm >= blocks.hbm[i])
+            & (placement.free_ddr[rank] + ddr >= blocks.ddr[i])
+            & ~blocks.taken[blocks.table[i], rank]
+        )
+        back = now - blocks.cost_us[i] + cost
+        third = np.flatnonzero(
+            (back < best_us)
+            & (placement.free_hbm[worst] + blocks.hbm[i] >= hbm)
+            & (placement.free_ddr[worst] + blocks.ddr[i] >= ddr)
+            & ~taken[:, worst]
+        )
+        if not second.size or not third.size:
+            continue
+        to_third = loads[rank[third]][None, :] + cost[second, None] - cost[None, third]
+        after = np.maximum(np.maximum(to_third, to_second[second, None]), back[None, third])
+        allowed = (
+            (placement.free_hbm[rank[third]][None, :] + hbm[None, third] >= hbm[second, None])
+            & (placement.free_ddr[rank[third]][None, :] + ddr[None, third] >= ddr[second, None])
+            & ~taken[second[:, None], rank[third][None, :]]
+            & (rank[second, None] != rank[None, third])
+        )
+        after = np.where(allowed, after, np.inf)
+        j, k = divmod(int(after.argmin()), after.shape[1])
+        if after[j, k] < best_us:
+            best_us, best = float(after[j, k]), (i, int(second[j]), int(third[k]))
+    if best is None:
+        return None
+    i, j, k = best
+    moves = [(i, int(rank[j]))]
+    if j < len(there):
+        moves.append((int(there[j]), int(rank[k])))
+    if k < len(there):
+        moves.append((int(there[k]), worst))
+    return moves
+
+
+def _partners(placement: Placement, blocks: _Blocks, worst: int) -> NDArray[np.int64]:
+    """Return blocks of other ranks, of the least busy ones if there are many."""
+    by_load = np.argsort(placement.loads_us[blocks.rank], kind="stable")
+    others: NDArray[np.int64] = by_load[blocks.rank[by_load] != worst]
+    return others[:_MOST_PARTNERS]
+
+
 def choose_again(
     placement: Placement, options: Sequence[Sequence[ShardingOption]], most_rounds: int
 ) -> Placement:
@@ -145,7 +224,7 @@ def _one_change(placement: Placement, options: Sequence[Sequence[ShardingOption]
     scale = max(placement.cost_us, 1e-9)
     least = _potential(placement, scale) * (1 - _LEAST_GAIN)
     found: tuple[int, ShardingOption] | None = None
-    for table in _tables_on(placement, worst):
+    for table in tables_on(placement, worst):
         old, slots = placement.options[table], placement.slots[table]
         assert old is not None
         placement.remove(table)
@@ -169,7 +248,7 @@ def _potential(placement: Placement, scale_us: float) -> float:
     return float(((placement.loads_us / scale_us) ** _POWER).sum())
 
 
-def _tables_on(placement: Placement, rank: int) -> list[int]:
+def tables_on(placement: Placement, rank: int) -> list[int]:
     """Return the tables that cost the rank most."""
     found = [
         (-option.max_us, table)

@@ -4,7 +4,7 @@ Shape letters: T tables, W world size.
 
 1. Proposers propose an option for each table (``proposers.py``).
 2. ``place`` places the blocks of a proposal on ranks (``placement.py``).
-3. ``balance`` moves and swaps blocks of the best placements, ``choose_again`` replaces options of the worst rank's
+3. ``balance`` moves and exchanges blocks of the best placements, ``choose_again`` replaces options of the worst rank's
    tables (``improve.py``).
 4. ``_restarted`` repeats this from the best plan with a few tables placed elsewhere.
 5. ``simplify`` makes tables whole again where the worst rank does not wait for it.
@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from recsys.planner.cost.enumerators import ShardingOption
 from recsys.planner.search.bounds import OptionTable, of_any_plan
-from recsys.planner.search.improve import balance, choose_again
+from recsys.planner.search.improve import balance, choose_again, tables_on
 from recsys.planner.search.placement import (
     GREEDY,
     MEMORY_BALANCED,
@@ -39,9 +39,9 @@ _WORTH_CUTTING = 1.02
 _NUM_BALANCED = 8
 _NUM_REFINED = 3
 _MOST_CHANGES = 60
-# The number of restarts is this many (table, rank) pairs over the problem's.
+# The number of restarts is this many (table, rank) pairs over the problem's, within bounds.
 _RESTART_PAIRS = 10_000
-_MOST_RESTARTS = 120
+_LEAST_RESTARTS, _MOST_RESTARTS = 40, 120
 _GOOD_ENOUGH = 1.0005
 # Kernels whose rows lie in host memory, the preferred one first.
 _ON_HOST = {"fused_uvm_caching": 1, "fused_uvm": 2}
@@ -162,7 +162,8 @@ def pack(capacity: Capacity, options: Options) -> Placement | Misfit:
 def _restarted(best: Placement, options: Options, least_us: float) -> Placement:
     """Repeat the local search from the best placement with a few tables placed elsewhere."""
     rng = random.Random(0)
-    for _ in range(min(_MOST_RESTARTS, _RESTART_PAIRS // (len(options) * best.capacity.world_size))):
+    affordable = _RESTART_PAIRS // (len(options) * best.capacity.world_size)
+    for _ in range(min(max(affordable, _LEAST_RESTARTS), _MOST_RESTARTS)):
         if best.cost_us <= least_us * _GOOD_ENOUGH:
             break
         disturbed = _disturbed(best, options, rng)
@@ -172,9 +173,10 @@ def _restarted(best: Placement, options: Options, least_us: float) -> Placement:
 
 
 def _disturbed(placement: Placement, options: Options, rng: random.Random) -> Placement | None:
-    """Return a copy with two to four tables placed elsewhere; None if they do not fit there."""
+    """Return a copy with a few tables, one of the worst rank, placed elsewhere; None if they do not fit there."""
     new = placement.copy()
-    tables = rng.sample(range(len(options)), min(len(options), rng.randint(2, 4)))
+    worst = tables_on(new, int(new.loads_us.argmax()))
+    tables = list({rng.choice(worst), *rng.sample(range(len(options)), min(len(options), rng.randint(2, 4)))})
     for table in tables:
         new.remove(table)
     rng.shuffle(tables)
