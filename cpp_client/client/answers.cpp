@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "wire/cursor.h"
+#include "wire/fields.h"
 
 namespace recsys::client {
 namespace {
@@ -17,25 +17,6 @@ namespace {
 ClientError NoMessage(const char* name) {
   return ClientError(StatusCode::kInternal,
                      std::string("the server's answer is not a valid ") + name);
-}
-
-/// One field of a message: its tag, and the function that reads its value.
-template <typename Take>
-struct Field {
-  std::uint32_t tag;
-  Take take;
-};
-template <typename Take>
-Field(std::uint32_t, Take) -> Field<Take>;
-
-/// Reads these fields of a message and skips all others.
-template <typename... Takes>
-void ReadFields(Cursor* cursor, const Field<Takes>&... fields) {
-  while (cursor->Next()) {
-    const std::uint32_t tag = cursor->tag();
-    const bool is_read = ((tag == fields.tag && (fields.take(cursor), true)) || ...);
-    if (!is_read) cursor->Skip();
-  }
 }
 
 std::int64_t ReadInt(Cursor* cursor) { return static_cast<std::int64_t>(cursor->ReadVarint()); }
@@ -47,21 +28,9 @@ void AppendPacked(Cursor* cursor, std::vector<std::int64_t>* numbers) {
   while (!packed.empty()) numbers->push_back(static_cast<std::int64_t>(TakeVarint(&packed)));
 }
 
-/// `To`: std::string or std::string_view.
-template <typename To>
-auto Text(std::uint32_t number, To* to) {
-  return Field{DelimitedTag(number), [to](Cursor* cursor) { *to = cursor->ReadText(); }};
-}
-
 auto Texts(std::uint32_t number, std::vector<std::string>* to) {
   return Field{DelimitedTag(number),
                [to](Cursor* cursor) { to->emplace_back(cursor->ReadText()); }};
-}
-
-/// `To`: an integer, or an optional one. Like protobuf, a shorter integer gets the lower bits.
-template <typename To>
-auto Int(std::uint32_t number, To* to) {
-  return Field{VarintTag(number), [to](Cursor* cursor) { *to = static_cast<To>(ReadInt(cursor)); }};
 }
 
 /// An enum with a name per number; unknown numbers map to `names[0]`.

@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 #include "recsys/client.h"
-#include "wire/writer.h"
+#include "wire/predict/predict_request.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the wire's numbers are little-endian, and are copied as they lie in memory"
@@ -14,10 +14,6 @@
 
 namespace recsys {
 namespace {
-
-// Fields of PredictRequest; in DenseInput and SparseInput, 1 is the name.
-constexpr int kDense = 4, kSparse = 5, kContextDense = 6, kContextSparse = 7;
-constexpr int kName = 1, kDenseValues = 2, kLengths = 2, kValues = 3, kWeights = 4, kStrings = 5;
 
 template <typename T>
 std::string_view BytesOf(Span<const T> values) {
@@ -30,35 +26,6 @@ std::string_view BytesOf(Span<const T> values) {
 
 std::string At(const char* kind, const std::string& name) {
   return std::string(kind) + "[" + Repr(name) + "]";
-}
-
-void PutDense(int field, const std::string& name, std::string_view values, std::string* out) {
-  AppendHead(field, BytesSize(kName, name.size()) + BytesSize(kDenseValues, values.size()), out);
-  AppendBytes(kName, name, out);
-  AppendBytes(kDenseValues, values, out);
-}
-
-struct Bags {
-  std::string_view lengths;
-  std::string_view values;
-  std::string_view weights;
-  Span<const std::string_view> texts = {};
-};
-
-void PutSparse(int field, const std::string& name, const Bags& bags, std::string* out) {
-  std::size_t size = BytesSize(kName, name.size()) + BytesSize(kLengths, bags.lengths.size()) +
-                     BytesSize(kValues, bags.values.size()) +
-                     BytesSize(kWeights, bags.weights.size());
-  for (const std::string_view text : bags.texts) size += DelimitedSize(kStrings, text.size());
-  AppendHead(field, size, out);
-  AppendBytes(kName, name, out);
-  AppendBytes(kLengths, bags.lengths, out);
-  AppendBytes(kValues, bags.values, out);
-  AppendBytes(kWeights, bags.weights, out);
-  for (const std::string_view text : bags.texts) {
-    AppendHead(kStrings, text.size(), out);
-    out->append(text);
-  }
 }
 
 /// Bags that were given row by row.
@@ -142,7 +109,7 @@ ClientRequest& ClientRequest::AddDense(const std::string& name, Span<const float
     Refuse(At("dense", name), "got " + std::to_string(values.size()) + " numbers, expected [" +
                                   std::to_string(num_rows_) + ", width]");
   }
-  PutDense(kDense, name, BytesOf(values), &packed_);
+  AppendInput(kDense, RawDense{name, BytesOf(values)}, &packed_);
   return *this;
 }
 
@@ -153,7 +120,8 @@ ClientRequest& ClientRequest::AddSparse(const std::string& name, Span<const std:
   CheckRows(at, lengths.size(), num_rows_);
   CheckLengths(at, lengths, values.size());
   CheckWeights(at, weights.size(), values.size());
-  PutSparse(kSparse, name, {BytesOf(lengths), BytesOf(values), BytesOf(weights)}, &packed_);
+  AppendInput(kSparse, RawSparse{name, BytesOf(lengths), BytesOf(values), BytesOf(weights)},
+              &packed_);
   return *this;
 }
 
@@ -171,7 +139,8 @@ ClientRequest& ClientRequest::AddTexts(const std::string& name, Span<const std::
   CheckRows(at, lengths.size(), num_rows_);
   CheckLengths(at, lengths, texts.size());
   CheckWeights(at, weights.size(), texts.size());
-  PutSparse(kSparse, name, {BytesOf(lengths), {}, BytesOf(weights), texts}, &packed_);
+  AppendInput(kSparse, RawSparse{name, BytesOf(lengths), {}, BytesOf(weights), RawTexts::Of(texts)},
+              &packed_);
   return *this;
 }
 
@@ -183,7 +152,7 @@ ClientRequest& ClientRequest::AddTexts(const std::string& name,
 }
 
 ClientRequest& ClientRequest::AddContextDense(const std::string& name, Span<const float> values) {
-  PutDense(kContextDense, name, BytesOf(values), &packed_);
+  AppendInput(kContextDense, RawDense{name, BytesOf(values)}, &packed_);
   return *this;
 }
 
@@ -191,9 +160,10 @@ ClientRequest& ClientRequest::AddContextSparse(const std::string& name,
                                                Span<const std::int64_t> values,
                                                Span<const float> weights) {
   const std::int32_t length = LengthOf(At("context_sparse", name), values.size(), weights.size());
-  PutSparse(kContextSparse, name,
-            {BytesOf(Span<const std::int32_t>(&length, 1)), BytesOf(values), BytesOf(weights)},
-            &packed_);
+  AppendInput(kContextSparse,
+              RawSparse{name, BytesOf(Span<const std::int32_t>(&length, 1)), BytesOf(values),
+                        BytesOf(weights)},
+              &packed_);
   return *this;
 }
 
@@ -201,8 +171,13 @@ ClientRequest& ClientRequest::AddContextTexts(const std::string& name,
                                               Span<const std::string_view> texts,
                                               Span<const float> weights) {
   const std::int32_t length = LengthOf(At("context_sparse", name), texts.size(), weights.size());
-  PutSparse(kContextSparse, name,
-            {BytesOf(Span<const std::int32_t>(&length, 1)), {}, BytesOf(weights), texts}, &packed_);
+  AppendInput(kContextSparse,
+              RawSparse{name,
+                        BytesOf(Span<const std::int32_t>(&length, 1)),
+                        {},
+                        BytesOf(weights),
+                        RawTexts::Of(texts)},
+              &packed_);
   return *this;
 }
 

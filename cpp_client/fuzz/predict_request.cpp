@@ -13,35 +13,13 @@
 namespace recsys {
 namespace {
 
-void Write(const RawDense& input, std::uint32_t field, Writer* writer) {
-  Writer inner;
-  inner.Text(1, input.name);
-  inner.Text(2, input.values);
-  writer->Delimited(field, inner.Finish().Joined());
-}
-
-void Write(const RawSparse& input, std::uint32_t field, Writer* writer) {
-  Writer inner;
-  inner.Text(1, input.name);
-  inner.Text(2, input.lengths);
-  inner.Text(3, input.values);
-  inner.Text(4, input.weights);
-  input.texts.ForEach([&](std::string_view text) { inner.Delimited(5, text); });
-  writer->Delimited(field, inner.Finish().Joined());
-}
-
 std::string Written(const PredictFields& fields, const RawRequest& raw) {
-  Writer writer;
-  writer.Text(1, fields.model);
-  writer.Text(2, fields.request_id);
-  writer.VarintField(3, static_cast<std::uint64_t>(raw.num_rows));
-  for (const RawDense& input : raw.dense) Write(input, 4, &writer);
-  for (const RawSparse& input : raw.sparse) Write(input, 5, &writer);
-  for (const RawDense& input : raw.context_dense) Write(input, 6, &writer);
-  for (const RawSparse& input : raw.context_sparse) Write(input, 7, &writer);
-  writer.Text(8, fields.version);
-  writer.VarintField(9, static_cast<std::uint64_t>(std::int64_t{fields.priority}));
-  return writer.Finish().Joined();
+  std::string written = WritePredictRequest(raw);
+  AppendBytes(1, fields.model, &written);
+  AppendBytes(2, fields.request_id, &written);
+  AppendBytes(8, fields.version, &written);
+  AppendNumber(9, static_cast<std::uint64_t>(std::int64_t{fields.priority}), &written);
+  return written;
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include "format/wide.h"
 #include "recsys/error.h"
 #include "request/dense_check.h"
-#include "wire/cursor.h"
+#include "wire/fields.h"
 
 namespace recsys {
 namespace {
@@ -17,25 +17,18 @@ namespace {
 constexpr std::size_t kFloatBytes = sizeof(float);
 constexpr std::int64_t kMaxLength = std::numeric_limits<std::int32_t>::max();
 
-// If a message occurs several times, each occurrence adds its fields. FloatFeatures has its values
-// under the number of SparseFeatures' lengths.
-void Read(Cursor* cursor, bool is_sparse, TorchrecFeatures* features) {
-  Cursor inner = cursor->Enter();
-  while (inner.Next()) {
-    const std::uint32_t tag = inner.tag();
-    if (tag == VarintTag(1)) {
-      features->num_features = static_cast<std::int32_t>(inner.ReadVarint());
-    } else if (tag == DelimitedTag(is_sparse ? 3 : 2)) {
-      features->values = inner.ReadBytes();
-    } else if (is_sparse && tag == DelimitedTag(2)) {
-      features->lengths = inner.ReadBytes();
-    } else if (is_sparse && tag == DelimitedTag(4)) {
-      features->weights = inner.ReadBytes();
-    } else {
-      inner.Skip();
-    }
-  }
-  cursor->Leave(inner);
+// If a message occurs several times, each occurrence adds its fields.
+auto FloatFeatures(std::uint32_t number, TorchrecFeatures* features) {
+  return Nested(number, [features](Cursor* cursor) {
+    ReadFields(cursor, Int(1, &features->num_features), Data(2, &features->values));
+  });
+}
+
+auto SparseFeatures(std::uint32_t number, TorchrecFeatures* features) {
+  return Nested(number, [features](Cursor* cursor) {
+    ReadFields(cursor, Int(1, &features->num_features), Data(2, &features->lengths),
+               Data(3, &features->values), Data(4, &features->weights));
+  });
 }
 
 Error Wrong(const std::string& text) { return Error(ErrorKind::kRequest, text); }
@@ -201,30 +194,9 @@ void RefuseIntegers(const std::vector<Output>& outputs) {
 bool ReadTorchrecRequest(std::string_view message, TorchrecRequest* request) {
   *request = {};
   Cursor cursor(message);
-  while (cursor.Next()) {
-    switch (cursor.tag()) {
-      case VarintTag(1):
-        request->batch_size = static_cast<std::int32_t>(cursor.ReadVarint());
-        break;
-      case DelimitedTag(2):
-        Read(&cursor, false, &request->floats);
-        break;
-      case DelimitedTag(3):
-        Read(&cursor, true, &request->id_list);
-        break;
-      case DelimitedTag(4):
-        Read(&cursor, true, &request->id_score_list);
-        break;
-      case DelimitedTag(5):
-        Read(&cursor, false, &request->embedding);
-        break;
-      case DelimitedTag(6):
-        Read(&cursor, true, &request->unary);
-        break;
-      default:
-        cursor.Skip();
-    }
-  }
+  ReadFields(&cursor, Int(1, &request->batch_size), FloatFeatures(2, &request->floats),
+             SparseFeatures(3, &request->id_list), SparseFeatures(4, &request->id_score_list),
+             FloatFeatures(5, &request->embedding), SparseFeatures(6, &request->unary));
   return cursor.ok();
 }
 

@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 #include "recsys/error.h"
-#include "wire/cursor.h"
+#include "wire/fields.h"
 
 namespace recsys {
 namespace {
@@ -117,45 +117,31 @@ void ReadShape(Cursor* cursor, InferShape* shape) {
 }
 
 void Read(Cursor* cursor, InferInput* input) {
-  while (cursor->Next()) {
-    switch (cursor->tag()) {
-      case DelimitedTag(1):
-        input->tensor.name = cursor->ReadText();
-        break;
-      case DelimitedTag(2):
-        input->tensor.datatype = cursor->ReadText();
-        break;
-      case VarintTag(3):
-        input->tensor.shape.Add(static_cast<std::int64_t>(cursor->ReadVarint()));
-        break;
-      case DelimitedTag(3):
-        ReadShape(cursor, &input->tensor.shape);
-        break;
-      case DelimitedTag(4):
-        ReadRefused(cursor, &input->refused);
-        break;
-      case DelimitedTag(5):
-        ReadContents(cursor, input);
-        break;
-      default:
-        cursor->Skip();
-    }
-  }
+  const Field size{VarintTag(3), [input](Cursor* at) {
+                     input->tensor.shape.Add(static_cast<std::int64_t>(at->ReadVarint()));
+                   }};
+  const Field sizes{DelimitedTag(3), [input](Cursor* at) { ReadShape(at, &input->tensor.shape); }};
+  const Field parameter{DelimitedTag(4), [input](Cursor* at) { ReadRefused(at, &input->refused); }};
+  const Field contents{DelimitedTag(5), [input](Cursor* at) { ReadContents(at, input); }};
+  input->message = cursor->rest();
+  ReadFields(cursor, Text(1, &input->tensor.name), Text(2, &input->tensor.datatype), size, sizes,
+             parameter, contents);
 }
 
 void Read(Cursor* cursor, InferOutput* output) {
-  while (cursor->Next()) {
-    switch (cursor->tag()) {
-      case DelimitedTag(1):
-        output->name = cursor->ReadText();
-        break;
-      case DelimitedTag(2):
-        ReadRefused(cursor, &output->refused);
-        break;
-      default:
-        cursor->Skip();
-    }
-  }
+  const Field parameter{DelimitedTag(2),
+                        [output](Cursor* at) { ReadRefused(at, &output->refused); }};
+  ReadFields(cursor, Text(1, &output->name), parameter);
+}
+
+/// A list of messages, of which the first `max_kept` are kept; `num` counts all.
+template <typename Item>
+auto Items(std::uint32_t number, std::size_t max_kept, std::vector<Item>* items, std::size_t* num) {
+  return Nested(number, [=](Cursor* cursor) {
+    Item item;
+    Read(cursor, &item);
+    if ((*num)++ < max_kept) items->push_back(item);
+  });
 }
 
 void ReadParameters(Cursor* cursor, ParameterValues* parameters) {
@@ -183,46 +169,16 @@ bool ReadInferMessage(std::string_view bytes, std::size_t max_kept, InferMessage
   message->parameters = {};
   message->model = message->version = message->id = {};
   Cursor cursor(bytes);
-  while (cursor.Next()) {
-    switch (cursor.tag()) {
-      case DelimitedTag(1):
-        message->model = cursor.ReadText();
-        break;
-      case DelimitedTag(2):
-        message->version = cursor.ReadText();
-        break;
-      case DelimitedTag(3):
-        message->id = cursor.ReadText();
-        break;
-      case DelimitedTag(4):
-        ReadParameters(&cursor, &message->parameters);
-        break;
-      case DelimitedTag(5): {
-        InferInput input;
-        Cursor inner = cursor.Enter();
-        input.message = inner.rest();
-        Read(&inner, &input);
-        cursor.Leave(inner);
-        if (message->num_inputs++ < max_kept) message->inputs.push_back(input);
-        break;
-      }
-      case DelimitedTag(6): {
-        InferOutput output;
-        Cursor inner = cursor.Enter();
-        Read(&inner, &output);
-        cursor.Leave(inner);
-        if (message->num_outputs++ < max_kept) message->outputs.push_back(output);
-        break;
-      }
-      case DelimitedTag(7): {
-        const std::string_view contents = cursor.ReadBytes();
-        if (message->num_raw_contents++ < max_kept) message->raw_contents.push_back(contents);
-        break;
-      }
-      default:
-        cursor.Skip();
-    }
-  }
+  const Field parameter{DelimitedTag(4),
+                        [message](Cursor* at) { ReadParameters(at, &message->parameters); }};
+  const Field raw_contents{DelimitedTag(7), [message, max_kept](Cursor* at) {
+                             const std::string_view contents = at->ReadBytes();
+                             if (message->num_raw_contents++ >= max_kept) return;
+                             message->raw_contents.push_back(contents);
+                           }};
+  ReadFields(&cursor, Text(1, &message->model), Text(2, &message->version), Text(3, &message->id),
+             parameter, Items(5, max_kept, &message->inputs, &message->num_inputs),
+             Items(6, max_kept, &message->outputs, &message->num_outputs), raw_contents);
   return cursor.ok();
 }
 

@@ -30,6 +30,14 @@ constexpr std::size_t kMaxInputsKept = 1024;
 bool ReadPredictRequest(std::string_view message, std::size_t max_inputs, PredictFields* fields,
                         RawRequest* raw);
 
+// Fields of recsys.v1.PredictRequest (protos/recsys/v1/predict.proto) with inputs.
+constexpr std::uint32_t kNumRows = 3, kDense = 4, kSparse = 5, kContextDense = 6,
+                        kContextSparse = 7;
+
+/// Appends an input to a serialized PredictRequest.
+void AppendInput(std::uint32_t field, const RawDense& input, std::string* out);
+void AppendInput(std::uint32_t field, const RawSparse& input, std::string* out);
+
 /// Serializes a PredictRequest with these inputs.
 std::string WritePredictRequest(const RawRequest& raw);
 

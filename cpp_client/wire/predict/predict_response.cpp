@@ -18,7 +18,7 @@ std::size_t OutputSize(const Output& output, std::int64_t num_rows, std::string_
 
 }  // namespace
 
-// Names and shapes are written anew each time: that is faster than looking up a prepared frame,
+// Names and shapes are written each time: that is faster than looking up a prepared frame,
 // which would be shared by requests of every size and by all executors.
 Message WritePredictResponse(std::string_view model, std::string_view version,
                              const std::vector<Output>& outputs, const AnswerRows& rows) {
