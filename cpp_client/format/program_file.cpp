@@ -230,7 +230,7 @@ void ReadMetadata(const Json& data, ProgramFile* file) {
     file->outputs.emplace_back(JsonText(item, "name", at), place);
   });
   if (data.find("dense") == data.end()) {
-    // Of an earlier release, where whole numbers are a part of the steps.
+    // Earlier releases wrote none; whole numbers are a part of the steps there.
     for (const auto& [path, weight] : file->weights) {
       if (weight.dtype.find("float") != std::string::npos) {
         file->dense.push_back({path, weight.dtype, weight.shape});

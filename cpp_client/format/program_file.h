@@ -64,19 +64,18 @@ struct FileStep {
     kRegion,
   };
   Kind kind = Kind::kPlan;
-  /// Of a plan: the tensor with its numbers, int64. Of a region: the tensor with its script, uint8.
+  /// The tensor with a plan's numbers, int64, or with a region's script, uint8.
   std::string name;
   /// What a plan or a region reads.
   std::vector<std::int64_t> inputs;
   /// Which of its inputs tells the number of rows, and how many of its numbers belong to one.
   std::int64_t rows_of = 0, per_row = 1;
-  /// Of its outputs; 0 for numbers of rows without another dimension.
+  /// The width of each output; 0 for one number a row.
   std::vector<std::int64_t> widths;
   std::vector<ProgramConstant> constants;
-  /// Of a gather.
+  /// The places that a gather reads.
   std::int64_t rows = 0, index = 0;
-  /// Of a region: how many tensors it returns, and the dense weights that its attributes are, by
-  /// path both.
+  /// How many tensors a region returns, and the paths of its dense weights by attribute.
   std::int64_t num_outputs = 0;
   std::map<std::string, std::string> weights;
 

@@ -180,9 +180,9 @@ class ClientRequest {
 struct ClientOutput {
   std::string name;
   std::vector<std::int64_t> dims;
-  /// Of a float32 output.
+  /// The numbers of a float32 output.
   std::vector<float> values;
-  /// Of an int64 output, such as the IDs of items.
+  /// The numbers of an int64 output, such as the IDs of items.
   std::vector<std::int64_t> integers = {};
   OutputType type = OutputType::kFloat32;
 };

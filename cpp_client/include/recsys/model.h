@@ -72,9 +72,9 @@ struct Batch {
 /// A batch's outputs, in the signature's order: row-major [B, *shape] each. Valid as long as
 /// `owner` lives.
 struct Outputs {
-  /// Of float32 outputs; empty at the place of an int64 output.
+  /// The float32 outputs; empty where an output is int64.
   std::vector<Span<const float>> values;
-  /// Of int64 outputs; empty at the place of a float32 output, and without any int64 output.
+  /// The int64 outputs; empty where an output is float32, and without any int64 output.
   std::vector<Span<const std::int64_t>> integers;
   std::shared_ptr<const void> owner;
 };
@@ -83,9 +83,9 @@ struct Outputs {
 struct RowsPages {
   /// In memory. Pages of mapped rows are read on demand.
   std::int64_t resident_bytes = 0;
-  /// Of these, on huge pages.
+  /// The part on huge pages.
   std::int64_t huge_bytes = 0;
-  /// Of these, locked.
+  /// The part that is locked.
   std::int64_t locked_bytes = 0;
 };
 
@@ -96,7 +96,7 @@ struct VerifiedRows {
   std::int64_t num_rows = 0;
   /// In the signature's order, row-major [B, width] each.
   std::vector<std::vector<float>> dense;
-  /// Of all sparse inputs, key-major [F * B].
+  /// The lengths of all sparse inputs, key-major [F * B].
   std::vector<std::int64_t> lengths;
   /// [N]
   std::vector<std::int64_t> values;
@@ -115,7 +115,7 @@ struct ModelDescription {
   std::string fbgemm_version;
   /// Bytes of each table's rows.
   std::map<std::string, std::int64_t> table_bytes;
-  /// Of an open model; zeros if all rows are on other devices.
+  /// Set for an open model; zeros if all rows are on other devices.
   RowsPages rows_pages;
 };
 

@@ -77,7 +77,7 @@ class LoadedGraphs {
 
  private:
   std::vector<Callable> Frozen() const;
-  /// Returns the programs with weights in the place of their own.
+  /// Returns the programs with these weights instead of their own.
   std::vector<Callable> Bound(const TensorMap& weights) const;
   /// Returns the programs with other weights beside those that were set before.
   GraphChange Rebound(const TensorMap& weights) const;

@@ -28,7 +28,7 @@ class ProgramPart {
   /// Returns the dense weights of the model that deltas may change.
   const std::vector<DenseWeight>& dense() const;
 
-  /// Returns the graph over these rows. `weights`: in the place of the part's, by path. Throws
+  /// Returns the graph over these rows. `weights`: replace the part's, by path. Throws
   /// Error (kManifest).
   std::shared_ptr<const ops::ProgramGraph> Bind(const at::Tensor& rows,
                                                 const std::map<std::string, at::Tensor>& weights,
