@@ -38,4 +38,4 @@ endfunction()
 file(GLOB recsys_apart CONFIGURE_DEPENDS bench/*.cpp)
 set_source_files_properties(${recsys_apart} request/sparse_check.cpp format/manifest/manifest.cpp model/delta.cpp
   wire/torchrec_request.cpp wire/infer/infer_tensors.cpp engine/settings/settings.cpp
-  engine/core/queue/pending_decisions.cpp port/rpc_server.cpp engine/protocols/torchrec.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  engine/core/executor/pending_decisions.cpp engine/core/executor/executor_threads.cpp port/rpc_server.cpp engine/protocols/torchrec.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

@@ -6,6 +6,7 @@
 
 #include "base/random.h"
 #include "base/text.h"
+#include "engine/core/executor/executor.h"
 #include "engine/core/servable.h"
 #include "engine/core/shadow.h"
 #include "recsys/error.h"
@@ -111,7 +112,7 @@ bool Gateway::Join(const std::shared_ptr<Request>& request, Route* route, Status
   Servable& servable = *request->servable;
   request->shadow = route->shadow == nullptr ? nullptr : route->shadow->Begin(*request, servable);
   try {
-    servable.Submit(request);
+    servable.executor().Submit(request);
   } catch (const Error& error) {
     // The version was closed meanwhile: another one has replaced it.
     if (error.kind() == ErrorKind::kDraining && !is_draining_.load()) return false;
@@ -129,7 +130,7 @@ void Gateway::Cancel(const std::shared_ptr<Request>& request) {
 
 void Gateway::GiveUp(Request& request) {
   if (request.is_ended.exchange(true)) return;
-  request.servable->Cancel(request);
+  request.servable->executor().Cancel(request);
   if (request.deadline_s <= clock_() + kClocksApartS) {
     End(request, {StatusCode::kDeadlineExceeded, "the deadline passed", 0}, {});
   } else {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/allocator.h"
-#include "engine/core/executor.h"
-#include "engine/core/warm_up.h"
+#include "engine/core/executor/executor.h"
+#include "engine/core/executor/warm_up.h"
 #include "recsys/error.h"
 
 namespace recsys {
@@ -32,8 +32,7 @@ void Servable::Open(const std::vector<std::string>& warm_up) {
     std::vector<WarmUpBatch> batches =
         WarmUpBatches(signature_, settings_.limits, std::exchange(rows_, {}));
     AddCapturedBatches(warm_up, checker_, settings_.limits, &batches);
-    executor_->Start(std::move(batches));
-    executor_->WaitUntilWarm();
+    executor_->Start(batches);
   } catch (...) {
     Close();
     throw;
@@ -50,10 +49,6 @@ void Servable::Close() {
   model_.reset();
   ReturnMemory();
 }
-
-void Servable::Submit(const std::shared_ptr<Request>& request) { executor_->Submit(request); }
-
-bool Servable::Cancel(Request& request) { return executor_->Cancel(request); }
 
 std::int64_t Servable::ApplyDelta(const std::string& path) {
   const std::lock_guard<std::mutex> lock(life_);

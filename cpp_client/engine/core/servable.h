@@ -38,10 +38,6 @@ class Servable : public std::enable_shared_from_this<Servable> {
   /// Answers the accepted requests, ends the threads and frees the model; idempotent.
   void Close();
 
-  /// Queues a checked request. Throws Error: kRequestTooLarge, kDraining; QueueFullError.
-  void Submit(const std::shared_ptr<Request>& request);
-  /// Drops a waiting request; returns false if it no longer waits.
-  bool Cancel(Request& request);
   /// Reads a delta and replaces its rows between two batches; returns how many dense weights it
   /// does not update. Blocks. Throws Error; then nothing has changed.
   std::int64_t ApplyDelta(const std::string& path);
@@ -52,6 +48,8 @@ class Servable : public std::enable_shared_from_this<Servable> {
   const Signature& signature() const { return signature_; }
   const VersionSettings& settings() const { return settings_; }
   const RequestChecker& checker() const { return checker_; }
+  /// Takes requests, and runs them in batches.
+  Executor& executor() { return *executor_; }
   /// Must not be called after Close.
   ServedModel& model() { return *model_; }
   VersionCounters& metrics() { return counters_; }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "engine/core/executor/executor.h"
 #include "recsys/error.h"
 
 namespace recsys {
@@ -78,7 +79,7 @@ void Shadow::Submit(const std::shared_ptr<ShadowRequest>& request) const {
   try {
     if (!request->is_checked()) servable_->checker().Check(request->raw, &request->checked);
     request->servable = servable_;
-    servable_->Submit(request);
+    servable_->executor().Submit(request);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kQueueFull || error.kind() == ErrorKind::kDraining) {
       servable_->metrics().ShadowDropped();

@@ -4,6 +4,7 @@
 
 #include <future>
 
+#include "engine/core/executor/executor.h"
 #include "recsys/error.h"
 #include "tests/core/gateway_parts.h"
 
@@ -211,7 +212,7 @@ TEST_F(GatewayTest, RequestsInTheShadowAreNotCounted) {
   request->servable = opened.servable;
   request->Read(*opened.servable);
   opened.servable->checker().Check(request->raw, &request->checked);
-  opened.servable->Submit(request);
+  opened.servable->executor().Submit(request);
   answers_.Wait(1);
   EXPECT_EQ(answers_.Of("shadow").scores, request->expected());
   EXPECT_EQ(Count(Outcome::kOk), 0);

@@ -1,7 +1,7 @@
 // Tests of a servable version without a gateway.
 
-#ifndef RECSYS_TESTS_CORE_EXECUTOR_TEST_H_
-#define RECSYS_TESTS_CORE_EXECUTOR_TEST_H_
+#ifndef RECSYS_TESTS_CORE_EXECUTOR_EXECUTOR_TEST_H_
+#define RECSYS_TESTS_CORE_EXECUTOR_EXECUTOR_TEST_H_
 
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/core/executor/executor.h"
 #include "tests/core/fakes.h"
 
 namespace recsys {
@@ -43,7 +44,7 @@ class ExecutorTest : public testing::Test {
   }
   std::shared_ptr<SumRequest> Submit(const std::string& name, const SumRequest::Ids& ids) {
     auto request = Make(name, ids);
-    opened_.servable->Submit(request);
+    opened_.servable->executor().Submit(request);
     return request;
   }
   /// Keeps the (only) executor busy until the gate is opened.
@@ -64,4 +65,4 @@ class ExecutorTest : public testing::Test {
 
 }  // namespace recsys
 
-#endif  // RECSYS_TESTS_CORE_EXECUTOR_TEST_H_
+#endif  // RECSYS_TESTS_CORE_EXECUTOR_EXECUTOR_TEST_H_

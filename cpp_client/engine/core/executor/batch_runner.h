@@ -1,5 +1,5 @@
-#ifndef RECSYS_ENGINE_CORE_BATCH_RUNNER_H_
-#define RECSYS_ENGINE_CORE_BATCH_RUNNER_H_
+#ifndef RECSYS_ENGINE_CORE_EXECUTOR_BATCH_RUNNER_H_
+#define RECSYS_ENGINE_CORE_EXECUTOR_BATCH_RUNNER_H_
 
 #include <cstdint>
 #include <exception>
@@ -9,16 +9,16 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/core/executor/warm_up.h"
 #include "engine/core/request.h"
 #include "engine/core/servable.h"
-#include "engine/core/warm_up.h"
 #include "recsys/batch_writer.h"
 #include "recsys/span.h"
 
 namespace recsys {
 
 /// Answers a request whose deadline passed before it was computed, unless it is already answered.
-void GiveExpired(Request& request, const Servable::Deliver& deliver);
+void AnswerExpired(Request& request, const Servable::Deliver& deliver);
 
 /// Computes and answers the requests of a batch, in one executor's thread. Not thread-safe: each
 /// thread has its own, whose memory is reused for the next batch.
@@ -58,9 +58,9 @@ class BatchRunner {
   /// Answers requests with what the model has thrown, if it is told them; keeps others.
   void Fail(Part part, const BatchTimes& times, const std::exception_ptr& thrown);
   /// Logs what was kept of a batch, and answers it.
-  void GiveFailures();
+  void AnswerFailures();
   /// Ends a request unless it has already ended.
-  void Give(Request& request, const BatchTimes& times, Answer answer);
+  void End(Request& request, const BatchTimes& times, Answer answer);
 
   Servable& servable_;
   const Servable::Deliver& deliver_;
@@ -80,4 +80,4 @@ class BatchRunner {
 
 }  // namespace recsys
 
-#endif  // RECSYS_ENGINE_CORE_BATCH_RUNNER_H_
+#endif  // RECSYS_ENGINE_CORE_EXECUTOR_BATCH_RUNNER_H_

@@ -1,4 +1,4 @@
-#include "engine/core/batch_runner.h"
+#include "engine/core/executor/batch_runner.h"
 
 #include <algorithm>
 #include <exception>
@@ -76,7 +76,7 @@ std::string_view BytesOf(const Outputs& outputs, std::size_t i, OutputType type)
 
 }  // namespace
 
-void GiveExpired(Request& request, const Servable::Deliver& deliver) {
+void AnswerExpired(Request& request, const Servable::Deliver& deliver) {
   if (request.is_ended.exchange(true)) return;
   deliver(request, {StatusCode::kDeadlineExceeded, kExpired, 0}, {});
 }
@@ -110,7 +110,7 @@ void BatchRunner::Run(std::vector<std::shared_ptr<Request>>* requests) {
     if (part.empty()) continue;
     ObserveBatch(part);
     RunPart(part);
-    GiveFailures();
+    AnswerFailures();
   }
 }
 
@@ -139,7 +139,7 @@ void BatchRunner::RunPart(Part part) {
   servable_.metrics().ObserveStages(queued_s_, times.collated_s - times.taken_s,
                                     times.executed_s - times.collated_s,
                                     times.responded_s - times.executed_s);
-  for (std::size_t i = 0; i < part.size(); ++i) Give(*part[i], times, std::move(answers_[i]));
+  for (std::size_t i = 0; i < part.size(); ++i) End(*part[i], times, std::move(answers_[i]));
   answers_.clear();
 }
 
@@ -231,7 +231,7 @@ void BatchRunner::Halve(Part part) {
     const double now_s = clock_();
     for (const auto& request : of) {
       if (request->deadline_s <= now_s) {
-        GiveExpired(*request, deliver_);
+        AnswerExpired(*request, deliver_);
       } else if (!request->is_ended.load(std::memory_order_relaxed)) {
         left.push_back(request);
       }
@@ -245,7 +245,7 @@ void BatchRunner::Fail(Part part, const BatchTimes& times, const std::exception_
     std::rethrow_exception(thrown);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kRequest) {
-      for (const auto& request : part) Give(*request, times, {StatusOf(error), {}});
+      for (const auto& request : part) End(*request, times, {StatusOf(error), {}});
       return;
     }
   } catch (...) {
@@ -257,17 +257,17 @@ void BatchRunner::Fail(Part part, const BatchTimes& times, const std::exception_
   failed_times_.resize(failed_.size(), times);
 }
 
-void BatchRunner::GiveFailures() {
+void BatchRunner::AnswerFailures() {
   if (failed_.empty()) return;
   LogFailures(servable_, {failed_.data(), failed_.size()}, std::move(failure_));
   for (std::size_t i = 0; i < failed_.size(); ++i) {
-    Give(*failed_[i], failed_times_[i], {{StatusCode::kInternal, kFailed, 0}, {}});
+    End(*failed_[i], failed_times_[i], {{StatusCode::kInternal, kFailed, 0}, {}});
   }
   failed_.clear();
   failed_times_.clear();
 }
 
-void BatchRunner::Give(Request& request, const BatchTimes& times, Answer answer) {
+void BatchRunner::End(Request& request, const BatchTimes& times, Answer answer) {
   if (request.is_ended.exchange(true)) return;
   request.times = times;
   deliver_(request, answer.status, std::move(answer.message));

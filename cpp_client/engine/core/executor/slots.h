@@ -1,5 +1,5 @@
-#ifndef RECSYS_ENGINE_CORE_QUEUE_SLOTS_H_
-#define RECSYS_ENGINE_CORE_QUEUE_SLOTS_H_
+#ifndef RECSYS_ENGINE_CORE_EXECUTOR_SLOTS_H_
+#define RECSYS_ENGINE_CORE_EXECUTOR_SLOTS_H_
 
 #include <algorithm>
 #include <atomic>
@@ -43,7 +43,7 @@ class Slots {
   bool TakeIfIdle();
   /// Passes a slot to the first waiter; if there is none, the caller keeps it and true is returned.
   bool Keep();
-  void Give();
+  void Release();
   /// Removes `waiter`; returns once no call of its Granted is in progress.
   void Forget(Waiter* waiter);
   bool has_waiting() const { return num_waiting_.load(std::memory_order_relaxed) > 0; }
@@ -70,4 +70,4 @@ class Slots {
 
 }  // namespace recsys
 
-#endif  // RECSYS_ENGINE_CORE_QUEUE_SLOTS_H_
+#endif  // RECSYS_ENGINE_CORE_EXECUTOR_SLOTS_H_

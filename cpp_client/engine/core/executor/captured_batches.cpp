@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "engine/core/warm_up.h"
+#include "engine/core/executor/warm_up.h"
 #include "recsys/error.h"
 #include "wire/predict/predict_request.h"
 

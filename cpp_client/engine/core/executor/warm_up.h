@@ -1,5 +1,5 @@
-#ifndef RECSYS_ENGINE_CORE_WARM_UP_H_
-#define RECSYS_ENGINE_CORE_WARM_UP_H_
+#ifndef RECSYS_ENGINE_CORE_EXECUTOR_WARM_UP_H_
+#define RECSYS_ENGINE_CORE_EXECUTOR_WARM_UP_H_
 
 // Batches that warm up an executor's thread: of rows that the export has verified, of made rows,
 // and of captured requests.
@@ -37,4 +37,4 @@ void AddCapturedBatches(const std::vector<std::string>& messages, const RequestC
 
 }  // namespace recsys
 
-#endif  // RECSYS_ENGINE_CORE_WARM_UP_H_
+#endif  // RECSYS_ENGINE_CORE_EXECUTOR_WARM_UP_H_

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "recsys/error.h"
-#include "tests/core/executor_test.h"
+#include "tests/core/executor/executor_test.h"
 
 namespace recsys {
 namespace {
@@ -56,9 +56,9 @@ TEST_F(ExecutorTest, RankingRequestsRunInABatchOfTheirOwn) {
   Plug();
   const auto plain = Submit("plain", {{1}, {2}});
   const auto ranking = Make("ranking", {{5}, {5}, {5}}, true), other = Make("other", {{6}}, true);
-  opened_.servable->Submit(ranking);
+  opened_.servable->executor().Submit(ranking);
   const auto last = Submit("last", {{9}});
-  opened_.servable->Submit(other);
+  opened_.servable->executor().Submit(other);
   opened_.model->OpenGate();
   answers_.Wait(5);
   EXPECT_EQ(opened_.model->batches(), (std::vector<std::int64_t>{1, 3, 4}));
@@ -176,7 +176,7 @@ TEST_F(ExecutorTest, NoRequestRunsAgainBehindItsDeadline) {
   Submit("bad", {{777}});
   const auto hurried = Make("hurried", {{1}});
   hurried->deadline_s = deadline_s;
-  opened_.servable->Submit(hurried);
+  opened_.servable->executor().Submit(hurried);
   const auto patient = Submit("patient", {{2}});
   opened_.model->OpenGate();
   answers_.Wait(4);
@@ -216,8 +216,8 @@ TEST_F(ExecutorTest, AnAnswerThatCannotBeWrittenFailsItsOwnRequestOnly) {
   refused->on_encode = [](const Rows&) -> Message {
     throw Error(ErrorKind::kRequest, "outputs: got 'x', expected 'score'");
   };
-  opened_.servable->Submit(unwritable);
-  opened_.servable->Submit(refused);
+  opened_.servable->executor().Submit(unwritable);
+  opened_.servable->executor().Submit(refused);
   const auto neighbour = Submit("neighbour", {{3}});
   opened_.model->OpenGate();
   answers_.Wait(4);
@@ -234,7 +234,7 @@ TEST_F(ExecutorTest, AnExpiredRequestIsAnsweredWithoutBeingComputed) {
   Plug();
   const auto late = Make("late", {{1}});
   late->deadline_s = 0;
-  opened_.servable->Submit(late);
+  opened_.servable->executor().Submit(late);
   const auto in_time = Submit("in time", {{2}, {3}});
   opened_.model->OpenGate();
   answers_.Wait(3);
@@ -252,7 +252,7 @@ TEST_F(ExecutorTest, RequestsThatLeftToMakeRoomAreAnsweredAtOnce) {
   Plug();
   const auto late = Make("late", {{1}, {2}});
   late->deadline_s = 0;
-  opened_.servable->Submit(late);
+  opened_.servable->executor().Submit(late);
   EXPECT_EQ(answers_.num_done(), 0);
   Submit("next", {{3}, {4}});
   EXPECT_EQ(answers_.Of("late").status.code, StatusCode::kDeadlineExceeded);
@@ -263,8 +263,8 @@ TEST_F(ExecutorTest, ACancelledRequestIsNotComputed) {
   Open();
   Plug();
   const auto unwanted = Submit("unwanted", {{1}});
-  EXPECT_TRUE(opened_.servable->Cancel(*unwanted));
-  EXPECT_FALSE(opened_.servable->Cancel(*unwanted));
+  EXPECT_TRUE(opened_.servable->executor().Cancel(*unwanted));
+  EXPECT_FALSE(opened_.servable->executor().Cancel(*unwanted));
   opened_.model->OpenGate();
   answers_.Wait(1);
   opened_.servable->Close();
@@ -284,6 +284,33 @@ TEST_F(ExecutorTest, CloseAnswersWhatWasAcceptedAndTakesNoMore) {
   EXPECT_EQ(KindOf([this] { Submit("too late", {{1}}); }, &text), ErrorKind::kDraining);
   EXPECT_EQ(text, "the server is stopping; send the request to another one");
   opened_.servable->Close();
+}
+
+TEST_F(ExecutorTest, CloseEndsIfTheLastRequestLeavesWhileItWaitsForASlot) {
+  Open();
+  Slots slots(1);
+  Executor executor(*opened_.servable, DeliverAtOnce, MonotonicSeconds, slots);
+  executor.Start({});
+  ASSERT_TRUE(slots.TakeIfIdle());
+  const auto request = Make("a", {{1}});
+  executor.Submit(request);
+  auto closing = std::async(std::launch::async, [&] { executor.Close(); });
+  // Refused from then on.
+  const auto is_open = [&] {
+    const auto further = Make("further", {{1}});
+    try {
+      executor.Submit(further);
+    } catch (const Error&) {
+      return false;
+    }
+    return executor.Cancel(*further);
+  };
+  while (is_open()) std::this_thread::yield();
+  EXPECT_TRUE(executor.Cancel(*request));
+  slots.Release();
+  closing.get();
+  EXPECT_EQ(slots.num_taken(), 0);
+  EXPECT_EQ(answers_.num_done(), 0);
 }
 
 TEST_F(ExecutorTest, SeveralExecutorsComputeAtTheSameTime) {
@@ -369,7 +396,7 @@ TEST_F(ExecutorTest, AWaitToBeFilledEndsAfterTheDelayAndBeforeADeadline) {
     const auto last = Make("last" + std::to_string(delay_us), {{2}});
     // So that less than the delay would be left.
     last->deadline_s = MonotonicSeconds() + 10.0;
-    opened_.servable->Submit(last);
+    opened_.servable->executor().Submit(last);
     answers_.Wait(delay_us == 2'000 ? 2 : 4);
     ExpectAnswered(*last);
     opened_.servable->Close();
@@ -418,7 +445,7 @@ TEST_F(ExecutorTest, AFullQueueRefusesWithoutLosingWhatHasExpired) {
   Plug();
   const auto late = Make("late", {{1}});
   late->deadline_s = 0;
-  opened_.servable->Submit(late);
+  opened_.servable->executor().Submit(late);
   const auto kept = Submit("kept", {{1}, {2}});
   std::string text;
   EXPECT_EQ(KindOf([this] { Submit("too much", {{1}, {2}}); }, &text), ErrorKind::kQueueFull);

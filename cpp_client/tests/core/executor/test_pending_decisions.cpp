@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/core/queue/pending_decisions.h"
-#include "tests/core/executor_test.h"
+#include "engine/core/executor/pending_decisions.h"
+#include "tests/core/executor/executor_test.h"
 
 namespace recsys {
 namespace {
@@ -77,7 +77,7 @@ TEST_F(ExecutorTest, ALightClientsRequestRunsInThePollingThreadBesideOthers) {
   const auto light = Make("light", {{3}});
   light->client = 1;
   light->is_light = true;
-  opened_.servable->Submit(light);
+  opened_.servable->executor().Submit(light);
   pending.AfterRound();
   EXPECT_EQ(answers_.names(), std::vector<std::string>{"light"});
   may_end.set_value();

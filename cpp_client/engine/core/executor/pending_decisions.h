@@ -1,7 +1,8 @@
-#ifndef RECSYS_ENGINE_CORE_QUEUE_PENDING_DECISIONS_H_
-#define RECSYS_ENGINE_CORE_QUEUE_PENDING_DECISIONS_H_
+#ifndef RECSYS_ENGINE_CORE_EXECUTOR_PENDING_DECISIONS_H_
+#define RECSYS_ENGINE_CORE_EXECUTOR_PENDING_DECISIONS_H_
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -25,26 +26,30 @@ class PendingDecisions final : public DeferredWork {
   static PendingDecisions* OfThisThread();
 
   /// Notes that requests are waiting for `executor`.
-  void Add(std::shared_ptr<Executor> executor);
+  void Add(Executor& executor);
   /// Decides if the oldest request has waited so long that an executor would lose time.
   void AfterEvent() override;
   void AfterRound() override;
   double WaitS() const override;
 
  private:
-  struct Watched {
+  struct Decision {
+    /// Keeps its servable alive.
     std::shared_ptr<Executor> executor;
     double at_s;
   };
-  void DecideAll(bool may_run_here);
+  void Put(std::shared_ptr<Executor> executor, double at_s);
+  void Decide(bool may_run_here);
 
   const Clock clock_;
-  double began_s_ = 0;
-  std::vector<std::shared_ptr<Executor>> pending_, deciding_;
-  /// Requests left to running batches are checked again at these times.
-  std::vector<Watched> watched_;
+  /// When the first request came that has not been decided about; none if there is none.
+  std::optional<double> began_s_;
+  /// One for each executor: about new requests, or later about those left to running batches.
+  std::vector<Decision> pending_;
+  /// Reused memory.
+  std::vector<Decision> due_;
 };
 
 }  // namespace recsys
 
-#endif  // RECSYS_ENGINE_CORE_QUEUE_PENDING_DECISIONS_H_
+#endif  // RECSYS_ENGINE_CORE_EXECUTOR_PENDING_DECISIONS_H_

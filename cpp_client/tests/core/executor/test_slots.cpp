@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/core/queue/slots.h"
+#include "engine/core/executor/slots.h"
 
 namespace recsys {
 namespace {
@@ -36,11 +36,11 @@ TEST_F(SlotsTest, AreTakenUntilNoneIsLeft) {
   EXPECT_TRUE(slots_.Take(&a_));
   EXPECT_EQ(slots_.num_free(), 0);
   EXPECT_FALSE(slots_.Take(&b_));
-  slots_.Give();
+  slots_.Release();
   EXPECT_EQ(granted_, Names{"b"});
   EXPECT_EQ(slots_.num_taken(), 2);
-  slots_.Give();
-  slots_.Give();
+  slots_.Release();
+  slots_.Release();
   EXPECT_EQ(slots_.num_taken(), 0);
 }
 
@@ -59,7 +59,7 @@ TEST_F(SlotsTest, GoToThoseWhoWaitInTurn) {
 TEST_F(SlotsTest, AreIdleOnlyWhereNoneIsTaken) {
   EXPECT_TRUE(slots_.TakeIfIdle());
   EXPECT_FALSE(slots_.TakeIfIdle());
-  slots_.Give();
+  slots_.Release();
   EXPECT_TRUE(slots_.TakeIfIdle());
 }
 
@@ -80,9 +80,9 @@ TEST_F(SlotsTest, FewerOfThemAreGivenBackFirst) {
   slots_.Take(&a_);
   slots_.Set(1);
   slots_.Take(&b_);
-  slots_.Give();
+  slots_.Release();
   EXPECT_EQ(granted_, Names());
-  slots_.Give();
+  slots_.Release();
   EXPECT_EQ(granted_, Names{"b"});
 }
 
@@ -92,7 +92,7 @@ TEST_F(SlotsTest, WhoIsForgottenGetsNone) {
   slots_.Take(&b_);
   slots_.Forget(&b_);
   EXPECT_FALSE(slots_.has_waiting());
-  slots_.Give();
+  slots_.Release();
   EXPECT_EQ(granted_, Names());
   EXPECT_EQ(slots_.num_taken(), 1);
 }
@@ -116,7 +116,7 @@ TEST_F(SlotsTest, AreNeverMoreThanThereAre) {
         const int now = ++num_at_work;
         if (now > most) most = now;
         --num_at_work;
-        slots_.Give();
+        slots_.Release();
       }
       slots_.Forget(&waiter);
     });

@@ -1,4 +1,4 @@
-#include "engine/core/queue/slots.h"
+#include "engine/core/executor/slots.h"
 
 #include <sched.h>
 
@@ -72,7 +72,7 @@ bool Slots::Keep() {
   return false;
 }
 
-void Slots::Give() {
+void Slots::Release() {
   Waiter* waiter = nullptr;
   {
     const std::lock_guard<std::mutex> lock(mutex_);

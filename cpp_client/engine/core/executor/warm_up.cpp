@@ -1,4 +1,4 @@
-#include "engine/core/warm_up.h"
+#include "engine/core/executor/warm_up.h"
 
 #include <cstdint>
 #include <memory>

@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "engine/core/warm_up.h"
+#include "engine/core/executor/warm_up.h"
 #include "recsys/batch_writer.h"
 #include "recsys/error.h"
 #include "tests/core/fakes.h"

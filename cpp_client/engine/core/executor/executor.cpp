@@ -1,0 +1,384 @@
+#include "engine/core/executor/executor.h"
+
+#include <algorithm>
+#include <exception>
+#include <future>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "engine/core/executor/pending_decisions.h"
+#include "engine/core/executor/this_thread.h"
+#include "recsys/error.h"
+
+namespace recsys {
+namespace {
+
+// After requests of light clients a polling thread reads for at least so many times as long as it
+// has run them.
+constexpr double kReadingShare = 2;
+
+BatchSize SizeOf(const Requests& requests) {
+  BatchSize size;
+  for (const auto& request : requests) {
+    size.num_rows += std::max<std::int64_t>(request->checked.num_rows, 1);
+    size.num_ids += request->checked.num_ids;
+  }
+  return size;
+}
+
+BatchSize SizeOf(const WarmUpBatch& batch) {
+  BatchSize size;
+  for (const OwnedRequest& request : batch) {
+    size.num_rows += request.checked.num_rows;
+    size.num_ids += request.checked.num_ids;
+  }
+  return size;
+}
+
+std::size_t MaxThreads(const VersionSettings& settings) {
+  return static_cast<std::size_t>(std::max<std::int64_t>(settings.num_executors, 1));
+}
+
+/// Returns the current exception as that of a warm-up.
+Error WarmUpError() {
+  std::string text = "an exception of an unknown type";
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    text = error.what();
+  } catch (...) {
+  }
+  return Error(ErrorKind::kExecution, "the model failed to warm up: " + text);
+}
+
+}  // namespace
+
+Executor::Executor(Servable& servable, Servable::Deliver deliver, Clock clock, Slots& slots)
+    : servable_(servable),
+      deliver_(std::move(deliver)),
+      clock_(std::move(clock)),
+      slots_(slots),
+      queue_(servable.settings().limits, clock_, servable.signature().by_request),
+      threads_(MaxThreads(servable.settings()), clock_,
+               [this](std::size_t number) { RunFurtherThread(number); }),
+      here_(new Worker{{servable_, deliver_, clock_}, {}, {}}) {
+  slots_.SetAtLeast(static_cast<int>(threads_.most()));
+}
+
+Executor::~Executor() { Close(); }
+
+void Executor::Start(const std::vector<WarmUpBatch>& warm_up) {
+  std::promise<void> warm;
+  std::future<void> is_warm = warm.get_future();
+  {
+    const Lock lock(mutex_);
+    threads_.Start(std::thread([this, &warm_up, warm = std::move(warm)]() mutable {
+      std::unique_ptr<Worker> worker;
+      try {
+        worker = MakeWorker(0);
+        WarmUp(worker->runner, warm_up);
+      } catch (...) {
+        return warm.set_exception(std::make_exception_ptr(WarmUpError()));
+      }
+      warm.set_value();
+      Run(*worker);
+    }));
+  }
+  is_warm.get();
+}
+
+void Executor::Submit(const std::shared_ptr<Request>& request) {
+  queue_.CheckSize(*request);
+  Requests expired;
+  std::optional<BatchQueue::Full> full;
+  BatchQueue::PushedOut pushed_out;
+  PendingDecisions* const pending = PendingDecisions::OfThisThread();
+  bool is_pending = false;
+  {
+    const Lock lock(mutex_);
+    if (phase_ == Phase::kClosed) {
+      throw Error(ErrorKind::kDraining, "the server is stopping; send the request to another one");
+    }
+    full = queue_.Put(request, &expired, &pushed_out);
+    if (!full) {
+      // Before it can be answered, so that a client with the answer finds it counted.
+      servable_.metrics().Accepted();
+      ShowPending();
+      policy_.Arrived(request->enqueued_s);
+      is_pending = pending != nullptr && !queue_.has_delay();
+      if (queue_.has_delay()) {
+        threads_.WakeBy(*queue_.ReadyAt());
+      } else if (!is_pending) {
+        Wake();
+      }
+    }
+  }
+  if (is_pending) pending->Add(*this);
+  for (const auto& one : expired) AnswerExpired(*one, deliver_);
+  if (!pushed_out.requests.empty()) {
+    const Status status = StatusOf(BatchQueue::ErrorOf(pushed_out));
+    for (const auto& one : pushed_out.requests) {
+      if (!one->is_ended.exchange(true)) deliver_(*one, status, {});
+    }
+  }
+  if (full) BatchQueue::Throw(*full);
+}
+
+bool Executor::Cancel(Request& request) {
+  // Declared first: the request is released after the lock.
+  std::shared_ptr<Request> left;
+  const Lock lock(mutex_);
+  left = queue_.Cancel(request);
+  if (left != nullptr) ShowPending();
+  return left != nullptr;
+}
+
+double Executor::Schedule(bool may_run_here) {
+  Lock lock(mutex_);
+  if (may_run_here && CanRunHere() && IsLightNext() && clock_() >= reads_until_s_) {
+    RunLightHere(lock);
+  }
+  // Threads that are woken anyway take all waiting requests.
+  if (queue_.is_idle() || phase_ != Phase::kOpen || threads_.is_waking()) return kNever;
+  BatchPolicy::State state = StateAt(clock_());
+  state.may_run_here = may_run_here && CanRunHere() && slots_.num_taken() == 0;
+  switch (policy_.Decide(state)) {
+    case Act::kRunHere:
+      if (slots_.TakeIfIdle()) {
+        RunHere(lock);
+      } else {
+        Wake();
+      }
+      return kNever;
+    case Act::kWake:
+      Wake();
+      return kNever;
+    case Act::kLeave:
+      break;
+  }
+  return policy_.LooksAgainS(state.now_s);
+}
+
+void Executor::RunBetweenBatches(const std::function<void()>& function) {
+  SetPhase(Phase::kPaused);
+  {
+    Lock lock(mutex_);
+    idle_.wait(lock, [this] { return policy_.num_running() == 0; });
+  }
+  try {
+    function();
+  } catch (...) {
+    SetPhase(Phase::kOpen);
+    throw;
+  }
+  SetPhase(Phase::kOpen);
+}
+
+void Executor::Close() {
+  SetPhase(Phase::kClosed);
+  threads_.Join();
+  {
+    // A polling thread may still run a batch.
+    Lock lock(mutex_);
+    idle_.wait(lock, [this] { return policy_.num_running() == 0; });
+  }
+  slots_.Forget(this);
+  if (threads_.TakeSlot()) slots_.Release();
+}
+
+void Executor::SetPhase(Phase phase) {
+  const Lock lock(mutex_);
+  phase_ = phase;
+  threads_.WakeAll();
+}
+
+std::unique_ptr<Executor::Worker> Executor::MakeWorker(std::size_t number) {
+  NameThread("executor-" + servable_.name() + "-" + std::to_string(number));
+  if (!servable_.settings().cpus.empty()) StayOn(servable_.settings().cpus);
+  return std::unique_ptr<Worker>(new Worker{{servable_, deliver_, clock_}, {}, {}});
+}
+
+void Executor::WarmUp(BatchRunner& runner, const std::vector<WarmUpBatch>& batches) {
+  BatchSize last;
+  for (const WarmUpBatch& batch : batches) {
+    const double began_s = clock_();
+    try {
+      runner.WarmUp(batch);
+    } catch (const Error& error) {
+      // The model may refuse synthetic IDs that no real request has.
+      if (error.kind() != ErrorKind::kRequest) throw;
+      continue;
+    }
+    const BatchSize size = SizeOf(batch);
+    // The first batch of a size takes many times as long as the following ones.
+    const bool is_second = size.num_rows == last.num_rows && size.num_ids == last.num_ids;
+    last = size;
+    if (!is_second) continue;
+    const Lock lock(mutex_);
+    policy_.costs().Learn(size, clock_() - began_s);
+  }
+}
+
+void Executor::RunFurtherThread(std::size_t number) {
+  std::unique_ptr<Worker> worker;
+  try {
+    worker = MakeWorker(number);
+  } catch (...) {
+    // There is no memory for another thread: the others take its slot.
+    const Lock lock(mutex_);
+    return threads_.WakeAll();
+  }
+  Run(*worker);
+}
+
+void Executor::Run(Worker& worker) {
+  bool has_slot = false;
+  Lock lock(mutex_);
+  for (;;) {
+    has_slot = has_slot || threads_.TakeSlot();
+    double starts_at_s = StartsAtS();
+    if (starts_at_s == 0) {
+      has_slot = has_slot || slots_.Take(this);
+      if (has_slot) {
+        RunBatch(lock, worker);
+        if (slots_.has_waiting()) {
+          lock.unlock();
+          has_slot = slots_.Keep();
+          lock.lock();
+        }
+        continue;
+      }
+      // Granted wakes a thread once a slot is free.
+      starts_at_s = kNever;
+    }
+    if (std::exchange(has_slot, false)) {
+      ReleaseSlot(lock);
+      continue;
+    }
+    if (phase_ == Phase::kClosed && queue_.is_idle()) break;
+    if (const auto woke_s = threads_.Sleep(lock, starts_at_s)) policy_.Woke(*woke_s);
+  }
+  // The others end too.
+  threads_.WakeAll();
+}
+
+double Executor::StartsAtS() {
+  if (phase_ == Phase::kPaused || queue_.is_idle()) return kNever;
+  // The thread that ends a batch checks the queue.
+  if (static_cast<std::size_t>(policy_.num_running()) >= threads_.most()) return kNever;
+  if (phase_ == Phase::kClosed) return 0;
+  // Read before the clock: it is the current time if the batch is full.
+  const double ready_s = queue_.has_delay() ? *queue_.ReadyAt() : 0;
+  const double now_s = clock_();
+  if (ready_s > now_s) return ready_s;
+  return policy_.GoesOn(StateAt(now_s)) ? 0 : policy_.LooksAgainS(now_s);
+}
+
+void Executor::Wake() {
+  // If no slot is free, Granted wakes a thread.
+  if (threads_.CanWake() && slots_.Take(this)) threads_.Wake();
+}
+
+void Executor::Granted() {
+  {
+    const Lock lock(mutex_);
+    const bool has_work = phase_ != Phase::kPaused && !queue_.is_idle();
+    if (has_work && threads_.has_sleeping() && !threads_.is_waking()) return threads_.Wake();
+    if (phase_ == Phase::kClosed) threads_.WakeAll();
+  }
+  slots_.Release();
+}
+
+void Executor::ReleaseSlot(Lock& lock) {
+  // Without the lock: another executor, or this one, may be granted the slot.
+  lock.unlock();
+  slots_.Release();
+  lock.lock();
+}
+
+void Executor::RunBatch(Lock& lock, Worker& worker) {
+  BatchPolicy::State state = StateAt(clock_());
+  state.has_light_client = !queue_.has_delay() && queue_.HasLightClient(state.now_s);
+  queue_.Take(&worker.requests, &worker.expired, ShareOf(state), state.has_light_client,
+              IsLightNext());
+  RunTaken(lock, worker, state.now_s, true);
+}
+
+void Executor::RunTaken(Lock& lock, Worker& worker, double began_s, bool has_slot) {
+  const int num_own = has_slot ? 1 : 0;
+  ShowPending();
+  const int number = policy_.Began(SizeOf(worker.requests), began_s, slots_.num_taken() - num_own);
+  if (has_slot && !queue_.is_idle() && !queue_.has_delay() &&
+      policy_.Decide(StateAt(began_s)) == Act::kWake) {
+    Wake();
+  }
+  lock.unlock();
+  for (const auto& request : worker.expired) AnswerExpired(*request, deliver_);
+  const std::int64_t num_preempted = NumPreempted();
+  worker.runner.Run(&worker.requests);
+  const bool was_preempted = NumPreempted() != num_preempted;
+  const bool is_empty = worker.requests.empty();
+  worker.expired.clear();
+  worker.requests.clear();
+  lock.lock();
+  if (is_empty) {
+    policy_.Dropped(number);
+  } else {
+    policy_.Ended(number, clock_(), slots_.num_taken() - num_own, was_preempted);
+  }
+  if (phase_ != Phase::kOpen) idle_.notify_all();
+}
+
+bool Executor::CanRunHere() const {
+  return here_ != nullptr && phase_ == Phase::kOpen && servable_.settings().cpus.empty();
+}
+
+void Executor::RunHere(Lock& lock) {
+  std::unique_ptr<Worker> worker = std::move(here_);
+  RunBatch(lock, *worker);
+  here_ = std::move(worker);
+  ReleaseSlot(lock);
+  // Requests that arrived from other threads meanwhile.
+  if (!queue_.is_idle() && phase_ != Phase::kPaused) Wake();
+}
+
+bool Executor::IsLightNext() const {
+  return queue_.is_next_light() && !queue_.has_delay() && policy_.IsShort(queue_.light_size());
+}
+
+void Executor::RunLightHere(Lock& lock) {
+  const double began_s = clock_();
+  std::unique_ptr<Worker> worker = std::move(here_);
+  queue_.Take(&worker->requests, &worker->expired, queue_.num_rows(), false, true);
+  RunTaken(lock, *worker, began_s, false);
+  here_ = std::move(worker);
+  const double ended_s = clock_();
+  reads_until_s_ = ended_s + kReadingShare * (ended_s - began_s);
+}
+
+BatchPolicy::State Executor::StateAt(double now_s) const {
+  BatchPolicy::State state;
+  state.now_s = now_s;
+  state.waiting = {queue_.num_rows(), queue_.num_ids()};
+  const int num_idle = static_cast<int>(threads_.most()) - policy_.num_running();
+  state.num_free = std::clamp(num_idle, 0, slots_.num_free());
+  return state;
+}
+
+std::int64_t Executor::ShareOf(BatchPolicy::State state) const {
+  // Batches that may wait to be filled must not be divided.
+  if (queue_.has_delay()) return queue_.num_rows();
+  // The caller was idle until now, and a waking thread already has its slot.
+  const int num_idle = static_cast<int>(threads_.most()) - policy_.num_running() - 1;
+  const int num_free = slots_.num_free() + (threads_.is_waking() ? 1 : 0);
+  state.num_free = std::clamp(num_free, 0, std::max(num_idle, 0));
+  return policy_.ShareOf(state);
+}
+
+void Executor::ShowPending() {
+  servable_.metrics().SetPending(queue_.num_rows(), queue_.num_ids(), queue_.num_bytes());
+}
+
+}  // namespace recsys
