@@ -17,6 +17,7 @@
 #include "binding/events.h"
 #include "engine/artifact/artifact_model.h"
 #include "engine/engine.h"
+#include "engine/settings/read_settings.h"
 #include "recsys/error.h"
 
 namespace py = pybind11;
@@ -93,7 +94,7 @@ std::unique_ptr<OwnedVersion> Open(const OwnedEngine& engine, const std::string&
   std::shared_ptr<Version> version;
   {
     const py::gil_scoped_release released;
-    version = engine->Open(path, VersionSettingsOf(settings), std::move(warm_up));
+    version = engine->Open(path, ReadSettings<VersionSettings>(settings), std::move(warm_up));
   }
   return std::make_unique<OwnedVersion>(std::move(version));
 }
@@ -103,7 +104,7 @@ void Publish(const OwnedEngine& engine, const std::string& table,
   std::vector<std::shared_ptr<Version>> shared;
   for (const OwnedVersion* version : versions) shared.push_back(version->shared());
   const py::gil_scoped_release released;
-  engine->Publish(RouteSpecOf(table), shared);
+  engine->Publish(ReadSettings<RouteSpec>(table), shared);
   shared.clear();
 }
 
@@ -149,7 +150,8 @@ void DefinePort(py::class_<OwnedEngine>& engine) {
           [](const OwnedEngine& self, const std::string& settings,
              const std::vector<std::string>& calls, const std::vector<std::string>& streams,
              std::optional<Pem> tls) {
-            return self->Listen(PortSettingsOf(settings), calls, streams, TlsOf(std::move(tls)));
+            return self->Listen(ReadSettings<PortSettings>(settings), calls, streams,
+                                TlsOf(std::move(tls)));
           },
           WithoutLock(), py::arg("settings"), py::arg("calls"), py::arg("streams"), py::arg("tls"))
       .def(
@@ -188,7 +190,8 @@ void DefineEngine(py::module_& module) {
              std::shared_ptr<Engine> made;
              {
                const py::gil_scoped_release released;
-               made = std::make_shared<Engine>(EngineSettingsOf(settings), OpenArtifact);
+               made =
+                   std::make_shared<Engine>(ReadSettings<EngineSettings>(settings), OpenArtifact);
              }
              return std::make_unique<OwnedEngine>(std::move(made));
            }),
@@ -205,7 +208,7 @@ void DefineEngine(py::module_& module) {
           "submit",
           [](const OwnedEngine& self, std::int64_t ticket, const std::string& options,
              std::string message) {
-            self->Submit(ticket, SubmitOptionsOf(options), std::move(message));
+            self->Submit(ticket, ReadSettings<SubmitOptions>(options), std::move(message));
           },
           WithoutLock(), py::arg("ticket"), py::arg("options"), py::arg("message"))
       .def(

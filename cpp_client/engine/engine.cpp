@@ -165,8 +165,8 @@ void Engine::Parts::Start(const PortSettings& settings, const std::vector<std::s
   }
   RpcOptions options;
   options.host = settings.host;
-  options.port = settings.port;
-  options.num_threads = settings.num_threads;
+  options.port = static_cast<int>(settings.port);
+  options.num_threads = static_cast<int>(std::min<std::int64_t>(settings.num_threads, 1024));
   options.connections = settings.connections;
   if (pem) options.tls = tls = std::make_shared<TlsStore>(*pem);
   options.make_deferred_work = [] { return std::make_unique<PendingDecisions>(); };

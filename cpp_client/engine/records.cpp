@@ -141,7 +141,7 @@ void Records::Add(LogRecord record) {
 }
 
 bool Records::reads_trace() const {
-  return settings_.ended != EndedRecords::kNone || settings_.trace_share.has_value();
+  return settings_.ended != "none" || settings_.trace_share.has_value();
 }
 
 void Records::Accepted(const Request& request) {
@@ -170,8 +170,8 @@ bool Records::MayLogError(double now_s, std::int64_t* num_left_out) {
 
 void Records::Ended(const Request& request, const Status& status) {
   std::int64_t num_left_out = 0;
-  bool is_logged = settings_.ended == EndedRecords::kAll;
-  if (!status.ok() && settings_.ended != EndedRecords::kNone) {
+  bool is_logged = settings_.ended == "all";
+  if (!status.ok() && settings_.ended != "none") {
     is_logged = MayLogError(clock_(), &num_left_out);
   }
   bool is_traced = false;

@@ -29,7 +29,7 @@ void ShowEvents(recsys::Engine* engine) {
 
 int Serve(const char* artifact, int port, int stop) {
   recsys::EngineSettings records;
-  records.ended = recsys::EndedRecords::kNone;
+  records.ended = "none";
   recsys::Engine engine(records, recsys::OpenArtifact);
   recsys::PortSettings listening;
   listening.port = port;

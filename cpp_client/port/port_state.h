@@ -1,6 +1,7 @@
 #ifndef RECSYS_PORT_PORT_STATE_H_
 #define RECSYS_PORT_PORT_STATE_H_
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -54,11 +55,16 @@ class OpenCalls {
   std::condition_variable none_;
 };
 
+/// Returns a bound on memory that takes two messages of the largest size; 0 for none.
+inline std::int64_t MemoryBound(const ConnectionLimits& limits, std::int64_t bound) {
+  return bound == 0 ? 0 : std::max(bound, 2 * limits.max_message_bytes);
+}
+
 /// State shared by the connections of one port. Outlives them.
 struct PortState {
   explicit PortState(const ConnectionLimits& the_limits)
       : limits(the_limits),
-        ledger(the_limits.MemoryBound(the_limits.max_port_bytes), &counters.held_bytes) {}
+        ledger(MemoryBound(the_limits, the_limits.max_port_bytes), &counters.held_bytes) {}
 
   const ConnectionLimits limits;
   /// By path, "/package.Service/Method".

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recsys.rows.memory import RowsMemory
+from serve.config.bounds import bounded, check_bounds
 from serve.errors import RequestTooLargeError
 
 if TYPE_CHECKING:  # clients read settings too, without torch
     from recsys.artifact.cuda.graphs import CudaGraphOptions
 
 LATEST = "latest"
-_MAY_BE_ZERO = ("max_delay_us", "priority_window_us")
 _FEATURE, _HEADER = "feature:", "header:"
 # A gRPC metadata key; values of keys that end in -bin are no text.
 _HEADER_NAME = re.compile(r"[0-9a-z_.-]+(?<!-bin)")
@@ -56,21 +56,18 @@ class BatchLimits:
         ValueError: a limit is below its minimum, or a request could be larger than the queue.
     """
 
-    max_batch_rows: int = 512
-    max_batch_ids: int = 1 << 18
-    max_request_rows: int = 4096
-    max_request_ids: int = 1 << 18
-    max_queue_rows: int = 8192
-    max_queue_ids: int = 1 << 22
-    max_queue_bytes: int = 256 << 20
-    max_delay_us: int = 0
-    priority_window_us: int = 100_000
+    max_batch_rows: int = bounded(512, 1)
+    max_batch_ids: int = bounded(1 << 18, 1)
+    max_request_rows: int = bounded(4096, 1)
+    max_request_ids: int = bounded(1 << 18, 1)
+    max_queue_rows: int = bounded(8192, 1)
+    max_queue_ids: int = bounded(1 << 22, 1)
+    max_queue_bytes: int = bounded(256 << 20, 1)
+    max_delay_us: int = bounded(0, 0)
+    priority_window_us: int = bounded(100_000, 0)
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            least = 0 if name in _MAY_BE_ZERO else 1
-            if value < least:
-                raise ValueError(f"{name}: got {value}, expected at least {least}")
+        check_bounds(self)
         for what in ("rows", "ids"):
             request, queue = getattr(self, f"max_request_{what}"), getattr(self, f"max_queue_{what}")
             if request > queue:

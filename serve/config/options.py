@@ -140,7 +140,7 @@ def child_path(path: SettingPath, name: str) -> SettingPath:
 
 
 def _sections(kind: type, path: SettingPath, *, is_optional: bool) -> Iterator[Section]:
-    kinds, about = field_kinds(kind), _about(kind)
+    kinds, about = field_kinds(kind), descriptions(kind)
     options: list[Setting] = []
     inner: list[Section] = []
     for field in dataclasses.fields(kind):
@@ -171,7 +171,7 @@ def _setting(path: SettingPath, kind: object, about: str, default: object, is_op
     )
 
 
-def _about(kind: type) -> dict[str, str]:
+def descriptions(kind: type) -> dict[str, str]:
     """Return the description of each attribute in a dataclass's docstring."""
     text = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2].partition("\n\n")[0]
     found = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", text, re.MULTILINE)

@@ -11,7 +11,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from serve.config.bounds import bounded, check_bounds
 from serve.config.models import ModelSettings
 
 ENGINES = ("auto", "native", "reference")
@@ -21,16 +23,10 @@ _UNIX = "unix:"
 _MAX_SOCKET_BYTES = 107
 # gRPC's channel arguments are int32, including times in milliseconds.
 _MAX_INT32 = 2**31 - 1
-_MAX_CONNECTION_S = _MAX_INT32 // 1000
-_CONNECTION_TIMES = (
-    "max_connection_idle_s",
-    "max_connection_age_s",
-    "handshake_timeout_s",
-    "first_call_timeout_s",
-    "message_timeout_s",
-    "keepalive_s",
-    "keepalive_timeout_s",
-)
+
+
+def _connection_time(default: float) -> Any:
+    return bounded(default, 0.001, _MAX_INT32 // 1000, or_zero=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,43 +107,26 @@ class ConnectionLimits:
         max_control_frames_per_s: the same for frames without data; native engine only.
     """
 
-    max_connections: int = 8192
-    max_message_bytes: int = 4 << 20
-    max_json_bytes: int = 256 << 10
-    max_concurrent_streams: int = 1024
-    max_stream_requests: int = 64
-    max_connection_idle_s: float = 300.0
-    max_connection_age_s: float = 0.0
-    handshake_timeout_s: float = 20.0
-    first_call_timeout_s: float = 60.0
-    message_timeout_s: float = 30.0
-    keepalive_s: float = 60.0
-    keepalive_timeout_s: float = 20.0
-    max_header_bytes: int = 16 << 10
-    max_connection_bytes: int = 64 << 20
-    max_port_bytes: int = 512 << 20
-    max_resets_per_s: float = 200.0
-    max_control_frames_per_s: float = 500.0
+    max_connections: int = bounded(8192, 0, _MAX_INT32)
+    max_message_bytes: int = bounded(4 << 20, 1024, _MAX_INT32)
+    max_json_bytes: int = bounded(256 << 10, 1024)
+    max_concurrent_streams: int = bounded(1024, 0, _MAX_INT32)
+    max_stream_requests: int = bounded(64, 1)
+    max_connection_idle_s: float = _connection_time(300.0)
+    max_connection_age_s: float = _connection_time(0.0)
+    handshake_timeout_s: float = _connection_time(20.0)
+    first_call_timeout_s: float = _connection_time(60.0)
+    message_timeout_s: float = _connection_time(30.0)
+    keepalive_s: float = _connection_time(60.0)
+    keepalive_timeout_s: float = _connection_time(20.0)
+    max_header_bytes: int = bounded(16 << 10, 1024, _MAX_INT32)
+    max_connection_bytes: int = bounded(64 << 20, 0)
+    max_port_bytes: int = bounded(512 << 20, 0)
+    max_resets_per_s: float = bounded(200.0, 0, or_zero=True)
+    max_control_frames_per_s: float = bounded(500.0, 0, or_zero=True)
 
     def __post_init__(self) -> None:
-        for name in ("max_message_bytes", "max_json_bytes", "max_header_bytes"):
-            _check_at_least(name, getattr(self, name), 1024)
-        _check_at_least("max_stream_requests", self.max_stream_requests, 1)
-        for name in ("max_connections", "max_concurrent_streams", "max_connection_bytes", "max_port_bytes"):
-            _check_at_least(name, getattr(self, name), 0)
-        for name in ("max_resets_per_s", "max_control_frames_per_s"):
-            rate = getattr(self, name)
-            if not 0 <= rate < math.inf:
-                raise ValueError(f"{name}: got {rate}, expected 0 (no bound) or more")
-        for name in _CONNECTION_TIMES:
-            seconds = getattr(self, name)
-            if seconds and not 0.001 <= seconds <= _MAX_CONNECTION_S:
-                raise ValueError(
-                    f"{name}: got {seconds}, expected 0 (no bound) or 0.001 to {_MAX_CONNECTION_S}"
-                )
-        for name in ("max_connections", "max_message_bytes", "max_concurrent_streams", "max_header_bytes"):
-            if getattr(self, name) > _MAX_INT32:
-                raise ValueError(f"{name}: got {getattr(self, name)}, expected at most {_MAX_INT32}")
+        check_bounds(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from recsys.base.native_module import load_native
 from recsys.inputs.signature import Signature
 from recsys.rows.memory import RowsPages
 from serve.config.models import ModelSettings
+from serve.engine import native_settings
 from serve.engine.interface import EngineCounts, HostCall, ModelInfo, PortSettings, Submitted
 from serve.engine.native_events import (
     captured_of,
@@ -30,6 +31,13 @@ from serve.engine.native_events import (
     error_of_answer,
     pair_of,
     totals_of,
+)
+from serve.engine.native_settings import (
+    EngineSettings,
+    RouteSpec,
+    SubmitOptions,
+    VersionSettings,
+    as_json,
 )
 from serve.engine.records import TRACE_PARENT, Observer
 from serve.engine.routes import Routes, RouteTable
@@ -169,14 +177,14 @@ class NativeEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         sampling = observer.sampling
         self._trace_headers = frozenset(() if sampling.trace_share is None else (TRACE_PARENT,))
-        settings = {
-            "ended": sampling.logged,
-            "trace_share": sampling.trace_share,
-            "capture_share": sampling.capture_share,
-            "num_processors": num_processors(),
-        }
+        settings = EngineSettings(
+            ended=sampling.logged,
+            trace_share=sampling.trace_share,
+            capture_share=sampling.capture_share,
+            num_processors=num_processors(),
+        )
         with _signals_blocked():
-            self._engine = binding.Engine(json.dumps(settings))
+            self._engine = binding.Engine(as_json(settings))
         self._loop.add_reader(self._engine.fileno(), self._take)
 
     @property
@@ -188,16 +196,14 @@ class NativeEngine:
     async def listen(self, port: PortSettings, calls: Mapping[str, HostCall]) -> int:
         """See ``Engine``."""
         self._calls = dict(calls)
-        limits = vars(port.limits) | {}
-        del limits["max_json_bytes"]  # REST only
-        settings = {"host": port.host, "port": port.port, "connections": limits}
+        settings = native_settings.PortSettings(host=port.host, port=port.port, connections=port.limits)
         tls = None if port.tls is None else TlsFiles(port.tls)
         unary = [name for name, call in calls.items() if not call.is_stream]
         streams = [name for name, call in calls.items() if call.is_stream]
         material = None if tls is None else tls.material()
         with self.own_errors(), _signals_blocked():
             number: int = self._engine.listen(
-                json.dumps(settings), unary, streams, None if material is None else _pem_of(material)
+                as_json(settings), unary, streams, None if material is None else _pem_of(material)
             )
         if tls is not None and material is not None:
             self._start(self._watch_tls(tls, material))
@@ -220,23 +226,23 @@ class NativeEngine:
         memory = settings.rows_memory
         manifest = read_manifest(path)
         is_random = not memory.copy_rows and memory.reads_at_random(manifest.layout.num_bytes)
-        values = {
-            "name": name,
-            "version": version,
-            "target": settings.target,
-            "verify_checksums": settings.verify_checksums,
-            "copy_rows": settings.copy_rows,
-            "lock_rows": settings.lock_rows,
-            "numa": settings.numa,
-            "random_access": is_random,
-            "allow_non_finite": settings.allow_non_finite,
-            "limits": vars(settings.limits),
-            "num_executors": settings.max_executors,
-            "cpus": settings.cpus,
-        }
+        values = VersionSettings(
+            name=name,
+            version=version,
+            target=settings.target,
+            verify_checksums=settings.verify_checksums,
+            copy_rows=settings.copy_rows,
+            lock_rows=settings.lock_rows,
+            numa=settings.numa,
+            random_access=is_random,
+            allow_non_finite=settings.allow_non_finite,
+            limits=settings.limits,
+            num_executors=settings.max_executors,
+            cpus=settings.cpus,
+        )
         captured = list(itertools.islice(warm_up, _MAX_CAPTURED))
         with self.own_errors(), _signals_blocked():
-            opened = self._engine.open(str(path), json.dumps(values), captured)
+            opened = self._engine.open(str(path), as_json(values), captured)
         servable = NativeServable(opened, settings, self, manifest.fitting_examples())
         self._servables[name, version] = servable
         return servable
@@ -263,39 +269,38 @@ class NativeEngine:
 
     def _publish(self, table: RouteTable, *, is_only: bool) -> None:
         plan = table.plan
-        spec = {
-            "model": table.model,
-            "serving": plan.serving or table.pinned,
-            "canary": plan.canary,
-            "canary_share": plan.canary_share,
-            "key_feature": plan.key_feature,
-            "key_header": plan.key_header,
-            "shadow": plan.shadow,
-            "shadow_share": plan.shadow_share,
-            "loading": sorted(table.loading),
-            "is_unloaded": table.is_unloaded,
-            "is_only": is_only,
-        }
+        spec = RouteSpec(
+            model=table.model,
+            serving=plan.serving or table.pinned,
+            canary=plan.canary,
+            canary_share=plan.canary_share,
+            key_feature=plan.key_feature,
+            key_header=plan.key_header,
+            shadow=plan.shadow,
+            shadow_share=plan.shadow_share,
+            loading=tuple(sorted(table.loading)),
+            is_unloaded=table.is_unloaded,
+            is_only=is_only,
+        )
         versions = [s.version for s in table.servables.values() if isinstance(s, NativeServable)]
-        self._engine.publish(json.dumps(spec), versions)
+        self._engine.publish(as_json(spec), versions)
 
     async def submit(self, submitted: Submitted) -> bytes:
         """See ``Engine``."""
         ticket = next(self._tickets)
-        options = {
-            "form": submitted.form,
-            "protocol": submitted.protocol,
-            "remaining_s": submitted.remaining_s,
-            "headers": {
-                name: submitted.headers[name] for name in self._read_headers if name in submitted.headers
-            },
-            "drew_version": submitted.drew_version,
-            "client": submitted.client,
-        }
+        headers = submitted.headers
+        options = SubmitOptions(
+            form=submitted.form,
+            protocol=submitted.protocol,
+            remaining_s=submitted.remaining_s,
+            headers={name: headers[name] for name in self._read_headers if name in headers},
+            drew_version=submitted.drew_version,
+            client=submitted.client,
+        )
         answer: asyncio.Future[bytes] = self._loop.create_future()
         self._submitted[ticket] = answer
         try:
-            self._engine.submit(ticket, json.dumps(options), submitted.message)
+            self._engine.submit(ticket, as_json(options), submitted.message)
             return await answer
         except asyncio.CancelledError:
             self._engine.cancel(ticket)

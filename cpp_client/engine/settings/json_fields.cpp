@@ -122,11 +122,4 @@ void JsonFields::Finish() const {
   }
 }
 
-int JsonFields::Int(const char* name, std::int64_t value) {
-  if (value < std::numeric_limits<int>::min() || value > std::numeric_limits<int>::max()) {
-    Refuse(name, std::to_string(value), "a smaller number");
-  }
-  return static_cast<int>(value);
-}
-
 }  // namespace recsys

@@ -36,9 +36,6 @@ class JsonFields {
   /// Throws if the object has fields that were not read.
   void Finish() const;
 
-  /// Returns the number, if an int can hold it.
-  static int Int(const char* name, std::int64_t value);
-
  private:
   const Json* Find(const char* name);
 

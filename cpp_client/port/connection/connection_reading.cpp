@@ -197,13 +197,13 @@ std::size_t Connection::Receive(std::string_view data) {
 }
 
 bool Connection::HoldsTooMuch() const {
-  const std::int64_t most = port_.limits.MemoryBound(port_.limits.max_connection_bytes);
+  const std::int64_t most = MemoryBound(port_.limits, port_.limits.max_connection_bytes);
   return most > 0 && account_.num_bytes() > most;
 }
 
 // Before a connection is closed for what it holds, it gets no new calls.
 bool Connection::MayOpenCall() const {
-  const std::int64_t most = port_.limits.MemoryBound(port_.limits.max_connection_bytes);
+  const std::int64_t most = MemoryBound(port_.limits, port_.limits.max_connection_bytes);
   const std::int64_t least_room = std::min(most / 2, std::max(most / kRoomShare, kLeastRoomBytes));
   return account_.MayOpen() && (most <= 0 || account_.num_bytes() <= most - least_room);
 }

@@ -192,7 +192,7 @@ TEST_F(EngineTest, CapturedRequestsWarmAVersionUp) {
 
 TEST_F(EngineTest, TakesRequestsOfOtherDoors) {
   EngineSettings settings;
-  settings.ended = EndedRecords::kAll;
+  settings.ended = "all";
   Make(settings);
   const auto version = Open("1");
   engine_->Publish(Serving("1"), {version});
@@ -283,7 +283,7 @@ TEST_F(EngineTest, RefusesMethodsThatItAnswersItselfAndWrongNames) {
 
 TEST_F(EngineTest, LeavesRecordsOfWhatItsOwnerWants) {
   EngineSettings settings;
-  settings.ended = EndedRecords::kErrors;
+  settings.ended = "errors";
   settings.trace_share = 0.0;
   settings.capture_share = 1.0;
   Make(settings);
@@ -311,7 +311,7 @@ TEST_F(EngineTest, LeavesRecordsOfWhatItsOwnerWants) {
 
 TEST_F(EngineTest, AFullRingDropsAndCounts) {
   EngineSettings settings;
-  settings.ended = EndedRecords::kAll;
+  settings.ended = "all";
   settings.ended_ring = {2, 1 << 20};
   Make(settings);
   const auto version = Open("1");

@@ -73,7 +73,7 @@ TEST(Records, AFloodOfRefusalsIsNoFloodOfRecords) {
 
 TEST(Records, ALogOfAllRequestsHasTheGoodOnesOfAFlood) {
   EngineSettings settings;
-  settings.ended = EndedRecords::kAll;
+  settings.ended = "all";
   Records records{settings, [] { return 5.0; }};
   for (int i = 0; i < 200; ++i) {
     records.Ended(Unread(), {});

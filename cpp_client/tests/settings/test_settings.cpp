@@ -3,7 +3,7 @@
 #include <functional>
 #include <string>
 
-#include "engine/settings/settings.h"
+#include "engine/settings/read_settings.h"
 #include "recsys/error.h"
 
 namespace recsys {
@@ -20,19 +20,19 @@ std::string RefusalOf(const std::function<void()>& read) {
 }
 
 TEST(Settings, LeftOutAndNullFieldsKeepTheirDefaults) {
-  const VersionSettings version = VersionSettingsOf(R"({"name": "m", "target": null})");
+  const VersionSettings version = ReadSettings<VersionSettings>(R"({"name": "m", "target": null})");
   EXPECT_EQ(version.name, "m");
   EXPECT_FALSE(version.target.has_value());
   EXPECT_FALSE(version.numa.has_value());
   EXPECT_TRUE(version.verify_checksums);
-  EXPECT_TRUE(version.limits == BatchLimits());
-  const EngineSettings engine = EngineSettingsOf("{}");
-  EXPECT_EQ(engine.ended, EndedRecords::kErrors);
+  EXPECT_EQ(version.limits.max_batch_rows, BatchLimits().max_batch_rows);
+  const EngineSettings engine = ReadSettings<EngineSettings>("{}");
+  EXPECT_EQ(engine.ended, "errors");
   EXPECT_FALSE(engine.trace_share.has_value());
 }
 
 TEST(Settings, EveryFieldIsRead) {
-  const VersionSettings version = VersionSettingsOf(R"({"name": "m", "version": "3",
+  const VersionSettings version = ReadSettings<VersionSettings>(R"({"name": "m", "version": "3",
       "target": "cpu", "verify_checksums": false, "copy_rows": true, "allow_non_finite": true,
       "lock_rows": true, "numa": "local", "random_access": true,
       "limits": {"max_batch_rows": 1, "max_batch_ids": 2, "max_request_rows": 3,
@@ -45,10 +45,16 @@ TEST(Settings, EveryFieldIsRead) {
   EXPECT_TRUE(version.copy_rows && version.allow_non_finite);
   EXPECT_TRUE(version.lock_rows && version.random_access);
   EXPECT_EQ(version.numa, "local");
-  EXPECT_TRUE(version.limits == (BatchLimits{1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  std::int64_t number = 0;
+  BatchLimits::ForEach(version.limits,
+                       [&number](const char* name, std::int64_t got, const Bounds&) {
+                         EXPECT_EQ(got, ++number) << name;
+                       });
+  EXPECT_EQ(number, 9);
   EXPECT_EQ(version.num_executors, 4);
   EXPECT_EQ(version.cpus, (std::vector<std::int64_t>{0, 2}));
-  const PortSettings port = PortSettingsOf(R"({"host": "::", "port": 8500, "num_threads": 2,
+  const PortSettings port =
+      ReadSettings<PortSettings>(R"({"host": "::", "port": 8500, "num_threads": 2,
       "connections": {"max_connections": 1, "max_message_bytes": 2048,
                       "max_concurrent_streams": 3, "max_stream_requests": 4,
                       "max_connection_idle_s": 5, "max_connection_age_s": 6.5,
@@ -63,22 +69,22 @@ TEST(Settings, EveryFieldIsRead) {
   EXPECT_EQ(port.connections.max_connection_idle_s, 5);
   EXPECT_EQ(port.connections.max_connection_age_s, 6.5);
   EXPECT_EQ(port.connections.max_port_bytes, 8192);
-  const EngineSettings engine = EngineSettingsOf(R"({"ended": "all", "trace_share": 0.5,
+  const EngineSettings engine = ReadSettings<EngineSettings>(R"({"ended": "all", "trace_share": 0.5,
       "capture_share": 0.25, "ended_ring": {"max_entries": 1, "max_bytes": 2},
       "call_ring": {"max_entries": 3}})");
-  EXPECT_EQ(engine.ended, EndedRecords::kAll);
+  EXPECT_EQ(engine.ended, "all");
   EXPECT_EQ(engine.trace_share, 0.5);
   EXPECT_EQ(engine.capture_share, 0.25);
   EXPECT_EQ(engine.ended_ring.max_bytes, 2);
   EXPECT_EQ(engine.call_ring.max_entries, 3);
-  const RouteSpec route = RouteSpecOf(R"({"model": "m", "serving": "1", "canary": "2",
+  const RouteSpec route = ReadSettings<RouteSpec>(R"({"model": "m", "serving": "1", "canary": "2",
       "canary_share": 0.1, "key_feature": "f", "key_header": "h", "shadow": "3", "shadow_share": 1, "loading": ["4"],
       "is_unloaded": true, "is_only": true})");
   EXPECT_EQ(route.serving + route.canary + route.shadow + route.key_feature + route.key_header,
             "123fh");
   EXPECT_EQ(route.loading.count("4"), 1U);
   EXPECT_TRUE(route.is_unloaded && route.is_only);
-  const SubmitOptions submit = SubmitOptionsOf(R"({"form": "kserve", "protocol": "ray",
+  const SubmitOptions submit = ReadSettings<SubmitOptions>(R"({"form": "kserve", "protocol": "ray",
       "remaining_s": 1.5, "headers": {"traceparent": "00-"}, "drew_version": true, "client": "rest:1"})");
   EXPECT_EQ(submit.form + submit.protocol + submit.headers.at("traceparent"), "kserveray00-");
   EXPECT_EQ(submit.remaining_s, 1.5);
@@ -102,22 +108,23 @@ TEST(Settings, WrongFieldsAreRefusedByTheirNames) {
       {R"({"limits": 3})", "limits: got 3, expected an object"},
   };
   for (const auto& [json, text] : cases) {
-    const std::string refusal = RefusalOf([&, given = json] { VersionSettingsOf(given); });
+    const std::string refusal =
+        RefusalOf([&, given = json] { ReadSettings<VersionSettings>(given); });
     EXPECT_EQ(refusal.rfind(text, 0), 0U) << json << ": " << refusal;
   }
-  EXPECT_EQ(RefusalOf([] { PortSettingsOf(R"({"port": 65536})"); }),
-            "port: got 65536, expected 0 to 65535");
+  EXPECT_EQ(RefusalOf([] { ReadSettings<PortSettings>(R"({"port": 65536})"); }),
+            "port: got 65536, expected at most 65535");
   EXPECT_EQ(RefusalOf([] {
-              PortSettingsOf(R"({"connections": {"max_port_bytes": -1}})");
+              ReadSettings<PortSettings>(R"({"connections": {"max_port_bytes": -1}})");
             }).rfind("max_port_bytes: got -1, expected at least 0", 0),
             0U);
-  EXPECT_EQ(RefusalOf([] { EngineSettingsOf(R"({"ended": "some"})"); }),
+  EXPECT_EQ(RefusalOf([] { ReadSettings<EngineSettings>(R"({"ended": "some"})"); }),
             "ended: got 'some', expected none, errors or all");
-  EXPECT_EQ(RefusalOf([] { EngineSettingsOf(R"({"capture_share": 2})"); }),
-            "capture_share: got 2, expected 0 to 1");
-  EXPECT_EQ(RefusalOf([] { SubmitOptionsOf(R"({"headers": {"x": 1}})"); }),
+  EXPECT_EQ(RefusalOf([] { ReadSettings<EngineSettings>(R"({"capture_share": 2})"); }),
+            "capture_share: got 2.0, expected at most 1");
+  EXPECT_EQ(RefusalOf([] { ReadSettings<SubmitOptions>(R"({"headers": {"x": 1}})"); }),
             "headers: got 1, expected a text");
-  EXPECT_EQ(RefusalOf([] { SubmitOptionsOf(R"({"headers": []})"); }),
+  EXPECT_EQ(RefusalOf([] { ReadSettings<SubmitOptions>(R"({"headers": []})"); }),
             "headers: got [], expected an object of texts");
 }
 

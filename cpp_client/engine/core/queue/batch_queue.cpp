@@ -43,7 +43,15 @@ BatchQueue::~BatchQueue() {
 
 void BatchQueue::CheckSize(const Request& request) const {
   const Amounts amounts = AmountsOf(request);
-  limits_.CheckRequest(request.checked.num_rows, amounts[1], amounts[2]);
+  const auto check = [](const char* field, std::int64_t got, const char* unit, std::int64_t most) {
+    if (got <= most) return;
+    throw Error(ErrorKind::kRequestTooLarge,
+                std::string(field) + ": got " + std::to_string(got) + unit + ", expected at most " +
+                    std::to_string(most) + " in one request; split it");
+  };
+  check("num_rows", request.checked.num_rows, "", limits_.max_request_rows);
+  check("sparse", amounts[1], " IDs", limits_.max_request_ids);
+  check("message", amounts[2], " bytes", limits_.max_queue_bytes);
 }
 
 std::optional<BatchQueue::Full> BatchQueue::Put(const std::shared_ptr<Request>& request,
