@@ -10,8 +10,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "engine/calls/forwarded_calls.h"
 #include "engine/calls/health.h"
+#include "engine/calls/host_calls.h"
 #include "engine/calls/submitted_calls.h"
 #include "engine/core/executor/pending_decisions.h"
 #include "engine/core/executor/slots.h"
@@ -52,19 +52,13 @@ struct EngineCore {
   SubmittedCalls submitted;
 };
 
-struct Version::Parts {
-  /// Outlives the servable.
-  std::shared_ptr<EngineCore> core;
-  std::shared_ptr<Servable> servable;
-};
+Version::Version(std::shared_ptr<EngineCore> core, std::shared_ptr<Servable> servable)
+    : core_(std::move(core)), servable_(std::move(servable)) {}
 
-Version::Version(std::shared_ptr<Parts> parts) : parts_(std::move(parts)) {}
-
-Version::~Version() { parts_->servable->Close(); }
+Version::~Version() { servable_->Close(); }
 
 std::string Version::Description() const {
-  const Servable& servable = *parts_->servable;
-  const ModelInfo& info = servable.info();
+  const ModelInfo& info = servable_->info();
   return Json{{"name", info.name},
               {"version", info.version},
               {"target", info.target},
@@ -77,24 +71,22 @@ std::string Version::Description() const {
                {{"resident_bytes", info.rows_pages.resident_bytes},
                 {"huge_bytes", info.rows_pages.huge_bytes},
                 {"locked_bytes", info.rows_pages.locked_bytes}}},
-              {"num_executors", servable.settings().num_executors},
-              {"signature", SignatureToJson(servable.signature())}}
+              {"num_executors", servable_->settings().num_executors},
+              {"signature", SignatureToJson(servable_->signature())}}
       .dump();
 }
 
-std::int64_t Version::ApplyDelta(const std::string& path) {
-  return parts_->servable->ApplyDelta(path);
-}
+std::int64_t Version::ApplyDelta(const std::string& path) { return servable_->ApplyDelta(path); }
 
-std::string Version::Totals() const { return parts_->servable->metrics().Totals().Json(); }
+std::string Version::Totals() const { return servable_->metrics().Totals().Json(); }
 
-void Version::Close() { parts_->servable->Close(); }
+void Version::Close() { servable_->Close(); }
 
 struct Engine::Parts {
   Parts(const EngineSettings& settings, Opener opener)
       : core(std::make_shared<EngineCore>(settings)),
         open(std::move(opener)),
-        forwarded(std::make_shared<ForwardedCalls>(
+        host_calls(std::make_shared<HostCalls>(
             [records = &core->records](CallEvent event) { return records->Add(std::move(event)); },
             settings.call_ring)) {}
 
@@ -108,7 +100,7 @@ struct Engine::Parts {
 
   const std::shared_ptr<EngineCore> core;
   const Opener open;
-  const std::shared_ptr<ForwardedCalls> forwarded;
+  const std::shared_ptr<HostCalls> host_calls;
   Health health;
   /// Null for plain text.
   std::shared_ptr<TlsStore> tls;
@@ -150,8 +142,8 @@ std::vector<Service> Engine::Parts::Services(const ConnectionLimits& limits,
       throw Error(ErrorKind::kConfig, "calls: got " + path + ", which the engine answers already");
     }
   };
-  for (const std::string& path : calls) forward(path, forwarded->UnaryMethod());
-  for (const std::string& path : streams) forward(path, forwarded->StreamMethod());
+  for (const std::string& path : calls) forward(path, host_calls->UnaryMethod());
+  for (const std::string& path : streams) forward(path, host_calls->StreamMethod());
   std::vector<Service> all;
   for (auto& [name, service] : services) all.push_back(std::move(service));
   return all;
@@ -225,26 +217,24 @@ void Engine::SetHealth(const std::string& service, bool is_serving) {
 std::shared_ptr<Version> Engine::Open(const std::string& path, const VersionSettings& settings,
                                       std::vector<std::string> warm_up) {
   settings.Check();
-  auto version = std::make_shared<Version::Parts>();
-  version->core = parts_->core;
   OpenedModel opened = parts_->open(path, settings);
   if (!settings.name.empty()) opened.info.name = settings.name;
   if (!settings.version.empty()) opened.info.version = settings.version;
-  version->servable = std::make_shared<Servable>(
+  auto servable = std::make_shared<Servable>(
       std::move(opened), settings,
       [gateway = &parts_->core->gateway](Request& request, const Status& status, Message answer) {
         gateway->End(request, status, std::move(answer));
       });
-  version->servable->Open(warm_up);
+  servable->Open(warm_up);
   // Memory that was only needed for loading, such as a file's bytes.
   ReturnMemory();
-  return std::make_shared<Version>(std::move(version));
+  return std::make_shared<Version>(parts_->core, std::move(servable));
 }
 
 void Engine::Publish(const RouteSpec& spec, const std::vector<std::shared_ptr<Version>>& versions) {
   std::vector<std::shared_ptr<Servable>> servables;
   for (const std::shared_ptr<Version>& version : versions) {
-    servables.push_back(version->parts_->servable);
+    servables.push_back(version->servable_);
   }
   std::shared_ptr<const Shadow> shadow;
   for (const std::shared_ptr<Servable>& servable : servables) {
@@ -267,11 +257,11 @@ void Engine::Submit(std::int64_t ticket, const SubmitOptions& options, std::stri
 void Engine::Cancel(std::int64_t ticket) { parts_->core->submitted.Cancel(ticket); }
 
 void Engine::Answer(std::int64_t call, std::string message) {
-  parts_->forwarded->Answer(call, std::move(message));
+  parts_->host_calls->Answer(call, std::move(message));
 }
 
 void Engine::Fail(std::int64_t call, const Status& status) {
-  parts_->forwarded->Fail(call, status);
+  parts_->host_calls->Fail(call, status);
 }
 
 namespace {
@@ -302,7 +292,7 @@ std::string Engine::Counts() const {
   const Records::Dropped dropped = core.records.dropped();
   Json counted{{"unrouted", std::move(unrouted)},
                {"active", core.gateway.num_active()},
-               {"calls", parts_->forwarded->num_open()},
+               {"calls", parts_->host_calls->num_open()},
                {"dropped",
                 {{"calls", dropped.calls},
                  {"ended", dropped.ended},

@@ -24,12 +24,14 @@
 
 namespace recsys {
 
+struct EngineCore;
+class Servable;
+
 /// One loaded version of a model. Thread-safe. Destroying the last reference frees its memory: drop
 /// it where blocking is allowed.
 class Version {
  public:
-  struct Parts;
-  explicit Version(std::shared_ptr<Parts> parts);
+  Version(std::shared_ptr<EngineCore> core, std::shared_ptr<Servable> servable);
   ~Version();
   Version(const Version&) = delete;
   Version& operator=(const Version&) = delete;
@@ -47,7 +49,9 @@ class Version {
 
  private:
   friend class Engine;
-  std::shared_ptr<Parts> parts_;
+  /// Outlives the servable.
+  const std::shared_ptr<EngineCore> core_;
+  const std::shared_ptr<Servable> servable_;
 };
 
 /// Thread-safe, except for Close, which must be the last call.

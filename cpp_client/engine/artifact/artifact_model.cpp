@@ -35,17 +35,7 @@ OpenedModel OpenArtifact(const std::string& path, const VersionSettings& setting
   options.numa = settings.numa.value_or("");
   options.random_access = settings.random_access;
   Model model = Model::Open(path, options);
-  const ModelDescription& description = model.description();
-  ModelInfo info;
-  info.name = settings.name.empty() ? description.name : settings.name;
-  info.version = settings.version.empty() ? description.digest : settings.version;
-  info.target = description.target;
-  info.digest = description.digest;
-  info.table_bytes = description.table_bytes;
-  info.format_version = description.format_version;
-  info.torch_version = description.torch_version;
-  info.fbgemm_version = description.fbgemm_version;
-  info.rows_pages = description.rows_pages;
+  ModelInfo info{model.description(), model.description().digest};
   VerifiedRows rows = model.verified_rows();
   return {std::make_unique<ArtifactModel>(std::move(model)), std::move(info), std::move(rows)};
 }

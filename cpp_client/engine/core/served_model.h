@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -12,18 +11,9 @@
 
 namespace recsys {
 
-/// Describes a loaded model.
-struct ModelInfo {
-  std::string name;
+/// Describes a loaded model, which an artifact describes but for its version.
+struct ModelInfo : ModelDescription {
   std::string version;
-  std::string digest;
-  /// The artifact's target, such as "cpu".
-  std::string target;
-  std::map<std::string, std::int64_t> table_bytes;
-  std::string format_version;
-  std::string torch_version;
-  std::string fbgemm_version;
-  RowsPages rows_pages;
 };
 
 /// The engine's interface to a model: an artifact (engine/artifact/artifact_model.h), or a test's
@@ -60,7 +50,7 @@ struct BatchTimes {
 struct OpenedModel {
   std::unique_ptr<ServedModel> model;
   ModelInfo info;
-  /// Rows to warm it up with; made ones if there are none.
+  /// Rows to warm it up with; synthetic ones if there are none.
   VerifiedRows rows = {};
 };
 

@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "engine/core/servable.h"
-#include "engine/protocols/request_stream.h"
-#include "engine/protocols/services.h"
 #include "recsys/error.h"
 #include "wire/infer/infer_response.h"
 
@@ -64,28 +62,6 @@ Message InferCall::Encode(const Servable& by, const Rows& rows) {
 Message InferCall::OnStream(const Status& status, Message answer) {
   if (status.ok()) return WriteInferStreamResponse(std::move(answer));
   return WriteInferStreamError(request_id, status.text);
-}
-
-Service KserveService(Gateway& gateway, const ConnectionLimits& limits, Clock given_clock) {
-  const auto clock = std::make_shared<const Clock>(std::move(given_clock));
-  Service service;
-  service.name = "inference.GRPCInferenceService";
-  service.methods["ModelInfer"].unary = [&gateway, clock](std::shared_ptr<UnaryCall> call,
-                                                          Bytes message) {
-    return AnswerUnary(gateway, std::make_shared<InferCall>(gateway, *clock, false),
-                       std::move(call), std::move(message));
-  };
-  service.methods["ModelStreamInfer"].stream = [&gateway, clock, most = limits.max_stream_requests](
-                                                   std::shared_ptr<StreamCall> call) {
-    StreamRules rules;
-    rules.make = [&gateway, clock] { return std::make_shared<InferCall>(gateway, *clock, true); };
-    rules.in_order = true;
-    rules.max_requests = most;
-    auto stream = std::make_shared<RequestStream>(gateway, std::move(call), std::move(rules));
-    stream->Start();
-    return stream;
-  };
-  return service;
 }
 
 }  // namespace recsys

@@ -4,8 +4,6 @@
 #include <memory>
 #include <utility>
 
-#include "engine/protocols/request_stream.h"
-#include "engine/protocols/services.h"
 #include "recsys/error.h"
 #include "wire/predict/predict_response.h"
 
@@ -25,28 +23,6 @@ Priority PriorityOf(std::int32_t number) {
       throw Error(ErrorKind::kRequest, "priority: got " + std::to_string(number) +
                                            ", expected HIGH (1), NORMAL (2) or LOW (3)");
   }
-}
-
-Method Predict(Gateway& gateway) {
-  Method method;
-  method.unary = [&gateway](std::shared_ptr<UnaryCall> call, Bytes message) {
-    return AnswerUnary(gateway, std::make_shared<PredictCall>(gateway), std::move(call),
-                       std::move(message));
-  };
-  return method;
-}
-
-Method PredictStream(Gateway& gateway, std::int64_t max_requests) {
-  Method method;
-  method.stream = [&gateway, max_requests](std::shared_ptr<StreamCall> call) {
-    StreamRules rules;
-    rules.make = [&gateway] { return std::make_shared<PredictCall>(gateway); };
-    rules.max_requests = max_requests;
-    auto stream = std::make_shared<RequestStream>(gateway, std::move(call), std::move(rules));
-    stream->Start();
-    return stream;
-  };
-  return method;
 }
 
 }  // namespace
@@ -85,14 +61,6 @@ Message PredictCall::OnStream(const Status& status, Message answer) {
   if (status.ok()) return WriteStreamResponse(request_id, std::move(answer));
   return WriteStreamError(request_id, static_cast<int>(status.code), status.text,
                           status.retry_after_ms);
-}
-
-Service RecsysV1Service(Gateway& gateway, const ConnectionLimits& limits) {
-  Service service;
-  service.name = "recsys.v1.PredictionService";
-  service.methods["Predict"] = Predict(gateway);
-  service.methods["PredictStream"] = PredictStream(gateway, limits.max_stream_requests);
-  return service;
 }
 
 }  // namespace recsys

@@ -23,7 +23,7 @@ Service KserveService(Gateway& gateway, const ConnectionLimits& limits,
 
 /// predictor.Predictor: Predict. `model` answers calls whose metadata name none; empty for the only
 /// model.
-Service TorchrecService(Gateway& gateway, std::string model = "");
+Service TorchrecService(Gateway& gateway, const std::string& model = "");
 
 }  // namespace recsys
 

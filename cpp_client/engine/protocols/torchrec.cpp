@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "engine/core/servable.h"
-#include "engine/protocols/services.h"
 #include "wire/owned_bytes.h"
 
 namespace recsys {
@@ -46,17 +45,6 @@ void TorchrecCall::Read(const Servable& by) {
 
 Message TorchrecCall::Encode(const Servable& by, const Rows& rows) {
   return WriteTorchrecResponse(by.signature().outputs, {rows.num_rows, rows.values, rows.owner});
-}
-
-Service TorchrecService(Gateway& gateway, std::string model) {
-  Service service;
-  service.name = "predictor.Predictor";
-  service.methods["Predict"].unary = [&gateway, model = std::move(model)](
-                                         std::shared_ptr<UnaryCall> call, Bytes message) {
-    return AnswerUnary(gateway, std::make_shared<TorchrecCall>(gateway, model), std::move(call),
-                       std::move(message));
-  };
-  return service;
 }
 
 }  // namespace recsys

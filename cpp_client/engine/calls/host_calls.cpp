@@ -1,4 +1,4 @@
-#include "engine/calls/forwarded_calls.h"
+#include "engine/calls/host_calls.h"
 
 #include <cmath>
 #include <utility>
@@ -13,21 +13,19 @@ Status NoRoom() {
 }  // namespace
 
 /// Removes a unary call whose client has disconnected.
-class ForwardedCalls::Unary final : public UnaryHandler {
+class HostCalls::Unary final : public UnaryHandler {
  public:
-  Unary(std::shared_ptr<ForwardedCalls> calls, std::int64_t id)
-      : calls_(std::move(calls)), id_(id) {}
+  Unary(std::shared_ptr<HostCalls> calls, std::int64_t id) : calls_(std::move(calls)), id_(id) {}
   void Cancelled() override { calls_->Remove(id_); }
 
  private:
-  const std::shared_ptr<ForwardedCalls> calls_;
+  const std::shared_ptr<HostCalls> calls_;
   const std::int64_t id_;
 };
 
-class ForwardedCalls::Stream final : public StreamHandler,
-                                     public std::enable_shared_from_this<Stream> {
+class HostCalls::Stream final : public StreamHandler, public std::enable_shared_from_this<Stream> {
  public:
-  Stream(std::shared_ptr<ForwardedCalls> calls, std::shared_ptr<StreamCall> call)
+  Stream(std::shared_ptr<HostCalls> calls, std::shared_ptr<StreamCall> call)
       : calls_(std::move(calls)), call_(std::move(call)) {}
 
   void Start() {
@@ -53,12 +51,12 @@ class ForwardedCalls::Stream final : public StreamHandler,
   }
 
  private:
-  const std::shared_ptr<ForwardedCalls> calls_;
+  const std::shared_ptr<HostCalls> calls_;
   const std::shared_ptr<StreamCall> call_;
   std::int64_t id_ = 0;
 };
 
-Method ForwardedCalls::UnaryMethod() {
+Method HostCalls::UnaryMethod() {
   Method method;
   method.unary = [self = shared_from_this()](const std::shared_ptr<UnaryCall>& call,
                                              const Bytes& message) -> std::shared_ptr<Unary> {
@@ -73,7 +71,7 @@ Method ForwardedCalls::UnaryMethod() {
   return method;
 }
 
-Method ForwardedCalls::StreamMethod() {
+Method HostCalls::StreamMethod() {
   Method method;
   method.stream = [self = shared_from_this()](std::shared_ptr<StreamCall> call) {
     auto stream = std::make_shared<Stream>(self, std::move(call));
@@ -83,7 +81,7 @@ Method ForwardedCalls::StreamMethod() {
   return method;
 }
 
-void ForwardedCalls::Answer(std::int64_t id, std::string message) {
+void HostCalls::Answer(std::int64_t id, std::string message) {
   if (const std::shared_ptr<Stream> stream = FindStream(id)) {
     stream->Answer(std::move(message));
   } else if (const Open open = Remove(id); open.unary != nullptr) {
@@ -91,7 +89,7 @@ void ForwardedCalls::Answer(std::int64_t id, std::string message) {
   }
 }
 
-void ForwardedCalls::Fail(std::int64_t id, const Status& status) {
+void HostCalls::Fail(std::int64_t id, const Status& status) {
   if (const std::shared_ptr<Stream> stream = FindStream(id)) {
     stream->Fail(status);
   } else if (const Open open = Remove(id); open.unary != nullptr) {
@@ -99,25 +97,25 @@ void ForwardedCalls::Fail(std::int64_t id, const Status& status) {
   }
 }
 
-std::int64_t ForwardedCalls::num_open() const {
+std::int64_t HostCalls::num_open() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return static_cast<std::int64_t>(open_.size());
 }
 
-std::int64_t ForwardedCalls::Add(Open open) {
+std::int64_t HostCalls::Add(Open open) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (open.unary != nullptr) ++lines_[open.connection_number].num_handed;
   open_[next_id_] = std::move(open);
   return next_id_++;
 }
 
-ForwardedCalls::Open ForwardedCalls::Remove(std::int64_t id) {
+HostCalls::Open HostCalls::Remove(std::int64_t id) {
   Open open = RemoveAlone(id);
   if (open.unary != nullptr) HandNext(open.connection_number);
   return open;
 }
 
-ForwardedCalls::Open ForwardedCalls::RemoveAlone(std::int64_t id) {
+HostCalls::Open HostCalls::RemoveAlone(std::int64_t id) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = open_.find(id);
   if (found == open_.end()) return {};
@@ -135,7 +133,7 @@ ForwardedCalls::Open ForwardedCalls::RemoveAlone(std::int64_t id) {
   return open;
 }
 
-void ForwardedCalls::Count(Line* line, int num, const Bytes& message) {
+void HostCalls::Count(Line* line, int num, const Bytes& message) {
   const std::int64_t num_bytes = num * static_cast<std::int64_t>(message.view.size());
   line->num_waiting += num;
   line->num_bytes += num_bytes;
@@ -143,8 +141,8 @@ void ForwardedCalls::Count(Line* line, int num, const Bytes& message) {
   num_bytes_ += num_bytes;
 }
 
-bool ForwardedCalls::HandOrKeep(std::int64_t id, const std::shared_ptr<UnaryCall>& call,
-                                const Bytes& message) {
+bool HostCalls::HandOrKeep(std::int64_t id, const std::shared_ptr<UnaryCall>& call,
+                           const Bytes& message) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     Line& line = lines_[call->connection_number()];
@@ -163,7 +161,7 @@ bool ForwardedCalls::HandOrKeep(std::int64_t id, const std::shared_ptr<UnaryCall
   return Hand(id, *call, message, true);
 }
 
-bool ForwardedCalls::HasRoom(const Line& line, std::int64_t num_bytes) const {
+bool HostCalls::HasRoom(const Line& line, std::int64_t num_bytes) const {
   const auto num_lines = static_cast<std::int64_t>(lines_.size());
   const auto fits = [num_lines](std::int64_t all, std::int64_t own, std::int64_t most) {
     return all <= most || own <= most / num_lines;
@@ -172,7 +170,7 @@ bool ForwardedCalls::HasRoom(const Line& line, std::int64_t num_bytes) const {
          fits(num_bytes_ + num_bytes, line.num_bytes + num_bytes, most_waiting_.max_bytes);
 }
 
-void ForwardedCalls::HandNext(std::uint64_t connection_number) {
+void HostCalls::HandNext(std::uint64_t connection_number) {
   std::int64_t id = 0;
   Bytes message;
   while (const std::shared_ptr<UnaryCall> call = TakeNext(connection_number, &id, &message)) {
@@ -182,8 +180,8 @@ void ForwardedCalls::HandNext(std::uint64_t connection_number) {
   }
 }
 
-std::shared_ptr<UnaryCall> ForwardedCalls::TakeNext(std::uint64_t connection_number,
-                                                    std::int64_t* id, Bytes* message) {
+std::shared_ptr<UnaryCall> HostCalls::TakeNext(std::uint64_t connection_number, std::int64_t* id,
+                                               Bytes* message) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = lines_.find(connection_number);
   if (found == lines_.end()) return nullptr;
@@ -203,13 +201,13 @@ std::shared_ptr<UnaryCall> ForwardedCalls::TakeNext(std::uint64_t connection_num
   return nullptr;
 }
 
-std::shared_ptr<ForwardedCalls::Stream> ForwardedCalls::FindStream(std::int64_t id) {
+std::shared_ptr<HostCalls::Stream> HostCalls::FindStream(std::int64_t id) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = open_.find(id);
   return found == open_.end() ? nullptr : found->second.stream;
 }
 
-bool ForwardedCalls::Hand(std::int64_t id, const Call& call, const Bytes& message, bool is_last) {
+bool HostCalls::Hand(std::int64_t id, const Call& call, const Bytes& message, bool is_last) {
   CallEvent event;
   event.id = id;
   event.method = call.method();

@@ -1,5 +1,5 @@
-#ifndef RECSYS_ENGINE_CALLS_FORWARDED_CALLS_H_
-#define RECSYS_ENGINE_CALLS_FORWARDED_CALLS_H_
+#ifndef RECSYS_ENGINE_CALLS_HOST_CALLS_H_
+#define RECSYS_ENGINE_CALLS_HOST_CALLS_H_
 
 #include <cstdint>
 #include <deque>
@@ -21,7 +21,7 @@ namespace recsys {
 /// answer was sent. Of the unary calls of a connection a few are forwarded at a time, so that
 /// connections take turns; of those that wait, a full room refuses the connections that have more
 /// than their even share. Thread-safe.
-class ForwardedCalls : public std::enable_shared_from_this<ForwardedCalls> {
+class HostCalls : public std::enable_shared_from_this<HostCalls> {
  public:
   /// Takes an event; returns false if there is no room. Must be fast and must not throw.
   using Take = std::function<bool(CallEvent)>;
@@ -30,7 +30,7 @@ class ForwardedCalls : public std::enable_shared_from_this<ForwardedCalls> {
   static constexpr int kAtOnce = 4;
 
   /// `most_waiting`: of unary calls and of their messages' bytes.
-  explicit ForwardedCalls(Take take, RingLimits most_waiting = EngineSettings().call_ring)
+  explicit HostCalls(Take take, RingLimits most_waiting = EngineSettings().call_ring)
       : most_waiting_(most_waiting), take_(std::move(take)) {}
 
   Method UnaryMethod();
@@ -94,4 +94,4 @@ class ForwardedCalls : public std::enable_shared_from_this<ForwardedCalls> {
 
 }  // namespace recsys
 
-#endif  // RECSYS_ENGINE_CALLS_FORWARDED_CALLS_H_
+#endif  // RECSYS_ENGINE_CALLS_HOST_CALLS_H_

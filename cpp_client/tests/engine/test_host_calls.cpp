@@ -6,24 +6,23 @@
 #include <string>
 #include <vector>
 
-#include "engine/calls/forwarded_calls.h"
+#include "engine/calls/host_calls.h"
 #include "tests/protocols/fake_calls.h"
 
 namespace recsys {
 namespace {
 
-class ForwardedTest : public testing::Test {
+class HostCallsTest : public testing::Test {
  protected:
   std::vector<CallEvent> events_;
   bool has_room_ = true;
-  const std::shared_ptr<ForwardedCalls> calls_ =
-      std::make_shared<ForwardedCalls>([this](CallEvent event) {
-        if (has_room_) events_.push_back(std::move(event));
-        return has_room_;
-      });
+  const std::shared_ptr<HostCalls> calls_ = std::make_shared<HostCalls>([this](CallEvent event) {
+    if (has_room_) events_.push_back(std::move(event));
+    return has_room_;
+  });
 };
 
-TEST_F(ForwardedTest, AUnaryCallIsAnsweredByItsIdOnce) {
+TEST_F(HostCallsTest, AUnaryCallIsAnsweredByItsIdOnce) {
   CallFacts facts;
   facts.deadline_s = 7;
   const auto first = std::make_shared<FakeUnaryCall>(facts),
@@ -46,7 +45,7 @@ TEST_F(ForwardedTest, AUnaryCallIsAnsweredByItsIdOnce) {
   EXPECT_EQ(calls_->num_open(), 0);
 }
 
-TEST_F(ForwardedTest, AnAnswerToACallWhoseClientHasGoneIsDropped) {
+TEST_F(HostCallsTest, AnAnswerToACallWhoseClientHasGoneIsDropped) {
   const auto call = std::make_shared<FakeUnaryCall>();
   calls_->UnaryMethod().unary(call, Bytes::Of(""))->Cancelled();
   calls_->Answer(events_[0].id, "late");
@@ -54,7 +53,7 @@ TEST_F(ForwardedTest, AnAnswerToACallWhoseClientHasGoneIsDropped) {
   EXPECT_EQ(calls_->num_open(), 0);
 }
 
-TEST_F(ForwardedTest, WhereThereIsNoRoomTheCallIsRefused) {
+TEST_F(HostCallsTest, WhereThereIsNoRoomTheCallIsRefused) {
   has_room_ = false;
   const auto call = std::make_shared<FakeUnaryCall>();
   EXPECT_EQ(calls_->UnaryMethod().unary(call, Bytes::Of("")), nullptr);
@@ -65,7 +64,7 @@ TEST_F(ForwardedTest, WhereThereIsNoRoomTheCallIsRefused) {
   EXPECT_EQ(calls_->num_open(), 0);
 }
 
-TEST_F(ForwardedTest, AStreamIsReadOnAfterEachAnswerAndEndsWithItsClient) {
+TEST_F(HostCallsTest, AStreamIsReadOnAfterEachAnswerAndEndsWithItsClient) {
   const auto call = std::make_shared<FakeStreamCall>();
   const auto stream = calls_->StreamMethod().stream(call);
   EXPECT_EQ(call->num_reads(), 1);
@@ -84,7 +83,7 @@ TEST_F(ForwardedTest, AStreamIsReadOnAfterEachAnswerAndEndsWithItsClient) {
   EXPECT_EQ(call->num_ends(), 1);
 }
 
-TEST_F(ForwardedTest, AStreamCanBeFailed) {
+TEST_F(HostCallsTest, AStreamCanBeFailed) {
   const auto call = std::make_shared<FakeStreamCall>();
   const auto stream = calls_->StreamMethod().stream(call);
   stream->OnMessage(Bytes::Of(""));
@@ -99,7 +98,7 @@ CallFacts FactsOf(std::uint64_t connection_number) {
   return facts;
 }
 
-TEST_F(ForwardedTest, ConnectionsTakeTurns) {
+TEST_F(HostCallsTest, ConnectionsTakeTurns) {
   const Method method = calls_->UnaryMethod();
   std::vector<std::shared_ptr<FakeUnaryCall>> many;
   for (int i = 0; i < 100; ++i) {
@@ -109,7 +108,7 @@ TEST_F(ForwardedTest, ConnectionsTakeTurns) {
   const auto one = std::make_shared<FakeUnaryCall>(FactsOf(2));
   method.unary(one, Bytes::Of("one"));
   // The neighbour's call is forwarded beside the first of the others.
-  ASSERT_EQ(events_.size(), ForwardedCalls::kAtOnce + 1);
+  ASSERT_EQ(events_.size(), HostCalls::kAtOnce + 1);
   EXPECT_EQ(events_.back().message, "one");
   for (std::size_t i = 0; i < events_.size(); ++i) calls_->Answer(events_[i].id, "yes");
   // All were forwarded once, in order, each once an earlier one was answered.
@@ -119,24 +118,24 @@ TEST_F(ForwardedTest, ConnectionsTakeTurns) {
   EXPECT_EQ(calls_->num_open(), 0);
 }
 
-TEST_F(ForwardedTest, AWaitingCallWhoseClientHasGoneIsPassedOver) {
+TEST_F(HostCallsTest, AWaitingCallWhoseClientHasGoneIsPassedOver) {
   const Method method = calls_->UnaryMethod();
   std::vector<std::shared_ptr<UnaryHandler>> handlers;
   for (int i = 0; i < 10; ++i) {
     handlers.push_back(
         method.unary(std::make_shared<FakeUnaryCall>(FactsOf(1)), Bytes::Of(std::to_string(i))));
   }
-  handlers[ForwardedCalls::kAtOnce]->Cancelled();
+  handlers[HostCalls::kAtOnce]->Cancelled();
   calls_->Answer(events_[0].id, "yes");
-  EXPECT_EQ(events_.back().message, std::to_string(ForwardedCalls::kAtOnce + 1));
+  EXPECT_EQ(events_.back().message, std::to_string(HostCalls::kAtOnce + 1));
   for (const auto& handler : handlers) handler->Cancelled();
   EXPECT_EQ(calls_->num_open(), 0);
   method.unary(std::make_shared<FakeUnaryCall>(FactsOf(1)), Bytes::Of("again"));
   EXPECT_EQ(events_.back().message, "again");
 }
 
-TEST_F(ForwardedTest, AFullRoomRefusesThoseWhoHaveMoreThanTheirShare) {
-  const auto calls = std::make_shared<ForwardedCalls>(
+TEST_F(HostCallsTest, AFullRoomRefusesThoseWhoHaveMoreThanTheirShare) {
+  const auto calls = std::make_shared<HostCalls>(
       [this](CallEvent event) {
         events_.push_back(std::move(event));
         return true;
