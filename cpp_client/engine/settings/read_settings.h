@@ -9,7 +9,7 @@ namespace recsys {
 
 /// Reads a JSON object with the names of the settings' fields, and checks it. Unknown names and
 /// wrong types are refused; fields that are missing or null keep their defaults. Throws Error
-/// (kConfig). For each class of engine/settings/settings.h that Python passes by itself.
+/// (kConfig). For EngineSettings, PortSettings, VersionSettings, RouteSpec and SubmitOptions.
 template <typename Settings>
 Settings ReadSettings(std::string_view json);
 
