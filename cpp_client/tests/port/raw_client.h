@@ -1,5 +1,5 @@
-#ifndef RECSYS_TESTS_HTTP2_RAW_CLIENT_H_
-#define RECSYS_TESTS_HTTP2_RAW_CLIENT_H_
+#ifndef RECSYS_TESTS_PORT_RAW_CLIENT_H_
+#define RECSYS_TESTS_PORT_RAW_CLIENT_H_
 
 // HTTP/2 by hand: what no client library would send.
 
@@ -158,4 +158,4 @@ class RawClient {
 
 }  // namespace recsys::http2
 
-#endif  // RECSYS_TESTS_HTTP2_RAW_CLIENT_H_
+#endif  // RECSYS_TESTS_PORT_RAW_CLIENT_H_

@@ -1,5 +1,5 @@
-#ifndef RECSYS_TESTS_RPC_CERTIFICATES_H_
-#define RECSYS_TESTS_RPC_CERTIFICATES_H_
+#ifndef RECSYS_TESTS_PORT_GRPC_CERTIFICATES_H_
+#define RECSYS_TESTS_PORT_GRPC_CERTIFICATES_H_
 
 // Certificates made on the fly: an authority, and what it signs.
 
@@ -50,4 +50,4 @@ class LogRecords {
 
 }  // namespace recsys
 
-#endif  // RECSYS_TESTS_RPC_CERTIFICATES_H_
+#endif  // RECSYS_TESTS_PORT_GRPC_CERTIFICATES_H_

@@ -1,5 +1,5 @@
-#ifndef RECSYS_TESTS_RPC_ECHO_H_
-#define RECSYS_TESTS_RPC_ECHO_H_
+#ifndef RECSYS_TESTS_PORT_GRPC_ECHO_H_
+#define RECSYS_TESTS_PORT_GRPC_ECHO_H_
 
 // A port with methods that answer what they are sent, and a client for it.
 
@@ -209,4 +209,4 @@ class ClientCall {
 
 }  // namespace recsys
 
-#endif  // RECSYS_TESTS_RPC_ECHO_H_
+#endif  // RECSYS_TESTS_PORT_GRPC_ECHO_H_
