@@ -17,8 +17,8 @@ from recsys.artifact.batches.samples import Batch
 from recsys.inputs.signature import Signature, SparseInput
 
 #: The batches that servers warm up with: requests, and the rows of each. One request and many, because batches are put
-#: together in different ways. The native engine has the same (``cpp_client/engine/core/warm_up.cpp``); the tests of
-#: both read ``tests/cases/warm_up_sizes.txt``.
+#: together in different ways. The native engine has the same (``cpp_client/engine/core/executor/warm_up.cpp``); the
+#: tests of both read ``tests/cases/warm_up_sizes.txt``.
 WARM_UP_SIZES = ((1, 1), (1, 2), (2, 1), (8, 1), (32, 1), (1, 64), (128, 1))
 #: The same where a batch is one request: the model may take few numbers of rows.
 WARM_UP_SIZES_BY_REQUEST = ((1, 2),)
