@@ -240,7 +240,7 @@ void Engine::Publish(const RouteSpec& spec, const std::vector<std::shared_ptr<Ve
   for (const std::shared_ptr<Servable>& servable : servables) {
     if (spec.shadow_share == 0 || servable->version() != spec.shadow) continue;
     shadow = std::make_shared<const Shadow>(servable, servables,
-                                            [records = &parts_->core->records](ShadowPair pair) {
+                                            [records = &parts_->core->records](ShadowEvent pair) {
                                               return records->Add(std::move(pair));
                                             });
   }

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "engine/core/served_model.h"
+#include "engine/core/shadow.h"
 
 namespace recsys {
 
@@ -77,17 +78,6 @@ struct CapturedEvent {
   std::string version;
   /// A serialized recsys.v1.PredictRequest with the inputs, for requests of every protocol.
   std::string message;
-};
-
-/// One request's outputs from the answering version and from the shadow: per output of the
-/// version's signature its float32, little-endian, row-major.
-struct ShadowEvent {
-  std::string model;
-  std::string version;
-  std::string shadow;
-  std::int64_t num_rows = 0;
-  std::vector<std::string> expected;
-  std::vector<std::string> got;
 };
 
 struct LogEvent {

@@ -119,10 +119,8 @@ bool Records::Add(CallEvent event) {
   return true;
 }
 
-bool Records::Add(ShadowPair pair) {
-  const std::int64_t num_bytes = pair.num_bytes() + kRecordBytes;
-  ShadowEvent event{std::move(pair.model), std::move(pair.version),  std::move(pair.shadow),
-                    pair.num_rows,         std::move(pair.expected), std::move(pair.got)};
+bool Records::Add(ShadowEvent event) {
+  const std::int64_t num_bytes = event.num_bytes() + kRecordBytes;
   if (!shadow_.Push(std::move(event), num_bytes)) return false;
   Wake();
   return true;

@@ -33,7 +33,7 @@ class Records final : public Observer {
 
   /// Return false if there is no room.
   bool Add(CallEvent event);
-  bool Add(ShadowPair pair);
+  bool Add(ShadowEvent event);
   void Add(AnswerEvent event);
   void Add(LogRecord record);
 

@@ -47,10 +47,10 @@ std::int64_t BytesOf(const OutputCopies& outputs) {
 
 }  // namespace
 
-std::int64_t ShadowPair::num_bytes() const { return BytesOf(expected) + BytesOf(got); }
+std::int64_t ShadowEvent::num_bytes() const { return BytesOf(expected) + BytesOf(got); }
 
 Shadow::Shadow(std::shared_ptr<Servable> servable,
-               const std::vector<std::shared_ptr<Servable>>& others, TakeShadowPair take)
+               const std::vector<std::shared_ptr<Servable>>& others, TakeShadowEvent take)
     : servable_(std::move(servable)), take_(std::move(take)) {
   for (const std::shared_ptr<Servable>& other : others) {
     if (other == servable_) continue;
@@ -116,7 +116,7 @@ void ShadowRequest::Failed() { shadow_->servable()->metrics().ShadowFailed(); }
 void ShadowRequest::Arrived(Side side, const Rows& rows) {
   // Copies: views would keep the outputs of two whole batches alive while the pair waits.
   OutputCopies copies(rows.values.begin(), rows.values.end());
-  ShadowPair pair;
+  ShadowEvent pair;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     outputs_[side] = std::move(copies);

@@ -20,11 +20,13 @@
 
 namespace recsys {
 
-/// Copies of one request's outputs: per output of a signature, its numbers.
+/// Copies of one request's outputs: per output of a signature its numbers, little-endian,
+/// row-major.
 using OutputCopies = std::vector<std::string>;
 
-/// Both versions' outputs for one request. Owns its memory.
-struct ShadowPair {
+/// One request's outputs from the answering version and from the shadow, for the engine's owner.
+/// Owns its memory.
+struct ShadowEvent {
   std::string model;
   std::string version;
   std::string shadow;
@@ -37,14 +39,14 @@ struct ShadowPair {
 
 /// Receives pairs from executors' threads; returns false if there is no room. Must be fast and must
 /// not throw.
-using TakeShadowPair = std::function<bool(ShadowPair)>;
+using TakeShadowEvent = std::function<bool(ShadowEvent)>;
 
 /// A version that computes in the shadow of others. Thread-safe; immutable.
 class Shadow : public std::enable_shared_from_this<Shadow> {
  public:
   /// `others`: the versions that may answer while this one shadows them.
   Shadow(std::shared_ptr<Servable> servable, const std::vector<std::shared_ptr<Servable>>& others,
-         TakeShadowPair take);
+         TakeShadowEvent take);
 
   /// Returns the shadow's copy of a request that `primary` is about to take; null if `primary` is
   /// not one of the others. Call it before the request joins its queue.
@@ -53,14 +55,14 @@ class Shadow : public std::enable_shared_from_this<Shadow> {
   void Submit(const std::shared_ptr<ShadowRequest>& request) const;
 
   const std::shared_ptr<Servable>& servable() const { return servable_; }
-  const TakeShadowPair& take() const { return take_; }
+  const TakeShadowEvent& take() const { return take_; }
 
  private:
   const std::shared_ptr<Servable> servable_;
   /// By version of the others: whether their checks treat every request the same, so that it need
   /// not be checked twice.
   std::map<std::string, bool, std::less<>> checks_alike_;
-  const TakeShadowPair take_;
+  const TakeShadowEvent take_;
 };
 
 /// The shadow's copy of one request. The shadow's counters count it as failed if the shadow refused

@@ -24,17 +24,14 @@ InferCall::InferCall(Gateway& gateway, const Clock& clock, bool is_on_stream)
   protocol = "kserve";
 }
 
-void InferCall::Load(const Call& call, Bytes message) {
-  payload = std::move(message);
-  num_bytes = static_cast<std::int64_t>(payload.view.size());
+void InferCall::Load(const Call& /*call*/) {
   if (!ReadInferMessage(payload.view, kMaxTensorsKept, &message_)) {
-    throw NoMessage(payload.view, "ModelInferRequest");
+    throw NoMessage("ModelInferRequest");
   }
   const InferParameters parameters = ReadParameters(message_.parameters);
   CheckRequestId(message_.id, "id");
   context_ = parameters.context;
   priority = static_cast<Priority>(parameters.priority);
-  deadline_s = call.deadline_s();
   if (parameters.timeout_s) deadline_s = std::min(deadline_s, clock_() + *parameters.timeout_s);
   model = message_.model;
   version = message_.version;

@@ -18,7 +18,7 @@ class InferCall final : public ProtocolRequest {
   /// `clock` is for the request's own timeout; it must outlive the request.
   InferCall(Gateway& gateway, const Clock& clock, bool is_on_stream);
 
-  void Load(const Call& call, Bytes message) override;
+  void Load(const Call& call) override;
   void Read(const Servable& by) override;
   Message Encode(const Servable& by, const Rows& rows) override;
   Message OnStream(const Status& status, Message answer) override;

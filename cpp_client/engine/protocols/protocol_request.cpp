@@ -20,7 +20,10 @@ void ProtocolRequest::LoadFrom(const Call& call, Bytes message) {
   client = call.connection_number();
   is_light = call.is_light();
   if (gateway_.reads_trace()) trace_parent = call.Metadata("traceparent");
-  Load(call, std::move(message));
+  deadline_s = call.deadline_s();
+  payload = std::move(message);
+  num_bytes = static_cast<std::int64_t>(payload.view.size());
+  Load(call);
   const std::string header = gateway_.KeyHeader(model);
   if (header.empty()) return;
   const std::string_view value = call.Metadata(header);
@@ -56,8 +59,8 @@ std::shared_ptr<UnaryHandler> AnswerUnary(Gateway& gateway,
   return request;
 }
 
-Error NoMessage(std::string_view message, std::string_view kind) {
-  return Error(ErrorKind::kRequest, "message: got " + std::to_string(message.size()) +
+Error ProtocolRequest::NoMessage(std::string_view kind) const {
+  return Error(ErrorKind::kRequest, "message: got " + std::to_string(num_bytes) +
                                         " bytes that are not a " + std::string(kind));
 }
 

@@ -25,12 +25,12 @@ class ProtocolRequest : public Request,
   explicit ProtocolRequest(Gateway& gateway);
   ~ProtocolRequest() override;
 
-  /// Takes a serialized message and reads the parts that need no model. Throws Error.
-  virtual void Load(const Call& call, Bytes message) = 0;
+  /// Reads the parts of the message, which `payload` holds, that need no model. Throws Error.
+  virtual void Load(const Call& call) = 0;
   /// Returns the stream's message for the end of the request; `answer` is Encode's.
   virtual Message OnStream(const Status& status, Message answer) = 0;
 
-  /// Loads a call's message, with the call's trace. Throws Error.
+  /// Takes a call's message, deadline and trace. Throws Error.
   void LoadFrom(const Call& call, Bytes message);
   /// Sets the destination of the answer; call it before passing the request to the gateway.
   void AnswerTo(std::shared_ptr<UnaryCall> call) { call_ = std::move(call); }
@@ -39,6 +39,10 @@ class ProtocolRequest : public Request,
   void Done(const Status& status, Message answer) final;
   /// The call ended before it was answered.
   void Cancelled() final { gateway_.Cancel(shared_from_this()); }
+
+ protected:
+  /// Returns the error for a payload that is no message of this kind, such as "PredictRequest".
+  Error NoMessage(std::string_view kind) const;
 
  private:
   friend class RequestStream;
@@ -55,9 +59,6 @@ class ProtocolRequest : public Request,
 std::shared_ptr<UnaryHandler> AnswerUnary(Gateway& gateway,
                                           const std::shared_ptr<ProtocolRequest>& request,
                                           std::shared_ptr<UnaryCall> call, Bytes message);
-
-/// Returns the error for bytes that are not a message of this kind, such as "PredictRequest".
-Error NoMessage(std::string_view message, std::string_view kind);
 
 }  // namespace recsys
 

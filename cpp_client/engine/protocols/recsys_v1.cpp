@@ -27,19 +27,16 @@ Priority PriorityOf(std::int32_t number) {
 
 }  // namespace
 
-void PredictCall::Load(const Call& call, Bytes message) {
-  payload = std::move(message);
-  num_bytes = static_cast<std::int64_t>(payload.view.size());
+void PredictCall::Load(const Call& /*call*/) {
   PredictFields fields;
   if (!ReadPredictRequest(payload.view, num_kept_, &fields, &raw)) {
-    throw NoMessage(payload.view, "PredictRequest");
+    throw NoMessage("PredictRequest");
   }
   CheckRequestId(fields.request_id);
   priority = PriorityOf(fields.priority);
   model = fields.model;
   version = fields.version;
   request_id = fields.request_id;
-  deadline_s = call.deadline_s();
   is_cut_ = fields.is_cut;
 }
 

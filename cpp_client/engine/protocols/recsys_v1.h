@@ -16,7 +16,7 @@ class PredictCall final : public ProtocolRequest {
  public:
   using ProtocolRequest::ProtocolRequest;
 
-  void Load(const Call& call, Bytes message) override;
+  void Load(const Call& call) override;
   void Read(const Servable& by) override;
   Message Encode(const Servable& by, const Rows& rows) override;
   Message OnStream(const Status& status, Message answer) override;

@@ -24,15 +24,12 @@ struct Kept {
 
 }  // namespace
 
-void TorchrecCall::Load(const Call& call, Bytes message) {
-  payload = std::move(message);
-  num_bytes = static_cast<std::int64_t>(payload.view.size());
+void TorchrecCall::Load(const Call& call) {
   if (!ReadTorchrecRequest(payload.view, &message_)) {
-    throw NoMessage(payload.view, "PredictionRequest");
+    throw NoMessage("PredictionRequest");
   }
   if (call.CountMetadata(kModelKey) > 0) model = call.Metadata(kModelKey);
   version = call.Metadata(kVersionKey);
-  deadline_s = call.deadline_s();
 }
 
 void TorchrecCall::Read(const Servable& by) {

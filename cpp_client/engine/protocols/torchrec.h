@@ -17,7 +17,7 @@ class TorchrecCall final : public ProtocolRequest {
     model = only_model;
   }
 
-  void Load(const Call& call, Bytes message) override;
+  void Load(const Call& call) override;
   void Read(const Servable& by) override;
   Message Encode(const Servable& by, const Rows& rows) override;
   /// The protocol has no streams.

@@ -32,7 +32,7 @@ class RouteTest : public testing::Test {
     for (const auto& version : versions_) {
       if (version->version() != spec.shadow) continue;
       shadow = std::make_shared<const Shadow>(version, versions_,
-                                              [](const ShadowPair&) { return true; });
+                                              [](const ShadowEvent&) { return true; });
     }
     routes_.Publish(std::make_shared<const RouteTable>(spec, versions_, shadow));
   }

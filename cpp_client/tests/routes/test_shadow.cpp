@@ -23,14 +23,14 @@ class ShadowTest : public GatewayTest {
     router_.Set(
         {first_.servable, std::make_shared<const Shadow>(
                               second_.servable, std::vector{first_.servable, second_.servable},
-                              [this](ShadowPair pair) { return Take(std::move(pair)); })});
+                              [this](ShadowEvent pair) { return Take(std::move(pair)); })});
   }
   /// Keeps the request: the shadow's copy points into it.
   std::shared_ptr<SumRequest> Predict(const std::string& name, const SumRequest::Ids& ids = {{1}}) {
     sent_.push_back(GatewayTest::Predict(name, ids));
     return sent_.back();
   }
-  bool Take(ShadowPair pair) {
+  bool Take(ShadowEvent pair) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (has_room_) pairs_.push_back(std::move(pair));
     return has_room_;
@@ -51,7 +51,7 @@ class ShadowTest : public GatewayTest {
   Opened first_, second_;
   std::mutex mutex_;
   bool has_room_ = true;
-  std::vector<ShadowPair> pairs_;
+  std::vector<ShadowEvent> pairs_;
 };
 
 TEST_F(ShadowTest, BothVersionsOutputsAreCopied) {
@@ -61,13 +61,13 @@ TEST_F(ShadowTest, BothVersionsOutputsAreCopied) {
   answers_.Wait(2);
   Finish();
   ASSERT_EQ(pairs_.size(), 2U);
-  for (const ShadowPair& pair : pairs_) {
+  for (const ShadowEvent& pair : pairs_) {
     EXPECT_EQ(pair.model + pair.version + pair.shadow, "sum12");
     EXPECT_EQ(pair.expected, pair.got);
     // Copies of the request's own rows, not of a whole batch.
     EXPECT_EQ(pair.num_bytes(), 2 * 4 * pair.num_rows);
   }
-  const ShadowPair& two_rows = pairs_[0].num_rows == 2 ? pairs_[0] : pairs_[1];
+  const ShadowEvent& two_rows = pairs_[0].num_rows == 2 ? pairs_[0] : pairs_[1];
   EXPECT_EQ(ScoreOf(two_rows.expected, 1), request->expected()[1]);
   EXPECT_EQ(Totals().of(Outcome::kOk), 0);
   EXPECT_EQ(Totals().shadow_failed + Totals().shadow_dropped, 0);
@@ -142,7 +142,7 @@ TEST_F(ShadowTest, AnExceptionOfTheShadowsAnswerIsNotTheClients) {
   second_ = Host({}, "2");
   const auto shadow = std::make_shared<const Shadow>(
       second_.servable, std::vector{first_.servable, second_.servable},
-      [](const ShadowPair&) -> bool { throw std::bad_alloc(); });
+      [](const ShadowEvent&) -> bool { throw std::bad_alloc(); });
   router_.Set({first_.servable, shadow});
   first_.model->CloseGate();
   const auto request = Predict("a");
