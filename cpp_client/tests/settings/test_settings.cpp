@@ -120,8 +120,8 @@ TEST(Settings, WrongFieldsAreRefusedByTheirNames) {
             0U);
   EXPECT_EQ(RefusalOf([] { ReadSettings<EngineSettings>(R"({"ended": "some"})"); }),
             "ended: got 'some', expected none, errors or all");
-  EXPECT_EQ(RefusalOf([] { ReadSettings<EngineSettings>(R"({"capture_share": 2})"); }),
-            "capture_share: got 2.0, expected at most 1");
+  EXPECT_EQ(RefusalOf([] { ReadSettings<EngineSettings>(R"({"capture_share": 1.5})"); }),
+            "capture_share: got 1.5, expected at most 1");
   EXPECT_EQ(RefusalOf([] { ReadSettings<SubmitOptions>(R"({"headers": {"x": 1}})"); }),
             "headers: got 1, expected a text");
   EXPECT_EQ(RefusalOf([] { ReadSettings<SubmitOptions>(R"({"headers": []})"); }),
