@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "base/text.h"
-#include "check/json/json.h"
+#include "format/json/json.h"
 #include "recsys/error.h"
 
 namespace recsys {
