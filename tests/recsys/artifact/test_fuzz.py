@@ -102,9 +102,11 @@ def test_mutated_manifests(
 
     def load() -> dict[str, Tensor]:
         loaded = load_artifact(artifact, verify_checksums=verify)
-        return answers(loaded) if loaded.signature == before else expected
+        # Without its program, which few artifacts lack, TorchScript answers with other last bits.
+        is_same = loaded.signature == before.signature and loaded.runs_program == before.runs_program
+        return answers(loaded) if is_same else expected
 
-    before = load_artifact(pristine).signature
+    before = load_artifact(pristine)
     _is_named_error_or_harmless(load, expected)
 
 

@@ -278,7 +278,7 @@ def test_the_exporter_takes_a_run_as_it_is(tmp_path: Path) -> None:
 def test_the_exporter_asks_for_a_factory_where_none_is_named(tmp_path: Path) -> None:
     _save(tmp_path, 1, factory=None, arguments={})
     assert read_record(tmp_path / "step-00000001").factory is None
-    with pytest.raises(CheckpointError, match="a checkpoint that names no factory needs --model"):
+    with pytest.raises(CheckpointError, match="a checkpoint that names no factory needs --factory"):
         load_model(Source(path=tmp_path))
 
 
