@@ -89,7 +89,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   }
   BoundProgram bound;
   bound.program = &program;
-  // Of the exact sizes: the address sanitizer sees what lies outside.
+  // Exact sizes: the address sanitizer sees what lies outside.
   std::vector<std::vector<float>> memory;
   for (const recsys::ops::Buffer& buffer : program.buffers) {
     if (buffer.width > kMostWidth) return 0;

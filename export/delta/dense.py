@@ -40,7 +40,7 @@ _WHOLE = "export the new checkpoint as a whole, or pass --tables-only to leave t
 
 @dataclass(frozen=True)
 class _Form:
-    """A form of a target: what it computes, and with which dense weights."""
+    """A form of a target: what it computes, and from which dense weights."""
 
     text: str
     weights: Mapping[str, Tensor]

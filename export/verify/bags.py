@@ -29,7 +29,7 @@ _SEED = 20260101
 def with_bag_sizes(prepared: PreparedModel, model: nn.Module) -> PreparedModel:
     """Return the model with ``SparseInput.num_ids`` in its signature, for the inputs that need them.
 
-    The sizes are those of the first sample with which it takes made rows, if there is one. An input does not need its
+    The sizes are those of the first sample for which it takes made rows, if there is one. An input does not need its
     own if the model takes both one ID and random numbers of IDs in its bags. Made rows have numbers of the samples.
 
     Args:
@@ -109,7 +109,7 @@ def _failure_of_sizes(
 def _failure(
     prepared: PreparedModel, model: nn.Module, rows_of: Callable[[int], Batch]
 ) -> tuple[int, Exception] | None:
-    """Return on how many rows the model fails, of the batches with which servers warm up, and why."""
+    """Return on how many rows the model fails, of the batches that warm servers up, and why."""
     for num_requests, of_each in warm_up_sizes(prepared.signature):
         num_rows = num_requests * of_each
         if num_rows == 1:

@@ -34,7 +34,7 @@ SAMPLES_SEED = 20260101
 #: Random rows beside those of a checkpoint: their IDs are of whole tables.
 _NUM_RANDOM = 64
 _MOST_TABLE_ROWS = 4096
-#: Of the user's rows in an artifact, and of their text.
+#: The most of the user's rows in an artifact, and of the bytes of their text.
 _MOST_EXAMPLES, _MOST_BYTES = 256, 1 << 20
 _JSON_SUFFIXES = (".json", ".jsonl", ".ndjson", ".txt")
 

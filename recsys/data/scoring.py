@@ -66,7 +66,7 @@ def with_rows(examples: Examples, read: Schema, trained: Schema) -> Examples:
 
     Args:
         examples: As the artifact takes them.
-        read: The schema that ``schema_for`` returned, with which they were read.
+        read: The schema that ``schema_for`` returned, and that they were read by.
         trained: The schema of the float model.
     """
     raw = {name for table in read.tables if table.ids == RAW for name in table.feature_names}

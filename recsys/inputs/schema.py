@@ -97,7 +97,7 @@ class DenseColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class TableSpec:
-    """A table and the columns that are looked up in it; the model chooses its dim.
+    """A table and the columns that are looked up in it; the model chooses its width.
 
     Attributes:
         name: The table's name.

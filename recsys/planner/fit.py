@@ -169,7 +169,7 @@ def _packs(options: Sequence[Sequence[ShardingOption]], capacity: Capacity) -> b
 
 
 def _least_memory(problem: Problem, options: Sequence[Sequence[ShardingOption]]) -> str | None:
-    """Return the least device memory, or else the least host memory, with which the tables fit."""
+    """Return the least device memory, or else the least host memory, in which the tables fit."""
     capacity = problem.capacity()
 
     def with_hbm(num_bytes: int) -> bool:

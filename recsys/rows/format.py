@@ -15,7 +15,7 @@ INT2   scale (fp16), bias (fp16), four codes a byte, low bits first    ``4 + P /
 =====  ==============================================================  ===============================  ==========
 
 A number is ``code * scale + bias``. A row is padded to a multiple of the row alignment: 1 in host memory, 16
-on CUDA, where dim 64 in INT8 takes 80 bytes instead of 68. Dims that are not a multiple (FBGEMM's quantizer
+on CUDA, where width 64 in INT8 takes 80 bytes instead of 68. Widths that are not a multiple (FBGEMM's quantizer
 works on pairs of bytes) are padded with copies of the row's first number, which change neither scale nor
 bias.
 """

@@ -17,7 +17,7 @@ from recsys.rows.format import HOST_ROW_ALIGNMENT, RowFormat, align_rows, cut_co
 
 #: FBGEMM 1.8 aligns each table to a cache line pair.
 BLOCK_ALIGNMENT_BYTES = 128
-#: The INT4 and INT2 kernels read past the last row for some dims, up to 64 bytes: keep twice that readable.
+#: The INT4 and INT2 kernels read past the last row for some widths, up to 64 bytes: keep twice that readable.
 TAIL_BYTES = 128
 
 

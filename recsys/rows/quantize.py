@@ -22,11 +22,11 @@ from recsys.rows.format import (
 )
 from recsys.rows.layout import BlobLayout, RowBlock, block_rows, lay_out
 
-#: Rows converted at a time: 4 MiB of floats at dim 64.
+#: Rows converted at a time: 4 MiB of floats at width 64.
 CHUNK_ROWS = 1 << 14
 
 # The largest relative error ‖row − stored row‖ / ‖row‖ that a row may have: about five times what rows of
-# normally distributed numbers show (0.7 %, 8 % and 45 % at dim 64). Rows that fp16 scale and bias cannot hold
+# normally distributed numbers show (0.7 %, 8 % and 45 % at width 64). Rows that fp16 scale and bias cannot hold
 # (very small numbers; a narrow range far from zero) lie far above it. Measured in
 # tests/recsys/rows/test_quantize.py.
 MAX_RELATIVE_ERRORS = {DataType.INT8: 0.05, DataType.INT4: 0.4, DataType.INT2: 2.0, DataType.FP16: 0.05}

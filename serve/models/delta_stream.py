@@ -41,7 +41,7 @@ class DeltaStream:
     def next(self, found: Sequence[FolderDelta]) -> FolderDelta | None:
         """Return the delta to apply next; None if there is none.
 
-        Of several with the same predecessor the oldest is taken, so that each server takes the same one.
+        The oldest of several with the same predecessor is taken, so that each server takes the same one.
         """
         for delta in found:
             if self._follows(delta) and not self._has_failed(delta):

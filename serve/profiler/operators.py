@@ -146,7 +146,7 @@ def undisturbed(took: Sequence[Took]) -> list[int]:
 def operator_times(forwards: Sequence[Sequence[Recorded]], overhead_us: float) -> list[OperatorTime]:
     """Return the operators of several calls of a graph, the most expensive first.
 
-    Of each operator's calls the median is taken, so that the time of other processes does not count.
+    The median of each operator's calls is taken, so that the time of other processes does not count.
 
     Args:
         forwards: The recorded operators, in their order, for each call of the graph.

@@ -54,7 +54,7 @@ class Timing:
 
     @property
     def median_s(self) -> float:
-        """Of the rounds."""
+        """The median of the rounds, in seconds."""
         return statistics.median(self.seconds)
 
     def speedups_over(self, other: Timing) -> list[float]:

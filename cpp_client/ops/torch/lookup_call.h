@@ -11,7 +11,7 @@
 namespace recsys::ops {
 
 /// Columns of the tensor that describes a lookup's slots: offset of the rows, number of rows (-1:
-/// all that fit), type, dim, first column of the output, modulus (negative where IDs are mixed
+/// all that fit), type, width, first column of the output, modulus (negative where IDs are mixed
 /// first), last ID, feature.
 constexpr std::int64_t kSlotColumns = 8;
 

@@ -30,7 +30,7 @@ class StoredProgram {
   /// that does not fit.
   explicit StoredProgram(std::string_view bytes);
 
-  /// Returns the graph over an artifact's rows. `weights`: in the place of the file's; others are
+  /// Returns the graph over an artifact's rows. `weights` replace the file's; others are
   /// ignored. `linear_dtype`: in which linear layers multiply. Throws recsys::Error if the parts do
   /// not fit each other.
   std::shared_ptr<ProgramGraph> Bind(const at::Tensor& rows, const Weights& weights,

@@ -70,7 +70,7 @@ class FakeService final : public v1::PredictionService::Service {
     return grpc::Status::OK;
   }
 
-  /// Of each request, the client's end of its connection.
+  /// The client's end of each request's connection.
   std::vector<std::string> peers() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return peers_;

@@ -34,7 +34,7 @@ class Answers {
   /// Blocks until so many requests were Done.
   void Wait(int count);
   int num_done() const;
-  /// Of a request that was Done exactly once.
+  /// The answer of a request that was Done exactly once.
   Answer Of(const std::string& name) const;
   std::vector<std::string> names() const;
 

@@ -78,7 +78,7 @@ struct GotFrame {
   std::uint8_t flags = 0;
   std::uint32_t stream = 0;
   std::string payload;
-  /// Of a GOAWAY.
+  /// The error code of a GOAWAY.
   std::uint32_t ErrorCode() const {
     std::uint32_t code = 0;
     for (std::size_t i = 4; i < 8 && i < payload.size(); ++i) {

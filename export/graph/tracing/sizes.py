@@ -32,7 +32,7 @@ from export.graph.inputs.computed import checked_ids
 from export.graph.inputs.nodes import descendants, input_name
 
 _shape_config: Any = torch.fx.experimental._config
-#: In the place of what differs between batches, or follows from numbers in tensors.
+#: Stands for what differs between batches, or follows from numbers in tensors.
 OPEN = object()
 # What symbols stand for where a kernel must choose: a prime, which hardly is a size of a model's own.
 _ANY = 10_007

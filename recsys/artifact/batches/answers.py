@@ -1,4 +1,4 @@
-"""Answers that the export has verified, with which loaders check what it could not verify.
+"""Answers that the export has verified, by which loaders check what it could not verify.
 
 Loaders run programs by the native kernels, also where the export ran without them. So an artifact holds a few of the
 rows that it was verified with, and what the model answers.

@@ -15,7 +15,7 @@ from recsys.planner.search.placement import Placement
 
 # Gains below this share of a cost are rounding errors.
 _LEAST_GAIN = 1e-9
-# Number of least busy ranks with which swaps are tried.
+# Number of least busy ranks that swaps are tried with.
 _NUM_PARTNERS = 32
 # Cycles over three ranks are tried while the worst rank is above the mean by this factor, with at most this
 # many blocks.

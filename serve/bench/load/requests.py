@@ -309,7 +309,7 @@ def draw_requests(
         lengths = None
         if len(group) > 1:
             if group[0].name not in equal:
-                # Of one that is given once, and so of the others, all rows of a request have as many.
+                # An input that is given once has as many in all rows of a request, and so have the others.
                 is_once = any(s.name in context for s in group)
                 drawn_lengths = _mix_of(group[0], shape).draw(
                     len(rows) if is_once else int(rows.sum()), generator

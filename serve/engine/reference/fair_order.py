@@ -202,7 +202,7 @@ class FairOrder(Generic[T]):
     def heaviest(self, name: str) -> Client[T] | None:
         """Return the client of which most waits; None if none waits. Looks at all that wait.
 
-        Of clients with as much, it is the one that has waited less for its turn.
+        Among clients with as much, it is the one that has waited less for its turn.
         """
         clients = [client for level in self._levels for client in level.clients.values()]
         return max(clients, key=lambda client: (client.amount(name), client.turn), default=None)

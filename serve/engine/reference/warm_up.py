@@ -39,7 +39,7 @@ def warm_up_batches(
 ) -> Iterator[list[CheckedRequest]]:
     """Yield batches of several sizes, each twice; with a context, also for ranking.
 
-    Of a model whose batches are one request only the size that its export has verified.
+    A model whose batches are one request gets only the size that its export has verified.
 
     Args:
         signature: signature of the model.

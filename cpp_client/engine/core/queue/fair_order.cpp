@@ -126,7 +126,7 @@ const QueueClient* FairOrder::Heaviest(Amount amount) const {
   const QueueClient* heaviest = nullptr;
   for (const Level& level : levels_) {
     for (const QueueClient* const client : level.heap) {
-      // Of clients with as much, the one that has waited less for its turn.
+      // Among clients with as much: the one that has waited less for its turn.
       if (heaviest == nullptr || client->amounts[i] > heaviest->amounts[i] ||
           (client->amounts[i] == heaviest->amounts[i] && client->turn > heaviest->turn)) {
         heaviest = client;

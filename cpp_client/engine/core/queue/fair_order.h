@@ -61,8 +61,8 @@ struct QueueClient {
 class FairOrder {
  public:
   static constexpr std::size_t kMaxIdle = 256;
-  /// Of clients with the same start, one goes ahead of as many turns as its request has fewer rows,
-  /// up to this; and one that had nothing waiting of so many more.
+  /// A client goes ahead of others with the same start by as many turns as its request has fewer
+  /// rows, up to this; and one that had nothing waiting of so many more.
   static constexpr std::int64_t kTurnsAhead = 256;
   /// What a client owes that had nothing waiting is forgotten if it is less than this share of the
   /// requests' rows on average.

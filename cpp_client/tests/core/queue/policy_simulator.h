@@ -19,7 +19,7 @@ struct SimulatedCosts {
   double read_s = 10e-6;
   double answer_s = 6e-6;
   double wake_s = 20e-6;
-  /// Of a batch.
+  /// The seconds of a batch.
   double fixed_s = 90e-6;
   double per_row_s = 22e-6;
 };

@@ -22,7 +22,7 @@ class Authority {
   Authority(const Authority&) = delete;
   Authority& operator=(const Authority&) = delete;
   const std::string& certificate() const { return certificate_; }
-  /// Of a server or a client, with a serial number of its own.
+  /// Makes the certificate of a server or a client, with a serial number of its own.
   Pair Issue(const std::string& name = "localhost") const;
 
  private:
@@ -38,7 +38,7 @@ class LogRecords {
   ~LogRecords();
   LogRecords(const LogRecords&) = delete;
   LogRecords& operator=(const LogRecords&) = delete;
-  /// Of the records that begin so, how many there are.
+  /// How many of the records begin so.
   int Count(const std::string& beginning) const;
   /// All of them, a line each.
   std::string Text() const;
