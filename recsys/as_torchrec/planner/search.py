@@ -24,7 +24,7 @@ from recsys.planner.errors import PlannerError, PlannerErrorType
 from recsys.planner.fit import with_room
 from recsys.planner.search.improve import balance
 from recsys.planner.search.placement import Placement
-from recsys.planner.search.search import place, search, try_proposals
+from recsys.planner.search.search import NUM_BALANCED, place, search, try_proposals
 
 Plan = list[ShardingOption]
 _Key = tuple[int, ...]
@@ -140,11 +140,12 @@ def _by_parts(parts: Parts, search_space: Plan, topology: Topology) -> Found:
             "memory, fewer constraints or a smaller storage_reservation",
             PlannerErrorType.INSUFFICIENT_STORAGE,
         )
-    best, rating = min(fitting, key=lambda rated: rated[1])
+    fitting.sort(key=lambda rated: rated[1])
+    best = fitting[:1]
     if partitioner is None:
-        balanced = _partition(best, topology, balance)
-        best = balanced if model.rate(balanced) < rating else best
-    return Found(best, len(proposals), len(fitting))
+        balanced = [_partition(plan, topology, balance) for plan, _ in fitting[:NUM_BALANCED]]
+        best += [(plan, model.rate(plan)) for plan in balanced]
+    return Found(min(best, key=lambda rated: rated[1])[0], len(proposals), len(fitting))
 
 
 def _proposed(

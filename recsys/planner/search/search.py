@@ -35,13 +35,13 @@ from recsys.planner.search.proposers import Choice, dynamic, greedy, least_memor
 TINY_BYTES = 1 << 18
 # Tiny tables are cut, or kept in host memory, where that lowers the worst rank's cost by more than this factor.
 _WORTH_CUTTING = 1.02
-# Number of placements that are balanced by moves and swaps, and of those whose options are changed.
-_NUM_BALANCED = 8
+#: Number of placements that are balanced by moves and swaps, and of those whose options are changed.
+NUM_BALANCED = 8
 _NUM_REFINED = 3
 _MOST_CHANGES = 60
 # The number of restarts is this many (table, rank) pairs over the problem's, within bounds.
 _RESTART_PAIRS = 10_000
-_LEAST_RESTARTS, _MOST_RESTARTS = 40, 120
+_LEAST_RESTARTS, _MOST_RESTARTS = 32, 120
 _GOOD_ENOUGH = 1.0005
 # Kernels whose rows lie in host memory, the preferred one first.
 _ON_HOST = {"fused_uvm_caching": 1, "fused_uvm": 2}
@@ -103,7 +103,7 @@ def _best_placement(capacity: Capacity, options: Options, least_us: float) -> Pl
         if isinstance(packed, Misfit):
             return None
         placements = [packed]
-    placements = _best(placements, _NUM_BALANCED)
+    placements = _best(placements, NUM_BALANCED)
     for placement in placements:
         balance(placement)
     refined = [choose_again(p, options, _MOST_CHANGES) for p in _best(placements, _NUM_REFINED)]
