@@ -151,10 +151,10 @@ class ElementwiseKind(Code):
     )
     SHIFT = 21, "a + factor"
     AT_MOST = 22, "The smaller one of a and the factor."
-    EXP = 23
-    LOG2 = 24
+    EXP = 23, "", Function(("exp",))
+    LOG2 = 24, "", Function(("log2",))
     TRUNCATE = 25, "Without the part behind the point."
-    ABSOLUTE = 26
+    ABSOLUTE = 26, "", Function(("abs", "absolute"))
     LESS = 27, "1 where a < b, else 0: by a form.", Operands.FORM
     LARGEST = 28, "The larger one of a and b: by a form.", Operands.FORM
     SELECT = 29, "b where a is not 0, else the factor: by a form.", Operands.FORM

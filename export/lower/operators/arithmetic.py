@@ -47,10 +47,6 @@ def _computed(value: Value, kind: ElementwiseKind, factor: float | None, dtype: 
     )
 
 
-def _as_float(value: Any) -> Any:
-    return torch.float32 if value.dtype is not torch.float32 else None
-
-
 def _is_bool(value: Any) -> bool:
     return bool(value.dtype is torch.bool)
 
@@ -188,24 +184,6 @@ def clamp_min(value: Any, min: Any) -> Any:  # noqa: A002
 def clamp_max(value: Any, max: Any) -> Any:  # noqa: A002
     """Return numbers that are at most ``max``."""
     return computed(ElementwiseKind.AT_MOST, value, float(max))
-
-
-@operator("exp", views=True)
-def exp(value: Any) -> Any:
-    """Return powers of e."""
-    return computed(ElementwiseKind.EXP, value, dtype=torch.float32)
-
-
-@operator("log2", views=True)
-def log2(value: Any) -> Any:
-    """Return logarithms."""
-    return computed(ElementwiseKind.LOG2, value, dtype=torch.float32)
-
-
-@operator("abs", "absolute", views=True)
-def absolute(value: Any) -> Any:
-    """Return magnitudes."""
-    return computed(ElementwiseKind.ABSOLUTE, value)
 
 
 @operator("float", views=True)

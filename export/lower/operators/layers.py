@@ -154,6 +154,10 @@ def gelu(value: Any, approximate: str = "none") -> Any:
     return computed(kind, value)
 
 
+#: Whole numbers stay whole.
+_OF_ANY_TYPE = (ElementwiseKind.RELU, ElementwiseKind.ABSOLUTE)
+
+
 def _add_function(kind: ElementwiseKind, function: Function) -> None:
     """Let a function of torch be a step of a kind."""
     names = [] if function.argument is None else [function.argument]
@@ -165,7 +169,7 @@ def _add_function(kind: ElementwiseKind, function: Function) -> None:
         factor = given.pop(names[0], function.default) if names else None
         if given:
             raise NotLoweredError(f"it gives {function.names[0]} {sorted(given)}")
-        dtype = value.dtype if kind is ElementwiseKind.RELU else torch.float32
+        dtype = value.dtype if kind in _OF_ANY_TYPE else torch.float32
         return computed(kind, value, None if factor is None else float(factor), dtype)
 
 
