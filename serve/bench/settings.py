@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
+from recsys.base.machine import install_command
 from recsys.options.kinds import number
 from serve.bench.load.native import why_not_native
 from serve.bench.load.plan import Recording, Target
@@ -282,7 +283,7 @@ def _check_protocol(args: argparse.Namespace, mode: str) -> None:
             "--describe: expected with --protocol rest: the gRPC address of the server, or a file"
         )
     if args.protocol == "rest" and find_spec("aiohttp") is None:
-        raise ValueError("--protocol rest: needs the package aiohttp: pip install 'recsys-serving[rest]'")
+        raise ValueError(f"--protocol rest: needs the package aiohttp: {install_command(extra='rest')}")
     if args.protocol == "rest" and (args.tls or args.tls_ca):
         raise ValueError("--tls: got --protocol rest, expected plain HTTP")
     (checked_host_port if args.protocol == "rest" else checked_address)(args.address)
