@@ -133,7 +133,7 @@ TEST(EachIdTest, WrongStepsAreRefused) {
   for (const std::int64_t number : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{1} << 40}) {
     EXPECT_TRUE(refused(0, [&](Step* step, Program*) { step->extra = number; })) << number;
   }
-  // Of vectors of four IDs, or sums for six.
+  // Vectors of four IDs, or sums for six.
   EXPECT_TRUE(refused(1, [](Step*, Program* program) { program->steps[0].extra = kMost - 1; }));
   EXPECT_TRUE(refused(4, [](Step* step, Program*) { step->out.width = kOut; }));
   EXPECT_TRUE(refused(0, [](Step* step, Program*) { step->a = {1, 0, 2}; }));

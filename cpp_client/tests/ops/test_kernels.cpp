@@ -30,7 +30,7 @@ class EachIsa : public testing::TestWithParam<Isa> {
   static Floats Outputs(const Packed& packed, const Floats& in, std::int64_t num_rows,
                         std::int64_t stride, Activation activation) {
     const std::int64_t out_stride = packed.num_outputs + 3;
-    // Of the exact size: the address sanitizer sees what is written behind it.
+    // The exact size: the address sanitizer sees what is written behind it.
     Floats out(static_cast<std::size_t>(
         num_rows == 0 ? 0 : (num_rows - 1) * out_stride + packed.num_outputs));
     ChosenKernels().linear(packed, {in.data(), stride}, num_rows, activation,

@@ -29,7 +29,7 @@ float OfHalf(std::uint16_t half) {
 struct Table {
   Table(RowType given, std::int64_t columns, std::int64_t count, std::mt19937* random)
       : type(given), dim(columns), num_rows(count), row_bytes(RowBytes(given, columns)) {
-    // Of the exact size, and not aligned: the address sanitizer sees what is read behind it.
+    // The exact size, and not aligned: the address sanitizer sees what is read behind it.
     bytes.resize(static_cast<std::size_t>(num_rows * row_bytes));
     for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>((*random)());
     for (std::int64_t row = 0; row < num_rows; ++row) {

@@ -11,7 +11,7 @@ namespace recsys::ops {
 namespace {
 
 TEST(Probe, ReadsEveryRowWhateverIsPrefetched) {
-  // Of the exact size: the address sanitizer sees what is read behind it.
+  // The exact size: the address sanitizer sees what is read behind it.
   std::vector<std::uint8_t> data(1000);
   for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::uint8_t>(i * 37 + 11);
   std::vector<std::int64_t> offsets, sizes;

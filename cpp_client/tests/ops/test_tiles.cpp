@@ -39,7 +39,7 @@ Floats Outputs(const Kernels& kernels, const Packed& packed, const Floats& in,
                std::int64_t num_rows, std::int64_t stride, Activation activation) {
   constexpr float kUntouched = -7;
   const std::int64_t width = packed.num_outputs, out_stride = width + num_rows % 4;
-  // Of the exact size: the address sanitizer sees what is written behind it.
+  // The exact size: the address sanitizer sees what is written behind it.
   Floats out(static_cast<std::size_t>(num_rows == 0 ? 0 : (num_rows - 1) * out_stride + width),
              kUntouched);
   kernels.linear(packed, {in.data(), stride}, num_rows, activation, {out.data(), out_stride},

@@ -70,7 +70,7 @@ class BatchRunner {
   std::vector<const CheckedRequest*> checked_;
   std::vector<Answer> answers_;
   std::vector<double> queued_s_;
-  /// Of the batch that runs, for the log: the requests on which the model failed, and why it failed
+  /// For the log of the batch that runs: the requests on which the model failed, and why it failed
   /// on the first.
   std::vector<std::shared_ptr<Request>> failed_;
   std::vector<BatchTimes> failed_times_;

@@ -70,7 +70,7 @@ void ExpectUsable(const Signature& signature, const std::vector<WarmUpBatch>& ba
   }
 }
 
-/// Returns the batches with which exports try a model: requests and rows of all of them.
+/// Returns the batches that exports try a model on: requests and rows of all of them.
 std::vector<Shape> SizesOfPython() {
   std::ifstream file(std::string(RECSYS_TEST_CASES) + "/warm_up_sizes.txt");
   std::vector<Shape> found;
