@@ -13,12 +13,11 @@ from typing import Any
 import grpc
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
 from rich.text import Text
 
+from recsys.base.cli import whole_table
 from recsys.options.kinds import PATH, TEXT, Kind
 from recsys.options.table import Command, Group, Option, json_option
 from serve.client.errors import predict_error
@@ -46,6 +45,7 @@ _TOKEN_ENVIRONMENT = "RECSYS_ADMIN_TOKEN_FILE"
 # Loading reads and checks every byte of a version.
 _DEFAULT_TIMEOUT_S = 600.0
 _PIPE_WIDTH = 120
+_LOADED = (wire.MODEL_STATE_READY, wire.MODEL_STATE_DRAINING)
 _PROG = "recsys-admin ADDRESS"
 _NO_ADMIN_PORT = "this is no admin port; expected the one that admin_port= names in the server's ready line"
 _SERVICE = wire.DESCRIPTOR.services_by_name["AdminService"].full_name
@@ -275,32 +275,22 @@ def _show_version(version: wire.ModelVersion, console: Console) -> None:
 
 
 def _show_versions(versions: Sequence[wire.ModelVersion], console: Console) -> None:
-    """Print a table; text from the server is never interpreted as markup."""
-    table = Table(box=SIMPLE_HEAD)
+    """Print a table."""
     follows = any(version.HasField("stream") for version in versions)
-    deltas = "last delta" if follows else "deltas"
-    for heading in (
-        "version",
-        "state",
-        "tables",
-        "digest",
-        deltas,
-        *(["stream"] if follows else []),
-        "reason",
-    ):
-        table.add_column(heading, justify="right" if heading == "tables" else "left", overflow="fold")
-    for version in versions:
-        is_loaded = version.state in (wire.MODEL_STATE_READY, wire.MODEL_STATE_DRAINING)
-        cells = (
+    of_deltas = ("last delta", "stream") if follows else ("deltas",)
+    headings = ("version", "state", "tables", "digest", *of_deltas, "reason")
+    rows = [
+        (
             version.version,
             _state(wire.ModelState.Name(version.state)),
-            decimal(version.table_bytes) if is_loaded else "",
+            decimal(version.table_bytes) if version.state in _LOADED else "",
             version.digest,
             *(_stream(version) if follows else [", ".join(version.deltas)]),
             version.reason or version.stream.reason,
         )
-        table.add_row(*(Text(cell) for cell in cells))
-    console.print(table)
+        for version in versions
+    ]
+    console.print(whole_table("", headings, rows, left=set(range(len(headings))) - {2}))
 
 
 def _stream(version: wire.ModelVersion) -> tuple[str, str]:
