@@ -241,7 +241,7 @@ const Target& ChooseTarget(const Manifest& manifest, const std::string& wanted) 
   }
   throw Error(ErrorKind::kTarget,
               "target: got " + Listed(names) + ", expected one whose devices this machine has: " +
-                  Listed(DevicesHere()) + "; recsys-export --devices makes one");
+                  Listed(DevicesHere()) + "; recsys-export --target makes one");
 }
 
 void CheckMembers(const std::string& path, std::int64_t unread_bytes) {

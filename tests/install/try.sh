@@ -35,7 +35,7 @@ export PATH=$PWD/all/bin:$PATH
 
 SECONDS=0
 recsys-train --data synthetic --out model.pt >train.log 2>&1 || { cat train.log >&2; exit 1; }
-recsys-export model.pt --dtype int8 --devices cpu,cpu >export.log 2>&1 || { cat export.log >&2; exit 1; }
+recsys-export model.pt --dtype int8 --target cpu,cpu >export.log 2>&1 || { cat export.log >&2; exit 1; }
 exec {answers}< <(exec recsys-serve model.artifact --port 0 --metrics-port 0 --json 2>serve.log)
 server=$!
 trap 'kill "$server" 2>/dev/null || true' EXIT
