@@ -273,7 +273,7 @@ def test_bad_usage_is_2(arguments: list[str], capsys: Capture) -> None:
     assert run(*arguments) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "usage: recsys-export" in printed.err
+    assert "recsys-export: " in printed.err
 
 
 BAD_INPUT: dict[str, tuple[list[str], str]] = {
