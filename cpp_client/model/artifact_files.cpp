@@ -239,9 +239,9 @@ const Target& ChooseTarget(const Manifest& manifest, const std::string& wanted) 
                                           ", which this machine lacks");
     }
   }
-  throw Error(ErrorKind::kTarget,
-              "target: got " + Listed(names) + ", expected one whose devices this machine has: " +
-                  Listed(DevicesHere()) + "; recsys-export --target makes one");
+  throw Error(ErrorKind::kTarget, "target: got " + Listed(names) +
+                                      ", expected one whose devices this machine has: " +
+                                      Listed(DevicesHere()) + "; recsys-export --target makes one");
 }
 
 void CheckMembers(const std::string& path, std::int64_t unread_bytes) {
