@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -103,8 +104,8 @@ class Request {
   Request* next = nullptr;
   Request* older = nullptr;
   Request* newer = nullptr;
-  /// Its index in the heap of deadlines, from 1; 0 if it is not there.
-  std::size_t deadline_at = 0;
+  /// Its place among the deadlines of the queue; not set without one.
+  std::optional<std::multimap<double, Request*>::iterator> deadline_at;
   /// Keeps the request alive while it waits.
   std::shared_ptr<Request> self;
 

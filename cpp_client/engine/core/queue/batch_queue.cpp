@@ -66,7 +66,9 @@ std::optional<BatchQueue::Full> BatchQueue::Put(const std::shared_ptr<Request>& 
     }
   }
   if (std::isfinite(request->deadline_s)) {
-    deadlines_.Add(*request, request->deadline_s + clock_.behind_s());
+    // Most deadlines come in ascending order.
+    request->deadline_at = deadlines_.emplace_hint(
+        deadlines_.end(), request->deadline_s + clock_.behind_s(), request.get());
   }
   request->self = request;
   request->enqueued_s = now_s;
@@ -95,8 +97,8 @@ std::optional<double> BatchQueue::ReadyAt() {
   const double now_s = clock_.Now();
   const bool is_full = num_rows() >= limits_.max_batch_rows || num_ids() >= limits_.max_batch_ids;
   if (is_full || !has_delay()) return now_s - clock_.behind_s();
-  return std::min(oldest_->enqueued_s + delay_s_, deadlines_.earliest_s() - delay_s_) -
-         clock_.behind_s();
+  const double earliest_s = deadlines_.empty() ? kNever : deadlines_.begin()->first;
+  return std::min(oldest_->enqueued_s + delay_s_, earliest_s - delay_s_) - clock_.behind_s();
 }
 
 void BatchQueue::Take(Requests* batch, Requests* expired, std::int64_t enough_rows, bool is_short,
@@ -190,7 +192,7 @@ std::shared_ptr<Request> BatchQueue::Leave(Request& request, double now_s, bool 
   order_.Leave(request, amounts, now_s, is_served);
   request.is_waiting = false;
   --num_requests_;
-  deadlines_.Discard(request);
+  if (request.deadline_at) deadlines_.erase(*std::exchange(request.deadline_at, std::nullopt));
   for (int i = 0; i < kNumAmounts; ++i) waiting_[i] -= amounts[i];
   if (request.is_light) {
     light_.num_rows -= amounts[0];
@@ -201,8 +203,8 @@ std::shared_ptr<Request> BatchQueue::Leave(Request& request, double now_s, bool 
 }
 
 void BatchQueue::Expire(double now_s, Requests* expired) {
-  while (Request* const request = deadlines_.TakePassed(now_s)) {
-    expired->push_back(Leave(*request, now_s));
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now_s) {
+    expired->push_back(Leave(*deadlines_.begin()->second, now_s));
   }
 }
 

@@ -5,13 +5,13 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/core/queue/deadlines.h"
 #include "engine/core/queue/drain_rate.h"
 #include "engine/core/queue/fair_order.h"
 #include "engine/core/queue/policy.h"
@@ -57,8 +57,9 @@ class SteadyClock {
 /// batch is taken and when their room is needed.
 ///
 /// Put, Cancel and taking one request take logarithmic time in the number of waiting clients (and
-/// requests, if there are deadlines), and allocate nothing for known clients: requests are linked
-/// through their own members. Only a Put into a full queue looks at all waiting clients.
+/// requests, if there are deadlines). For known clients they allocate a node for a deadline, and
+/// nothing else: requests are linked through their own members. Only a Put into a full queue looks
+/// at all waiting clients.
 class BatchQueue {
  public:
   /// `by_request`: a batch is one request, and never waits to be filled.
@@ -155,7 +156,8 @@ class BatchQueue {
   /// All waiting requests in order of arrival.
   Request* oldest_ = nullptr;
   Request* newest_ = nullptr;
-  Deadlines deadlines_;
+  /// Equal deadlines in the order of arrival.
+  std::multimap<double, Request*> deadlines_;
   DrainRate rate_;
   Amounts waiting_{};
   std::int64_t num_requests_ = 0;

@@ -1,10 +1,9 @@
-// The queue and the deadlines against plain models of them: whatever happens in whatever order,
+// The queue against a plain model of it: whatever happens in whatever order,
 // nothing is lost or starved.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 #include <random>
 #include <set>
 
@@ -210,59 +209,6 @@ TEST(QueueProperties, NothingIsLostOrStarvedWhateverHappens) {
       if (testing::Test::HasFailure()) FAIL() << "seed " << seed << ", step " << step;
     }
   }
-}
-
-TEST(DeadlinesProperties, ThoseThatHavePassedLeaveInOrderAndTheOthersStay) {
-  std::mt19937 random(7);
-  for (int round = 0; round < 300; ++round) {
-    std::uniform_int_distribution<int> draw(0, 20);
-    Deadlines deadlines;
-    std::vector<std::shared_ptr<Waiting>> requests;
-    std::map<std::pair<double, int>, Request*> left;
-    const int num = draw(random) * 3;
-    for (int i = 0; i < num; ++i) {
-      requests.push_back(Wait(std::to_string(i)));
-      const double deadline_s = draw(random);
-      deadlines.Add(*requests.back(), deadline_s);
-      left[{deadline_s, i}] = requests.back().get();
-    }
-    for (auto at = left.begin(); at != left.end();) {
-      if (draw(random) % 2 == 0) {
-        ++at;
-        continue;
-      }
-      deadlines.Discard(*at->second);
-      EXPECT_EQ(at->second->deadline_at, 0U);
-      at = left.erase(at);
-    }
-    const double now_s = draw(random);
-    EXPECT_EQ(deadlines.earliest_s(), left.empty() ? kNever : left.begin()->first.first);
-    while (!left.empty() && left.begin()->first.first <= now_s) {
-      EXPECT_EQ(deadlines.TakePassed(now_s), left.begin()->second);
-      left.erase(left.begin());
-    }
-    EXPECT_EQ(deadlines.TakePassed(now_s), nullptr);
-    EXPECT_EQ(deadlines.size(), left.size());
-  }
-}
-
-TEST(Deadlines, DiscardingOneWithoutADeadlineChangesNothing) {
-  Deadlines deadlines;
-  const auto a = Wait("a"), b = Wait("b");
-  deadlines.Add(*a, 1.0);
-  deadlines.Discard(*b);
-  EXPECT_EQ(deadlines.TakePassed(1.0), a.get());
-}
-
-TEST(Deadlines, RoomDoesNotGrowWithRequestsThatCameAndLeft) {
-  Deadlines deadlines;
-  const auto stays = Wait("stays"), comes = Wait("comes");
-  deadlines.Add(*stays, 0.5);
-  for (int i = 0; i < 10'000; ++i) {
-    deadlines.Add(*comes, 60.0 + i);
-    deadlines.Discard(*comes);
-  }
-  EXPECT_EQ(deadlines.size(), 1U);
 }
 
 }  // namespace
