@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recsys.as_torchrec.planner.interfaces import PerfModel, ShardingOption
+from recsys.as_torchrec.planner.interfaces import PerfModel, Shard, ShardingOption
 from recsys.planner.cost.topology import Topology
 
 
@@ -17,30 +17,25 @@ class NoopPerfModel(PerfModel):
         self._topology = topology
 
     def rate(self, plan: list[ShardingOption]) -> float:
-        """Return the time of the slowest rank."""
+        """Return the largest sum over a rank's shards."""
         by_rank = [0.0] * self._topology.world_size
         for shard in (shard for option in plan for shard in option.shards):
             assert shard.rank is not None
-            assert shard.perf is not None
-            by_rank[shard.rank] += shard.perf.total
+            by_rank[shard.rank] += self._of(shard)
         return max(by_rank)
 
+    def _of(self, shard: Shard) -> float:
+        assert shard.perf is not None
+        return shard.perf.total
 
-class NoopStorageModel(PerfModel):
-    """Rates a plan by the device memory of its fullest rank (host memory on a CPU).
+
+class NoopStorageModel(NoopPerfModel):
+    """Rates a plan by the device memory of its fullest rank (host memory on a CPU), in bytes.
 
     Args:
         topology: The ranks.
     """
 
-    def __init__(self, topology: Topology) -> None:
-        self._topology = topology
-
-    def rate(self, plan: list[ShardingOption]) -> float:
-        """Return the bytes of the fullest rank."""
-        by_rank = [0] * self._topology.world_size
-        for shard in (shard for option in plan for shard in option.shards):
-            assert shard.rank is not None
-            assert shard.storage is not None
-            by_rank[shard.rank] += shard.storage.ddr if self._topology.hbm is None else shard.storage.hbm
-        return float(max(by_rank))
+    def _of(self, shard: Shard) -> float:
+        assert shard.storage is not None
+        return shard.storage.ddr if self._topology.hbm is None else shard.storage.hbm
