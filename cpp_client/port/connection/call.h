@@ -33,7 +33,7 @@ struct CallOrigin {
   std::uint64_t connection_number = 0;
   bool is_light = false;
   std::shared_ptr<Outbox> outbox;
-  /// Null if the port has no such method.
+  /// Null if the port does not have the method.
   const Method* method = nullptr;
   std::int64_t max_message_bytes = 0;
 };

@@ -1,8 +1,8 @@
 #ifndef RECSYS_ENGINE_CORE_EXECUTOR_WARM_UP_H_
 #define RECSYS_ENGINE_CORE_EXECUTOR_WARM_UP_H_
 
-// Batches that warm up an executor's thread: of rows that the export has verified, of made rows,
-// and of captured requests.
+// Batches that warm up an executor's thread: of rows that the export has verified, of synthetic
+// rows, and of captured requests.
 
 #include <memory>
 #include <string>

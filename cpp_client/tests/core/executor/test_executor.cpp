@@ -185,7 +185,7 @@ TEST_F(ExecutorTest, NoRequestRunsAgainBehindItsDeadline) {
   ExpectAnswered(*patient);
 }
 
-TEST_F(ExecutorTest, MadeRequestsAreNotToBlameForAWarmUp) {
+TEST_F(ExecutorTest, SyntheticRequestsAreNotToBlameForAWarmUp) {
   opened_ = HostSum(DeliverAtOnce);
   opened_.model->on_predict = [](const Batch& batch) {
     if (batch.num_rows == 32) throw Error(ErrorKind::kRequest, "computed ID: table 'c'");
