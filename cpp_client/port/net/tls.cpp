@@ -63,7 +63,7 @@ bool UseCertificates(SSL_CTX* context, const std::string& data) {
     Certificate next(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
     if (next == nullptr) return IsAtEnd();
     if (SSL_CTX_add0_chain_cert(context, next.get()) != 1) return false;
-    next.release();  // The context owns it.
+    static_cast<void>(next.release());  // The context owns it.
   }
 }
 
