@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from recsys.base.table_modules import TAKEN_NAMES
 from recsys.data_type import DataType as DataType
-from recsys.table_modules import TAKEN_NAMES
 
 
 @unique

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from recsys.base.table_modules import TableModules
 from recsys.configs import (
     BaseEmbeddingConfig,
     DataType,
@@ -31,7 +32,6 @@ from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.recorded import call_later
 from recsys.jagged.tensor import JaggedTensor
 from recsys.ops import is_traced
-from recsys.table_modules import TableModules
 
 FLOAT_DTYPES = {DataType.FP32: torch.float32, DataType.FP16: torch.float16, DataType.BF16: torch.bfloat16}
 _MODES = {PoolingType.SUM: "sum", PoolingType.MEAN: "mean"}

@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from recsys.base.table_modules import TableModules
 from recsys.configs import (
     BaseEmbeddingConfig,
     DataType,
@@ -48,7 +49,6 @@ from recsys.sharding.sharded import (
     ShardedEmbeddingCollection,
     ShardedOptions,
 )
-from recsys.table_modules import TableModules
 
 
 def float_weights(module: FloatCollection) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "base/sha256.h"
+#include "base/hash/sha256.h"
 #include "base/text.h"
 #include "format/file_name.h"
 #include "format/manifest/manifest.h"

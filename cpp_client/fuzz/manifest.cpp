@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/sha256.h"
+#include "base/hash/sha256.h"
 #include "format/delta_header.h"
 #include "format/json/signature_json.h"
 #include "format/program_file.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/hash/sha256.h"
 #include "base/log.h"
-#include "base/sha256.h"
 #include "base/text.h"
 #include "format/file_name.h"
 #include "model/answers.h"

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <system_error>
 
-#include "base/xxh64.h"
+#include "base/hash/xxh64.h"
 
 namespace recsys {
 namespace {

@@ -12,12 +12,12 @@ from typing import cast
 import torch
 from torch import Tensor, distributed, nn
 
+from recsys.base.table_modules import TableModules
 from recsys.configs import BaseEmbeddingConfig, check_tables, with_feature_names
 from recsys.embedding import select_features
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.managed.module import ManagedCollisionModule
 from recsys.ops import is_traced, joined
-from recsys.table_modules import TableModules
 
 
 class ManagedCollisionCollection(nn.Module):

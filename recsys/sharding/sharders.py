@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from recsys.base.table_modules import TableModules
 from recsys.configs import BaseEmbeddingConfig, DataType
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, takes_weights
 from recsys.errors import PlanError
@@ -44,7 +45,6 @@ from recsys.sharding.transport.group_transport import CommsConfig, GroupTranspor
 from recsys.sharding.transport.hierarchical import tables_by_host
 from recsys.sharding.transport.inputs import PairIds
 from recsys.sharding.transport.quantized_comms import CodecsRegistry, CommOp, comms_of
-from recsys.table_modules import TableModules
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/hash/xxh64.h"
 #include "base/text.h"
-#include "base/xxh64.h"
 #include "recsys/error.h"
 
 namespace recsys {

@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "base/sha256.h"
+#include "base/hash/sha256.h"
 #include "base/text.h"
 #include "format/delta_header.h"
 #include "format/json/checked_json.h"

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "base/sha256.h"
+#include "base/hash/sha256.h"
 #include "base/text.h"
 #include "format/file_name.h"
 #include "model/rows/rows_memory.h"

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "base/sha256.h"
+#include "base/hash/sha256.h"
 #include "base/text.h"
 
 namespace recsys {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "base/xxh64.h"
+#include "base/hash/xxh64.h"
 
 namespace recsys {
 namespace {

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from recsys.base.table_modules import TAKEN_NAMES
 from recsys.data.tables.infer.column import Column
 from recsys.inputs.schema import DATE_PARTS, DenseColumn, TableSpec
-from recsys.table_modules import TAKEN_NAMES
 
 _MIN_ROWS = 1_000
 # Rows per different value of a hashed table, so that few values share one.

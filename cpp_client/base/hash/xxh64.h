@@ -1,5 +1,5 @@
-#ifndef RECSYS_BASE_XXH64_H_
-#define RECSYS_BASE_XXH64_H_
+#ifndef RECSYS_BASE_HASH_XXH64_H_
+#define RECSYS_BASE_HASH_XXH64_H_
 
 #include <cstdint>
 #include <string_view>
@@ -11,4 +11,4 @@ std::uint64_t Xxh64(std::string_view bytes);
 
 }  // namespace recsys
 
-#endif  // RECSYS_BASE_XXH64_H_
+#endif  // RECSYS_BASE_HASH_XXH64_H_

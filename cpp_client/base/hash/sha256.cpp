@@ -1,4 +1,4 @@
-#include "base/sha256.h"
+#include "base/hash/sha256.h"
 
 #include <openssl/evp.h>
 

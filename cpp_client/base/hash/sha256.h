@@ -1,5 +1,5 @@
-#ifndef RECSYS_BASE_SHA256_H_
-#define RECSYS_BASE_SHA256_H_
+#ifndef RECSYS_BASE_HASH_SHA256_H_
+#define RECSYS_BASE_HASH_SHA256_H_
 
 #include <array>
 #include <cstddef>
@@ -36,4 +36,4 @@ std::string Sha256Hex(std::string_view data);
 
 }  // namespace recsys
 
-#endif  // RECSYS_BASE_SHA256_H_
+#endif  // RECSYS_BASE_HASH_SHA256_H_

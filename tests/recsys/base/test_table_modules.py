@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
+from recsys.base.table_modules import TAKEN_NAMES, TableModules
 from recsys.quant import QuantEmbeddingBagCollection
-from recsys.table_modules import TAKEN_NAMES, TableModules
 from tests.support.helpers import bag, kjt_of, sequence
 
 #: Names of methods that tables may have.

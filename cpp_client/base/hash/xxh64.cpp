@@ -1,4 +1,4 @@
-#include "base/xxh64.h"
+#include "base/hash/xxh64.h"
 
 #include <cstring>
 
