@@ -15,7 +15,7 @@ from rich.table import Table
 from torch import Tensor, fx, nn
 
 from benchmarks.measure.machine import prepare, wide_console
-from export.graph.tracing.trace import trace
+from export.graph.tracing.tracer import trace
 from recsys.configs import EmbeddingBagConfig
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.managed import LFU_EvictionPolicy, ManagedCollisionCollection, MCHManagedCollisionModule

@@ -34,7 +34,7 @@ from export.graph.passes import (
 from export.graph.ranking import Expansion, RankingCollection, RankingFeatures
 from export.graph.tracing.sizes import BatchSizes, Sizes
 from export.graph.tracing.source_location import Line
-from export.graph.tracing.trace import LINE, trace
+from export.graph.tracing.tracer import LINE, trace
 from recsys.errors import ExportError
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.ops import is_traced

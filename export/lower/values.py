@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, fx
 
-from export.graph.tracing.trace import LINE
+from export.graph.tracing.tracer import LINE
 from export.lower.kinds import ElementwiseKind
 
 F = TypeVar("F", bound=Callable[..., Any])

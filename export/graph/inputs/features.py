@@ -19,7 +19,7 @@ from export.graph.inputs.nodes import input_name
 from export.graph.modules.tree import replace_modules
 from export.graph.tracing.sizes import BatchSizes, Sizes
 from export.graph.tracing.source_location import is_of_model
-from export.graph.tracing.trace import trace
+from export.graph.tracing.tracer import trace
 from recsys.configs import embedding_names
 from recsys.embedding import FloatCollection, takes_weights
 from recsys.errors import ExportError

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from export.graph.tracing.trace import trace
+from export.graph.tracing.tracer import trace
 from recsys.inputs.schema import DenseColumn
 from recsys.models.dense import DenseTransforms
 from recsys.scripting import torchscript
