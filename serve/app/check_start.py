@@ -19,6 +19,19 @@ from serve.net.files import SecurityError
 from serve.net.tls import read_tls
 
 
+class StartError(RuntimeError):
+    """The server cannot start; the message says why.
+
+    Args:
+        text: the message.
+        exit_code: 2 where a setting, or a file that it names, is wrong; else 1.
+    """
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
 @dataclass(frozen=True)
 class Finding:
     """Something that an operator should know.

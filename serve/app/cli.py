@@ -5,20 +5,23 @@ The settings are read and checked before torch is imported.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from recsys.base.cli import imported
 from recsys.errors import ArtifactError
 from recsys.options.kinds import ConfigError
-from serve.app.check_start import check_start, missing_packages
+from serve.app.check_start import StartError, check_start, missing_packages
 from serve.app.options import flags_of, parser
 from serve.config.settings import SourceConfig
 from serve.config.sources import Effective, effective
 from serve.errors import EngineError
 from serve.models.repository import ModelSource, Repository, SingleArtifact
 from serve.observe.logs import set_up_logging, shut_down_logging
+
+_log = logging.getLogger("serve")
 
 
 def source_of(found: Effective) -> ModelSource:
@@ -27,7 +30,6 @@ def source_of(found: Effective) -> ModelSource:
     Raises:
         ConfigError: the settings name no source, or two.
         ArtifactError: the artifact cannot be read.
-        ValueError: the repository cannot be read.
     """
     source: SourceConfig = found.settings.source
     origins = {path[1]: given.origin for path, given in found.given.items() if path[0] == "source"}
@@ -70,22 +72,44 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(imported("serve.app.start").check_all(found, source, as_json=args.json))
         for text in missing_packages(found.settings.server):
             raise ConfigError(text)
-        set_up_logging(found.settings.server.log)
-        try:
-            errors = check_start(found.settings, source)
-            if not errors:
-                start = imported("serve.app.start")
-                return int(start.serve_to_the_end(found, source, read, as_json=args.json))
-        finally:
-            shut_down_logging()
-    except (ArtifactError, EngineError, ValueError) as error:
-        errors = [str(error)]
-    except (OSError, RuntimeError) as error:
-        print(f"recsys-serve: {error}", file=sys.stderr)
-        return 1
+    except (ArtifactError, ConfigError) as error:
+        return _failed(2, [str(error)])
+    set_up_logging(found.settings.server.log)
+    try:
+        code, errors = _serve(found, source, read, as_json=args.json)
+    finally:
+        shut_down_logging()
+    return _failed(code, errors)
+
+
+def _serve(
+    found: Effective, source: ModelSource, read: Callable[[], Effective], *, as_json: bool
+) -> tuple[int, list[str]]:
+    """Check the rest and serve, which ends the process; or return the exit code and why nothing is served."""
+    try:
+        errors = check_start(found.settings, source)
+        if errors:
+            return 2, errors
+        start = imported("serve.app.start")
+        make_engine = start.prepare(found.settings, source)
+    except (ArtifactError, ConfigError, EngineError) as error:
+        return 2, [str(error)]
+    try:
+        start.serve_to_the_end(found, source, make_engine, read, as_json=as_json)
+    except StartError as error:
+        return error.exit_code, [str(error)]
+    except MemoryError:
+        raise  # The command says how much this process may have.
+    except Exception:
+        _log.exception("the server failed")
+    return 1, []
+
+
+def _failed(code: int, errors: Iterable[str]) -> int:
+    """Write what is wrong, and return the exit code."""
     for text in errors:
         print(f"recsys-serve: {text}", file=sys.stderr)
-    return 2
+    return code
 
 
 if __name__ == "__main__":

@@ -10,9 +10,14 @@ import signal
 import sys
 from collections.abc import Callable
 
+from recsys.options.kinds import ConfigError
+from serve.app.check_start import StartError
 from serve.app.server import MakeEngine, Server
 from serve.config.settings import ServerConfig
-from serve.models.repository import ModelSource
+from serve.errors import NotReadyError, UnusableModelsError
+from serve.models.repository import ModelSource, SingleArtifact
+from serve.models.routing_file import RoutingFileError
+from serve.net.files import SecurityError
 from serve.threads import in_thread
 
 _log = logging.getLogger("serve")
@@ -41,9 +46,8 @@ async def serve(
         The exit code.
 
     Raises:
-        OSError: a port is taken or its address is not this machine's.
-        UnusableModelsError: no model could be made ready because of their files or settings.
-        RuntimeError: no model could be made ready for other reasons.
+        StartError: a port or its address cannot be used, a file of the settings cannot, or no model could be made
+            ready.
     """
     stopping = asyncio.Event()
     reloads: asyncio.Queue[None] = asyncio.Queue()
@@ -52,7 +56,12 @@ async def serve(
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, reloads.put_nowait, None)
     server = Server(repository, config, make_engine)
-    await server.start()
+    try:
+        await server.start()
+    except OSError as error:
+        raise StartError(str(error), 1) from error
+    except (ConfigError, RoutingFileError, SecurityError) as error:
+        raise StartError(str(error), 2) from error
     starting = asyncio.ensure_future(server.wait_until_ready())
     ended = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((starting, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -61,7 +70,7 @@ async def serve(
     reloading: asyncio.Task[None] | None = None
     try:
         if starting.done():
-            starting.result()
+            _check_ready(starting, repository)
             _print_ready(server, config, as_json)
             reloading = asyncio.ensure_future(_reload(server, reloads, config.poll_repository_s, read_config))
         await ended
@@ -72,6 +81,17 @@ async def serve(
         in_time = await server.stop()
     _print(as_json, event="stopped", in_time=in_time, **server.metrics.outcomes())
     return 0 if in_time else 1
+
+
+def _check_ready(starting: asyncio.Future[None], repository: ModelSource) -> None:
+    """Check that a model was made ready."""
+    try:
+        starting.result()
+    except UnusableModelsError as error:
+        # A repository's contents may differ at the next start.
+        raise StartError(str(error), 2 if isinstance(repository, SingleArtifact) else 1) from error
+    except (NotReadyError, OSError) as error:
+        raise StartError(str(error), 1) from error
 
 
 async def _reload(
@@ -113,7 +133,7 @@ def _seen(server: Server) -> list[object]:
 async def _reroute(server: Server, read_config: Callable[[], ServerConfig]) -> None:
     try:
         config = await in_thread(read_config, "settings")
-    except ValueError as error:
+    except ConfigError as error:
         _log.error("the settings cannot be read again; what is served stays: %s", error)
         return
     await server.reroute(config)

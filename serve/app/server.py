@@ -61,7 +61,9 @@ class Server:
 
         Raises:
             OSError: a port is taken or the address is not this machine's.
-            ValueError: a file that the settings name cannot be used.
+            ConfigError: the settings cannot be used.
+            RoutingFileError: the routing file cannot be used.
+            SecurityError: a certificate, key or token cannot be used.
         """
         try:
             await self._start()
@@ -111,8 +113,8 @@ class Server:
         """Wait until the repository's models are loaded and warm; health is then SERVING.
 
         Raises:
-            RuntimeError: there is no model, or none could be made ready; the message says which failed and
-                why.
+            NotReadyError: there is no model, or none could be made ready; the message says which failed and why.
+            UnusableModelsError: the same, each because of its files or settings.
         """
         await asyncio.shield(self._loading)
         self._update_health()

@@ -8,17 +8,17 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 import torch
 
 from recsys.base.allocator import tune_malloc
-from recsys.options.kinds import ConfigError
 from serve.app.check_config import check, print_report
 from serve.app.lifetime import serve
-from serve.config.settings import ProcessConfig
+from serve.app.server import MakeEngine
+from serve.config.settings import ProcessConfig, Settings
 from serve.config.sources import Effective
 from serve.engine.choose import choose_engine
-from serve.errors import UnusableModelsError
 from serve.models.repository import ModelSource
 from serve.net.limits import allow_open_files, missing_open_files, num_ports
 from serve.observe.logs import shut_down_logging
@@ -51,22 +51,41 @@ def check_all(found: Effective, source: ModelSource, *, as_json: bool) -> int:
     return 2 if any(finding.is_error for finding in findings) else 0
 
 
+def prepare(settings: Settings, source: ModelSource) -> MakeEngine:
+    """Read an artifact's manifest, set up the process, and return what makes the engine.
+
+    Raises:
+        ArtifactError: the manifest is damaged.
+        EngineError: the engine is not available.
+    """
+    source.names()
+    make_engine = choose_engine(settings.process.engine)
+    set_process(settings.process)
+    freeze_imports()
+    return make_engine
+
+
 def serve_to_the_end(
-    found: Effective, source: ModelSource, read: Callable[[], Effective], *, as_json: bool
-) -> int:
-    """Serve until SIGTERM, and end the process; or return the exit code where nothing was served.
+    found: Effective,
+    source: ModelSource,
+    make_engine: MakeEngine,
+    read: Callable[[], Effective],
+    *,
+    as_json: bool,
+) -> NoReturn:
+    """Serve until SIGTERM, and end the process.
 
     Args:
         found: the settings.
         source: the source of the models.
+        make_engine: makes the engine.
         read: reads the settings again.
         as_json: whether the ready and stopped lines are JSON.
+
+    Raises:
+        StartError: nothing was served.
     """
     settings = found.settings
-    source.names()  # reads an artifact's manifest
-    make_engine = choose_engine(settings.process.engine)
-    set_process(settings.process)
-    freeze_imports()
     if settings.server.admin is not None and settings.server.admin.routing_file is None:
         _log.warning(
             "routing that operators set does not survive a restart: admin.routing_file names no file; "
@@ -83,20 +102,15 @@ def serve_to_the_end(
             ports,
             left,
         )
-    try:
-        code = asyncio.run(
-            serve(
-                source,
-                settings.server,
-                make_engine,
-                as_json=as_json,
-                read_config=lambda: read().settings.server,
-            )
+    code = asyncio.run(
+        serve(
+            source,
+            settings.server,
+            make_engine,
+            as_json=as_json,
+            read_config=lambda: read().settings.server,
         )
-    except UnusableModelsError as error:
-        if settings.source.artifact is None:
-            raise  # A repository's contents may differ at the next start.
-        raise ConfigError(str(error)) from None
+    )
     # A batch may still be running, or a model loading. If Python ended that thread within native code, the
     # process would abort.
     shut_down_logging()

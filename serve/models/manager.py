@@ -18,7 +18,13 @@ from typing import Any, TypeVar
 from serve.config.models import ModelSettings, Routing
 from serve.engine.interface import Engine
 from serve.engine.routes import Route, Routes, RouteTable
-from serve.errors import DrainingError, ModelChangeError, ModelNotFoundError, UnusableModelsError
+from serve.errors import (
+    DrainingError,
+    ModelChangeError,
+    ModelNotFoundError,
+    NotReadyError,
+    UnusableModelsError,
+)
 from serve.metrics.registry import Metrics
 from serve.models.model import ManagedModel
 from serve.models.repository import ModelSource
@@ -111,11 +117,11 @@ class ModelManager:
         Raises:
             UnusableModelsError: too few have one, each because of its files or settings; the message says
                 which and why.
-            RuntimeError: too few have one for other reasons, or there is no model.
+            NotReadyError: too few have one for other reasons, or there is no model.
         """
         statuses = self.statuses()
         if not statuses:
-            raise RuntimeError("there is no model to serve")
+            raise NotReadyError("there is no model to serve")
         lacking = [status for status in statuses if not status.serving]
         if len(lacking) == len(statuses) or (every and lacking):
             failed = [
@@ -124,7 +130,7 @@ class ModelManager:
             reasons = [f"{model} {version.version}: {version.reason}" for model, version in failed]
             names = ", ".join(repr(status.model) for status in lacking[:_MAX_NAMES])
             is_unusable = bool(failed) and all(version.is_unusable for _, version in failed)
-            raise (UnusableModelsError if is_unusable else RuntimeError)(
+            raise (UnusableModelsError if is_unusable else NotReadyError)(
                 f"no version could be made ready of {names}: " + ("; ".join(reasons) or "there is none")
             )
 

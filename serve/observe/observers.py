@@ -20,7 +20,7 @@ class Observers:
 
     Raises:
         OSError: the capture's file cannot be created.
-        ValueError: traces are enabled, and their packages are not installed.
+        ConfigError: traces cannot be sent.
     """
 
     def __init__(self, config: ServerConfig, metrics: Metrics) -> None:

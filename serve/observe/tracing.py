@@ -12,6 +12,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from recsys.base.machine import install_command
+from recsys.options.kinds import ConfigError
 from serve.config.settings import TraceConfig
 from serve.engine.records import EndedRequest
 from serve.threads import Worker
@@ -84,18 +85,18 @@ def make_tracer(config: TraceConfig) -> Tracer:
     """Return a tracer that sends to a collector over OTLP/gRPC.
 
     Raises:
-        ValueError: the endpoint is invalid, or the packages for traces are not installed.
+        ConfigError: the endpoint is invalid, or the packages for traces are not installed.
     """
     url = urlsplit(config.endpoint)
     if url.scheme not in ("http", "https") or not url.hostname:
-        raise ValueError(
-            f"endpoint: got {config.endpoint!r}, expected a URL such as http://127.0.0.1:4317 "
+        raise ConfigError(
+            f"trace.endpoint: got {config.endpoint!r}, expected a URL such as http://127.0.0.1:4317 "
             "(https:// for TLS)"
         )
     try:
         from serve.observe.spans import otlp_sink
     except ImportError as error:
-        raise ValueError(
+        raise ConfigError(
             f"trace: the package {error.name} is missing: {install_command(extra='otel')}"
         ) from error
     return Tracer(otlp_sink(config.endpoint))
