@@ -1,4 +1,4 @@
-"""Named errors for users of the library. Wrong input is a ``ValueError``."""
+"""Named errors for users of the library."""
 
 
 class UnusablePackageError(ImportError):

@@ -1,4 +1,4 @@
-"""Errors of requests in the server, and their gRPC status codes.
+"""Errors of requests in the server, and how they are answered and counted.
 
 Messages are sent to clients: they name field, got and expected, and never contain a path, a traceback or an
 address.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -80,50 +80,58 @@ class ExecutionError(RuntimeError):
     """The model failed on the request; the log says why."""
 
 
-STATUS_CODES: dict[type[Exception], grpc.StatusCode] = {
-    RequestError: grpc.StatusCode.INVALID_ARGUMENT,
-    RequestTooLargeError: grpc.StatusCode.INVALID_ARGUMENT,
-    BodyTooLargeError: grpc.StatusCode.INVALID_ARGUMENT,
-    ModelNotFoundError: grpc.StatusCode.NOT_FOUND,
-    NotReadyError: grpc.StatusCode.UNAVAILABLE,
-    ModelChangeError: grpc.StatusCode.FAILED_PRECONDITION,
-    NotAllowedError: grpc.StatusCode.PERMISSION_DENIED,
-    QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    DrainingError: grpc.StatusCode.UNAVAILABLE,
-    DeadlineExpiredError: grpc.StatusCode.DEADLINE_EXCEEDED,
-    ExecutionError: grpc.StatusCode.INTERNAL,
-}
-# The corresponding HTTP codes (RFC 9110, RFC 6585).
-HTTP_STATUS = {
-    grpc.StatusCode.INVALID_ARGUMENT: 400,
-    grpc.StatusCode.PERMISSION_DENIED: 403,
-    grpc.StatusCode.NOT_FOUND: 404,
-    grpc.StatusCode.FAILED_PRECONDITION: 409,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
-    grpc.StatusCode.INTERNAL: 500,
-    grpc.StatusCode.UNAVAILABLE: 503,
-    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
-}
-# The outcome that a status code is counted as (serve.metrics.counters.OUTCOMES).
-OUTCOME_OF = {
-    grpc.StatusCode.INVALID_ARGUMENT: "invalid",
-    grpc.StatusCode.NOT_FOUND: "not_found",
-    grpc.StatusCode.RESOURCE_EXHAUSTED: "rejected",
-    grpc.StatusCode.DEADLINE_EXCEEDED: "expired",
-    grpc.StatusCode.UNAVAILABLE: "unavailable",
-    grpc.StatusCode.INTERNAL: "failed",
-}
+class ErrorKind(NamedTuple):
+    """How one kind of error is answered and counted; subclasses of its class are of the same kind.
+
+    Attributes:
+        error: its class.
+        name: its name in the native engine (``recsys::KindName``).
+        code: the gRPC status code.
+        http_status: the HTTP status (RFC 9110, RFC 6585).
+        outcome: what a request that ends with it is counted as (``serve.metrics.counters.OUTCOMES``).
+    """
+
+    error: type[Exception]
+    name: str
+    code: grpc.StatusCode
+    http_status: int
+    outcome: str
+
+
+#: Of the kinds with one code, the first stands for the code.
+ERROR_KINDS = (
+    ErrorKind(RequestError, "request", grpc.StatusCode.INVALID_ARGUMENT, 400, "invalid"),
+    ErrorKind(RequestTooLargeError, "request_too_large", grpc.StatusCode.INVALID_ARGUMENT, 400, "invalid"),
+    ErrorKind(BodyTooLargeError, "body_too_large", grpc.StatusCode.INVALID_ARGUMENT, 413, "invalid"),
+    ErrorKind(ModelNotFoundError, "model_not_found", grpc.StatusCode.NOT_FOUND, 404, "not_found"),
+    ErrorKind(NotReadyError, "not_ready", grpc.StatusCode.UNAVAILABLE, 503, "unavailable"),
+    ErrorKind(ModelChangeError, "model_change", grpc.StatusCode.FAILED_PRECONDITION, 409, "failed"),
+    ErrorKind(NotAllowedError, "not_allowed", grpc.StatusCode.PERMISSION_DENIED, 403, "failed"),
+    ErrorKind(QueueFullError, "queue_full", grpc.StatusCode.RESOURCE_EXHAUSTED, 429, "rejected"),
+    ErrorKind(DrainingError, "draining", grpc.StatusCode.UNAVAILABLE, 503, "unavailable"),
+    ErrorKind(DeadlineExpiredError, "deadline_expired", grpc.StatusCode.DEADLINE_EXCEEDED, 504, "expired"),
+    ErrorKind(ExecutionError, "execution", grpc.StatusCode.INTERNAL, 500, "failed"),
+)
+# Any other error: its text may contain anything and is only logged.
+_UNFORESEEN = ErrorKind(Exception, "internal", grpc.StatusCode.INTERNAL, 500, "failed")
+_BY_CLASS = {kind.error: kind for kind in ERROR_KINDS}
+
+
+def kind_of(error: Exception) -> ErrorKind:
+    """Return the kind of an error: that of the nearest class in ``ERROR_KINDS``."""
+    found = (_BY_CLASS[cls] for cls in type(error).__mro__ if cls in _BY_CLASS)
+    return next(found, _UNFORESEEN)
+
+
+def is_foreseen(error: Exception) -> bool:
+    """Return whether the error has a kind, so that its text is for clients and needs no traceback in the log."""
+    return kind_of(error) is not _UNFORESEEN
 
 
 def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
-    """Return the status code and text that a client gets for ``error``.
-
-    An error that is not in the table is an internal one: its text may contain anything and is only logged.
-    """
-    code = STATUS_CODES.get(type(error))
-    if code is None:
-        return grpc.StatusCode.INTERNAL, "the server failed on this request; its log says why"
-    return code, str(error)
+    """Return the status code and text that a client gets for ``error``."""
+    text = str(error) if is_foreseen(error) else "the server failed on this request; its log says why"
+    return kind_of(error).code, text
 
 
 def short(value: Any) -> str:

@@ -30,9 +30,24 @@ StatusCode CodeOf(ErrorKind kind) {
       return StatusCode::kResourceExhausted;
     case ErrorKind::kDeadlineExpired:
       return StatusCode::kDeadlineExceeded;
-    default:
-      return StatusCode::kInternal;
+    case ErrorKind::kArtifactNotFound:
+    case ErrorKind::kForeignFile:
+    case ErrorKind::kManifest:
+    case ErrorKind::kNewerFormat:
+    case ErrorKind::kMissingPart:
+    case ErrorKind::kPartSize:
+    case ErrorKind::kChecksum:
+    case ErrorKind::kTarget:
+    case ErrorKind::kRowsMemory:
+    case ErrorKind::kDelta:
+    case ErrorKind::kLibrary:
+    case ErrorKind::kExecution:
+    case ErrorKind::kConfig:
+    case ErrorKind::kListen:
+    case ErrorKind::kInternal:
+      break;
   }
+  return StatusCode::kInternal;
 }
 
 /// Whether the error's text may be sent to clients.

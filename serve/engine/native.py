@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from recsys import errors as artifact_errors
 from recsys.artifact.parts import read_manifest
 from recsys.base.machine import num_processors
 from recsys.base.native_module import load_native
@@ -25,6 +24,7 @@ from recsys.rows.memory import RowsPages
 from serve.config.models import ModelSettings
 from serve.engine import native_settings
 from serve.engine.interface import EngineCounts, HostCall, ModelInfo, PortSettings, Submitted
+from serve.engine.native_errors import ERROR_OF_KIND
 from serve.engine.native_events import (
     captured_of,
     ended_of,
@@ -56,22 +56,6 @@ _MAX_EVENTS = 64
 # Interval between checks of the TLS files for changes.
 _TLS_POLL_S = 0.1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
-_ARTIFACT_ERRORS: dict[str, type[Exception]] = {
-    "artifact_not_found": artifact_errors.ArtifactNotFoundError,
-    "foreign_file": artifact_errors.ForeignFileError,
-    "manifest": artifact_errors.ManifestError,
-    "newer_format": artifact_errors.NewerVersionError,
-    "missing_part": artifact_errors.MissingPartError,
-    "part_size": artifact_errors.PartSizeError,
-    "checksum": artifact_errors.ChecksumError,
-    "target": artifact_errors.TargetError,
-    "rows_memory": artifact_errors.RowsMemoryError,
-    "delta": artifact_errors.DeltaError,
-    "library": artifact_errors.ArtifactError,
-    "model_change": ModelChangeError,
-    "listen": OSError,
-    "config": ValueError,
-}
 
 
 def load_binding(folder: Path = _FOLDER) -> Any:
@@ -362,7 +346,7 @@ class NativeEngine:
         try:
             yield
         except self._binding.Error as error:
-            raise _ARTIFACT_ERRORS.get(error.kind, RuntimeError)(str(error)) from None
+            raise ERROR_OF_KIND[error.kind](str(error)) from None
 
     def _take(self) -> int:
         """Take the waiting events and return their number."""

@@ -10,16 +10,7 @@ import grpc
 
 from serve.engine.interface import ModelInfo, Servable
 from serve.engine.records import BatchTimes, Captured, EndedRequest, ShadowPair
-from serve.errors import (
-    DeadlineExpiredError,
-    ExecutionError,
-    ModelChangeError,
-    ModelNotFoundError,
-    NotAllowedError,
-    NotReadyError,
-    QueueFullError,
-    RequestError,
-)
+from serve.errors import ERROR_KINDS, ExecutionError, QueueFullError
 from serve.metrics.counters import (
     SHADOW_RESULTS,
     HistogramTotals,
@@ -29,14 +20,7 @@ from serve.metrics.counters import (
 )
 
 # One error for each status code that requests can end with; callers see only code and text.
-_ERRORS: Mapping[int, type[Exception]] = {
-    grpc.StatusCode.INVALID_ARGUMENT.value[0]: RequestError,
-    grpc.StatusCode.NOT_FOUND.value[0]: ModelNotFoundError,
-    grpc.StatusCode.UNAVAILABLE.value[0]: NotReadyError,
-    grpc.StatusCode.FAILED_PRECONDITION.value[0]: ModelChangeError,
-    grpc.StatusCode.PERMISSION_DENIED.value[0]: NotAllowedError,
-    grpc.StatusCode.DEADLINE_EXCEEDED.value[0]: DeadlineExpiredError,
-}
+_ERRORS = {kind.code.value[0]: kind.error for kind in reversed(ERROR_KINDS)}
 
 
 def error_of_answer(code: int, text: str, retry_after_ms: int) -> Exception | None:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from serve.errors import PUSHBACK, STATUS_CODES, QueueFullError, RequestError, status_of
+from serve.errors import PUSHBACK, QueueFullError, RequestError, is_foreseen, status_of
 
 MessageT = TypeVar("MessageT", bound=Message)
 # From a message to the answer's message.
@@ -75,7 +75,7 @@ def bytes_method(kind: type[Message], method: Method, service: str) -> BytesMeth
         try:
             response: bytes = (await method(parse(kind, data))).SerializeToString()
         except Exception as error:
-            if type(error) not in STATUS_CODES:
+            if not is_foreseen(error):
                 _log.error("a call of %s failed", service, exc_info=error)
             raise
         return response

@@ -21,14 +21,14 @@ from aiohttp.typedefs import Middleware
 from serve.config.settings import ConnectionLimits, ServerConfig
 from serve.engine.interface import Servable, Submitted
 from serve.errors import (
-    HTTP_STATUS,
-    STATUS_CODES,
     BodyTooLargeError,
     DeadlineExpiredError,
     DrainingError,
     NotReadyError,
     QueueFullError,
     RequestError,
+    is_foreseen,
+    kind_of,
     status_of,
 )
 from serve.net.sockets import BoundedListener, is_loopback, listening
@@ -205,20 +205,17 @@ def _application(
 async def _errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except BodyTooLargeError as error:
-        return _error(413, str(error))
     except web.HTTPException as error:
         allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
         hint = f"; {_ADDRESSES}" if isinstance(error, web.HTTPNotFound) else ""
         return _error(error.status, f"{request.method} {request.path[:128]}: {error.reason}{hint}", allow)
     except Exception as error:
-        code, text = status_of(error)
-        if type(error) not in STATUS_CODES:
+        if not is_foreseen(error):
             _log.error("an HTTP request failed", exc_info=error)
         headers = {}
         if isinstance(error, QueueFullError):
             headers["Retry-After"] = str(math.ceil(error.retry_after_ms / _MS_PER_S))  # whole seconds
-        return _error(HTTP_STATUS[code], text, headers)
+        return _error(kind_of(error).http_status, status_of(error)[1], headers)
 
 
 class _Models:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from serve.engine.interface import Engine, Servable
 from serve.engine.records import EndedRequest, Observer
-from serve.errors import OUTCOME_OF, status_of
+from serve.errors import kind_of, status_of
 from serve.metrics.registry import Metrics
 from serve.models.manager import ModelManager
 
@@ -52,7 +52,7 @@ class Backend:
             servable: the servable that would have answered it; None if not known.
         """
         code, text = status_of(error)
-        outcome = OUTCOME_OF[code]
+        outcome = kind_of(error).outcome
         model, version = ("", "") if servable is None else (servable.info.name, servable.info.version)
         self.metrics.refused(outcome, model, version)
         sampling = self.observer.sampling

@@ -24,11 +24,11 @@ from serve.engine.reference.requests import Answer, RawRequestLike, Request, Sha
 from serve.engine.reference.servable import ReferenceServable
 from serve.engine.routes import Route, Routes, RouteTable
 from serve.errors import (
-    OUTCOME_OF,
     DrainingError,
     ExecutionError,
     QueueFullError,
     RequestError,
+    kind_of,
     status_of,
 )
 from serve.metrics.counters import OUTCOMES
@@ -207,7 +207,7 @@ class Gateway:
         code, text = status_of(error)
         if code is grpc.StatusCode.INTERNAL and not isinstance(error, ExecutionError):
             _log.error("a request failed outside the model", exc_info=error)
-        self._count(request, OUTCOME_OF[code], code, text)
+        self._count(request, kind_of(error).outcome, code, text)
 
     def _count(self, request: Request, outcome: str, code: grpc.StatusCode, reason: str) -> None:
         """Count a request that ended with an error."""

@@ -25,7 +25,6 @@ from serve.config.settings import (
     TraceConfig,
 )
 from serve.engine.reference.executor import ServedModel
-from serve.errors import STATUS_CODES, DrainingError, QueueFullError, RequestError, status_of
 from serve.metrics.registry import Metrics
 from serve.metrics.server import MetricsServer
 from tests.support.serve.live import server_of
@@ -99,23 +98,6 @@ NAN = math.nan
 def test_settings_out_of_range_are_refused(make: type[Any], values: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         make(**values)
-
-
-@pytest.mark.parametrize("error", STATUS_CODES, ids=lambda error: error.__name__)
-def test_every_error_has_a_code_and_keeps_its_text(error: type[Exception]) -> None:
-    assert status_of(error("field: got 1, expected 2")) == (STATUS_CODES[error], "field: got 1, expected 2")
-
-
-def test_busy_and_stopping_tell_clients_to_come_back_and_wrong_does_not() -> None:
-    assert STATUS_CODES[QueueFullError] is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert STATUS_CODES[DrainingError] is grpc.StatusCode.UNAVAILABLE
-    assert STATUS_CODES[RequestError] is grpc.StatusCode.INVALID_ARGUMENT
-
-
-def test_the_text_of_an_unforeseen_error_stays_in_the_log() -> None:
-    code, text = status_of(KeyError("/secret/path 0x7f00"))
-    assert code is grpc.StatusCode.INTERNAL
-    assert "secret" not in text
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
