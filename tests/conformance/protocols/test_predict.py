@@ -59,16 +59,15 @@ def test_ten_thousand_tagged_requests_over_64_connections_each_get_their_own_ans
     assert len({answer["score"].tobytes() for answer in answers}) == len(samples)
     num_connections, per_connection = 64, 157
 
-    def one_connection(seed: int) -> int:
+    def one_connection(seed: int) -> None:
         rng = np.random.default_rng(seed)
         call = server.predict_bytes()
         for which in rng.integers(0, len(samples), per_connection):
             response = wire.PredictResponse.FromString(call(requests[which], timeout=120))
             assert_answers(read_response(response), answers[which])
-        return per_connection
 
     with ThreadPoolExecutor(num_connections) as pool:
-        assert sum(pool.map(one_connection, range(num_connections))) >= 10_000
+        list(pool.map(one_connection, range(num_connections)))  # raises what a connection raises
 
 
 def test_a_request_that_names_another_model_or_version_is_not_found(

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from recsys.base.allocator import tune_malloc
