@@ -52,7 +52,8 @@ class ExportReport:
         tables: In the order of their rows.
         differences: For each target and output, the artifact against the float model.
         checked: For each target and output, the artifact against the float model's layers on the stored rows, with the
-            bound that the verification passed; without integers, which are equal.
+            bound that the verification passed: of all formats and the program the largest in proportion to its bound;
+            without integers, which are equal.
         ranking_differences: The ranking form against the plain form of the expanded batch; empty without a context.
         verified_on: The device on which each target was verified.
         steps: By target, how many steps its program has, which the native kernels run here; empty without these.

@@ -9,9 +9,9 @@ those of the model's dense layers on the stored rows, up to the arithmetic of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,8 @@ MOST_ROUNDED = 16
 # Smaller numbers are compared as if they were of this size.
 _LEAST = 2.0**-10
 
+MeasuredT = TypeVar("MeasuredT")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
@@ -50,6 +52,18 @@ class Checked:
 
     max_abs: float
     bound: float
+
+    @property
+    def share(self) -> float:
+        """The difference as a share of the bound."""
+        return self.max_abs / self.bound
+
+
+def largest(
+    found: Sequence[Mapping[str, MeasuredT]], size: Callable[[MeasuredT], float]
+) -> dict[str, MeasuredT]:
+    """Return for each output the largest of its measurements; they are of the same outputs."""
+    return {name: max((measured[name] for measured in found), key=size) for name in found[0]}
 
 
 def capture(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from export.graph.prepared import PreparedModel
-from export.verify.compare import Difference, compare
+from export.verify.compare import Difference, compare, largest
 from recsys.artifact.batches.ranking import RankingBatch, expand, picked, ranking_batch
 from recsys.artifact.batches.samples import Batch
 
@@ -48,12 +48,12 @@ def check_ranking(
     Raises:
         VerificationError: Names the output and the distance.
     """
-    largest: dict[str, Difference] = {}
+    found = []
     generator = torch.Generator().manual_seed(0)
     for case in _CASES:
         batch = _batch(prepared, case, generator)
         outputs, expected = predict_ranking(batch), predict(expand(prepared.signature, batch))
-        found = compare(
+        differences = compare(
             outputs,
             expected,
             max(
@@ -63,10 +63,8 @@ def check_ranking(
             f"what the plain graph makes of the expanded batch (a ranking batch of {sum(case)} rows for "
             f"{len(case)} contexts)",
         )
-        for name, difference in found.items():
-            known = largest.get(name, difference)
-            largest[name] = difference if difference.max_abs >= known.max_abs else known
-    return largest
+        found.append(differences)
+    return largest(found, lambda difference: difference.max_abs)
 
 
 def _batch(prepared: PreparedModel, case: Sequence[int], generator: torch.Generator) -> RankingBatch:

@@ -6,7 +6,7 @@ Shape letters: B batch, D embedding dim.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from export.verify.compare import (
     check_tables,
     compare,
     hardly_varying,
+    largest,
 )
 from export.verify.float_model import FloatOutputs
 from export.verify.ranking import Predict, PredictRanking, check_ranking
@@ -58,26 +59,26 @@ _EXPECTED = "what the model makes of the stored rows"
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """The measurements by target, with the native kernels where they are built.
+    """The measurements by target and output: the largest of the target's graphs in all formats and its program.
 
     Attributes:
         differences: The differences of its outputs to the float model.
         ranking: The differences of the ranking form's outputs to the plain form's; empty without a ranking form.
         checked: The differences of its outputs to those of the model on the stored rows, with the bounds that they are
-            within; without integers, which are equal.
+            within, the largest in proportion to its bound; without integers, which are equal.
         ran_on: Where it ran.
         answers: Some rows with what the model makes of them, for loaders.
         steps: How many steps its program has; nothing for a target that the native kernels do not run here.
         hardly_varying: The outputs that are so equal for all samples that their differences prove nothing.
     """
 
-    differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
-    ranking: dict[str, dict[str, Difference]] = field(default_factory=dict)
-    checked: dict[str, dict[str, Checked]] = field(default_factory=dict)
-    ran_on: dict[str, str] = field(default_factory=dict)
-    answers: dict[str, Any] = field(default_factory=dict)
-    steps: dict[str, operators.StepCounts] = field(default_factory=dict)
-    hardly_varying: tuple[str, ...] = ()
+    differences: dict[str, dict[str, Difference]]
+    ranking: dict[str, dict[str, Difference]]
+    checked: dict[str, dict[str, Checked]]
+    ran_on: dict[str, str]
+    answers: dict[str, Any]
+    steps: dict[str, operators.StepCounts]
+    hardly_varying: tuple[str, ...]
 
 
 def verify(prepared: PreparedModel, work: Path, manifest: Manifest, floats: FloatOutputs) -> Verified:
@@ -94,34 +95,72 @@ def verify(prepared: PreparedModel, work: Path, manifest: Manifest, floats: Floa
     """
     _check_lookups(prepared, work, floats.collections)
     reference = Reference(prepared, work)
-    expected_of_floats = comparable(floats.outputs, floats.item_scores)
-    verified = Verified(
-        hardly_varying=_hardly_varying(prepared, expected_of_floats), answers=_answers(prepared, reference)
-    )
-    samples, clean = prepared.samples, prepared.clean
+    hardly = _hardly_varying(prepared, comparable(floats.outputs, floats.item_scores))
+    answers = _answers(prepared, reference)
+    targets: dict[str, _VerifiedTarget] = {}
     for i, name in enumerate(prepared.stored.envs):
         prepared.progress("verify", i, len(prepared.stored.envs))
-        tolerance = _tolerance(prepared, name)
-        for load, sizes in _formats(prepared):
-            target = _target(prepared, work, manifest, name, load)
-            outputs, verified.checked[name] = _check_samples(target, reference, samples, tolerance)
-            _check_batch_sizes(prepared, target.predict, reference, tolerance, sizes)
-            if prepared.signature.context:
-                verified.ranking[name] = check_ranking(prepared, target.predict, target.predict_ranking)
-        if target.has_program and not operators.why_missing():
-            target = _target(prepared, work, manifest, name, load_artifact)
-            verified.steps[name] = target.steps[0]
-            linear = max(tolerance, LINEAR_TOLERANCES[prepared.config.linear_dtype])
-            outputs, verified.checked[name] = _check_samples(target, reference, samples, linear)
-            if prepared.signature.context:
-                verified.ranking[name] = check_ranking(prepared, target.predict, target.predict_ranking)
-        # The float model has no policies for IDs out of range, so it is compared on samples without such.
-        if not torch.equal(clean.values, samples.values):
-            outputs = target.predict(clean)
-        found = comparable(outputs, floats.item_scores)
-        verified.differences[name] = compare(found, expected_of_floats, None, "the float model")
-        verified.ran_on[name] = target.ran_on
-    return verified
+        targets[name] = _verify_target(prepared, work, manifest, name, reference, floats)
+    return Verified(
+        differences={name: found.differences for name, found in targets.items()},
+        ranking={name: found.ranking for name, found in targets.items() if found.ranking},
+        checked={name: found.checked for name, found in targets.items()},
+        ran_on={name: found.ran_on for name, found in targets.items()},
+        answers=answers,
+        steps={name: found.steps for name, found in targets.items() if found.steps is not None},
+        hardly_varying=hardly,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _VerifiedTarget:
+    """The measurements of one target by output; see ``Verified``."""
+
+    differences: dict[str, Difference]
+    ranking: dict[str, Difference]
+    checked: dict[str, Checked]
+    ran_on: str
+    steps: operators.StepCounts | None
+
+
+def _verify_target(
+    prepared: PreparedModel,
+    work: Path,
+    manifest: Manifest,
+    name: str,
+    reference: Reference,
+    floats: FloatOutputs,
+) -> _VerifiedTarget:
+    """Verify a target in every way that it is run."""
+    found = [
+        _verify_way(prepared, _target(prepared, work, manifest, name, way.load), way, reference, floats)
+        for way in _ways(prepared, manifest, name)
+    ]
+    return _VerifiedTarget(
+        differences=largest([one.differences for one in found], lambda difference: difference.max_abs),
+        ranking=largest([one.ranking for one in found], lambda difference: difference.max_abs),
+        checked=largest([one.checked for one in found], lambda checked: checked.share),
+        ran_on=found[-1].ran_on,
+        steps=found[-1].steps,
+    )
+
+
+def _verify_way(
+    prepared: PreparedModel, target: _Target, way: _Way, reference: Reference, floats: FloatOutputs
+) -> _VerifiedTarget:
+    outputs, checked = _check_samples(target, reference, prepared.samples, way.tolerance)
+    _check_batch_sizes(prepared, target.predict, reference, way.tolerance, way.sizes)
+    ranking = {}
+    if prepared.signature.context:
+        ranking = check_ranking(prepared, target.predict, target.predict_ranking)
+    # The float model has no policies for IDs out of range, so it is compared on samples without such.
+    if not torch.equal(prepared.clean.values, prepared.samples.values):
+        outputs = target.predict(prepared.clean)
+    expected = comparable(floats.outputs, floats.item_scores)
+    differences = compare(comparable(outputs, floats.item_scores), expected, None, "the float model")
+    return _VerifiedTarget(
+        differences=differences, ranking=ranking, checked=checked, ran_on=target.ran_on, steps=target.steps
+    )
 
 
 def _tolerance(prepared: PreparedModel, name: str) -> float:
@@ -168,14 +207,36 @@ def _answers(prepared: PreparedModel, reference: Reference) -> dict[str, Any]:
     return Answers(batch=picked(signature, samples, rows), outputs=floats, tolerance=tolerance).to_json()
 
 
-def _formats(prepared: PreparedModel) -> list[tuple[Load, Sequence[int]]]:
-    """Return for each format of the graphs how it is loaded, and the sizes of further batches."""
-    formats: list[tuple[Load, Sequence[int]]] = []
+@dataclass(frozen=True, kw_only=True)
+class _Way:
+    """A way to run a target.
+
+    Attributes:
+        load: Loads it.
+        tolerance: How far its outputs may be from the reference, relative to the largest of them.
+        sizes: The sizes of further batches that it is compared on.
+    """
+
+    load: Load
+    tolerance: float
+    sizes: Sequence[int]
+
+
+def _ways(prepared: PreparedModel, manifest: Manifest, name: str) -> list[_Way]:
+    """Return the ways in which a target is run: the formats of its graphs, and its program where that runs here."""
+    tolerance = _tolerance(prepared, name)
+    ways: list[_Way] = []
     if prepared.config.is_scripted:
-        formats.append((partial(load_artifact, scripted=True), _SCRIPTED_SIZES))
+        scripted = partial(load_artifact, scripted=True)
+        ways.append(_Way(load=scripted, tolerance=tolerance, sizes=_SCRIPTED_SIZES))
     if prepared.config.is_exported:
-        formats.append((load_exported_artifact, _EXPORTED_SIZES))
-    return formats
+        ways.append(_Way(load=load_exported_artifact, tolerance=tolerance, sizes=_EXPORTED_SIZES))
+    target = next(target for target in manifest.targets if target.name == name)
+    is_here = not prepared.stored.envs[name].lacking()
+    if target.program is not None and is_here and not operators.why_missing():
+        linear = max(tolerance, LINEAR_TOLERANCES[prepared.config.linear_dtype])
+        ways.append(_Way(load=load_artifact, tolerance=linear, sizes=()))
+    return ways
 
 
 def _check_samples(
@@ -218,13 +279,12 @@ def _check_lookups(prepared: PreparedModel, work: Path, from_floats: dict[str, l
 
 @dataclass(frozen=True, kw_only=True)
 class _Target:
-    """A target's two forms, their devices, whether it has a program, and how many steps run, by form."""
+    """A target's two forms, their devices, and how many steps the plain form runs if it is a program."""
 
     predict: Predict
     predict_ranking: PredictRanking
     ran_on: str
-    has_program: bool = False
-    steps: tuple[operators.StepCounts, ...] = ()
+    steps: operators.StepCounts | None = None
 
 
 def _target(prepared: PreparedModel, work: Path, manifest: Manifest, name: str, load: Load) -> _Target:
@@ -235,12 +295,12 @@ def _target(prepared: PreparedModel, work: Path, manifest: Manifest, name: str, 
         return _on_host(prepared, work, name, on_host(env))
     opened = open_artifact(work, manifest, name)
     artifact = load(opened, verify_checksums=False, memory=RowsMemory(random_access=True))
+    steps = artifact.graphs.steps if isinstance(artifact.graphs, ProgramGraphs) else ()
     return _Target(
         predict=lambda batch: artifact.forward(*batch.inputs()),
         predict_ranking=lambda batch: artifact.forward_ranking(*batch.inputs()),
         ran_on=name,
-        has_program=artifact.target.program is not None,
-        steps=artifact.graphs.steps if isinstance(artifact.graphs, ProgramGraphs) else (),
+        steps=next(iter(steps), None),
     )
 
 

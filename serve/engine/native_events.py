@@ -20,7 +20,7 @@ from serve.metrics.counters import (
 )
 
 # One error for each status code that requests can end with; callers see only code and text.
-_ERRORS = {kind.code.value[0]: kind.error for kind in reversed(ERROR_KINDS)}
+_ERRORS: Mapping[int, type[Exception]] = {kind.code.value[0]: kind.error for kind in reversed(ERROR_KINDS)}
 
 
 def error_of_answer(code: int, text: str, retry_after_ms: int) -> Exception | None:

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 import export.graph.prepared
 import export.tables.rows_file
+import export.verify.run
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingCollection, KeyedJaggedTensor
+from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.configs import DataType
 from recsys.errors import ExportError, VerificationError
 from recsys.inputs.signature import IdPolicy
@@ -142,3 +144,26 @@ def test_what_becomes_of_ids_out_of_range_is_verified(
             _policies_model(), tmp_path / "b", ExportConfig(id_policy=IdPolicy.ZERO, samples=strange)
         )
     assert not (tmp_path / "b").exists()
+
+
+def test_the_report_states_the_largest_difference_of_all_formats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TorchScript, which is verified first, answers a little beside the ExportedProgram and the program."""
+    beside = 1e-5
+
+    def shifted(*args: Any, scripted: bool = False, **options: Any) -> LoadedArtifact:
+        artifact = load_artifact(*args, scripted=scripted, **options)
+        if scripted:
+            forward = artifact.forward
+            object.__setattr__(
+                artifact, "forward", lambda *inputs: {k: v + beside for k, v in forward(*inputs).items()}
+            )
+        return artifact
+
+    monkeypatch.setattr(export.verify.run, "load_artifact", shifted)
+    config = ExportConfig(data_type=DataType.FP32, graph_format="both")
+    report = export_model(_policies_model(), tmp_path / "a", config)
+    for output in ("f", "g"):
+        assert report.checked["cpu"][output].max_abs == pytest.approx(beside, rel=0.1)
+        assert report.differences["cpu"][output].max_abs == pytest.approx(beside, rel=0.1)
