@@ -102,10 +102,10 @@ void Executor::Submit(const std::shared_ptr<Request>& request) {
       throw Error(ErrorKind::kDraining, "the server is stopping; send the request to another one");
     }
     full = queue_.Put(request, &expired, &pushed_out);
+    // Before it can be answered, so that a client with the answer finds it counted.
+    if (!full) servable_.metrics().Accepted();
+    if (!full || !expired.empty()) ShowPending();
     if (!full) {
-      // Before it can be answered, so that a client with the answer finds it counted.
-      servable_.metrics().Accepted();
-      ShowPending();
       policy_.Arrived(request->enqueued_s);
       is_pending = pending != nullptr && !queue_.has_delay();
       if (queue_.has_delay()) {

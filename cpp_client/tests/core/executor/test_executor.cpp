@@ -451,6 +451,7 @@ TEST_F(ExecutorTest, AFullQueueRefusesWithoutLosingWhatHasExpired) {
   EXPECT_EQ(KindOf([this] { Submit("too much", {{1}, {2}}); }, &text), ErrorKind::kQueueFull);
   EXPECT_EQ(text, "queue: 2 rows wait, at most 3 may; try again later");
   EXPECT_EQ(answers_.Of("late").status.code, StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(opened_.servable->metrics().Totals().pending_rows, 2);
   opened_.model->OpenGate();
   answers_.Wait(3);
   ExpectAnswered(*kept);
