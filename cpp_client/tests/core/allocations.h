@@ -2,6 +2,7 @@
 #define RECSYS_TESTS_CORE_ALLOCATIONS_H_
 
 #include <cstddef>
+#include <limits>
 
 // The sanitizer for threads brings functions of its own, beside which nothing can be counted.
 #if defined(__has_feature)
@@ -20,6 +21,33 @@ constexpr bool kCountsAllocations = true;
 
 /// How often the calling thread has allocated memory; 0 if that is not counted.
 std::size_t NumAllocations();
+
+/// While it lives, allocations of the calling thread fail: `count` of them, after the first
+/// `num_good`. They do not nest.
+class FailingAllocations {
+ public:
+  explicit FailingAllocations(std::size_t num_good,
+                              std::size_t count = std::numeric_limits<std::size_t>::max());
+  ~FailingAllocations();
+  FailingAllocations(const FailingAllocations&) = delete;
+  FailingAllocations& operator=(const FailingAllocations&) = delete;
+
+  /// Whether one has failed.
+  bool has_failed() const;
+};
+
+/// While it lives, the calling thread's allocations succeed, and are not counted as good ones: for
+/// the tests' own bookkeeping.
+class GoodAllocations {
+ public:
+  GoodAllocations();
+  ~GoodAllocations();
+  GoodAllocations(const GoodAllocations&) = delete;
+  GoodAllocations& operator=(const GoodAllocations&) = delete;
+
+ private:
+  const bool were_failing_;
+};
 
 }  // namespace recsys
 

@@ -13,8 +13,12 @@
 namespace recsys {
 namespace {
 
-constexpr const char* kExpired = "the deadline passed while the request waited for its batch";
-constexpr const char* kFailed = "the model failed on this request; the log says why";
+// Made before they are needed, when there may be no memory; never destroyed, as threads may still
+// answer while the process exits.
+const Status& kExpired = *new Status{
+    StatusCode::kDeadlineExceeded, "the deadline passed while the request waited for its batch", 0};
+const Status& kFailed =
+    *new Status{StatusCode::kInternal, "the model failed on this request; the log says why", 0};
 constexpr int kMaxIdsInLog = 16;
 
 std::string TextOf(const std::exception_ptr& thrown) {
@@ -34,7 +38,7 @@ std::int64_t SumOfIds(Span<const std::shared_ptr<Request>> part) {
 }
 
 void LogFailures(const Servable& servable, Span<const std::shared_ptr<Request>> failed,
-                 std::string text) {
+                 const std::exception_ptr& thrown) {
   std::string ids;
   std::int64_t num_rows = 0;
   for (std::size_t i = 0; i < failed.size(); ++i) {
@@ -48,8 +52,28 @@ void LogFailures(const Servable& servable, Span<const std::shared_ptr<Request>> 
                    ", " + std::to_string(failed.size()) + " requests, " + std::to_string(num_rows) +
                    " rows, " + std::to_string(SumOfIds(failed)) +
                    " IDs; request IDs: " + (ids.empty() ? "none given" : ids);
-  record.exception = std::move(text);
+  record.exception = TextOf(thrown);
   Log(std::move(record));
+}
+
+/// Calls a function whose failure must not stop the caller.
+template <typename Function>
+void Try(Function function) noexcept {
+  try {
+    function();
+  } catch (...) {
+    // There is no memory even for a message.
+  }
+}
+
+/// Moves the requests that have ended to the end, and returns the others. Allocates nothing that
+/// it cannot go without.
+Span<std::shared_ptr<Request>> WithoutEnded(Span<std::shared_ptr<Request>> part) {
+  const auto waits = [](const auto& request) {
+    return !request->is_ended.load(std::memory_order_relaxed);
+  };
+  auto* const end = std::stable_partition(part.begin(), part.end(), waits);
+  return {part.data(), static_cast<std::size_t>(end - part.begin())};
 }
 
 /// Whether an error has nothing to do with the requests: the rows on the disk were changed.
@@ -78,7 +102,7 @@ std::string_view BytesOf(const Outputs& outputs, std::size_t i, OutputType type)
 
 void AnswerExpired(Request& request, const Servable::Deliver& deliver) {
   if (request.is_ended.exchange(true)) return;
-  deliver(request, {StatusCode::kDeadlineExceeded, kExpired, 0}, {});
+  deliver(request, kExpired, {});
 }
 
 BatchRunner::BatchRunner(Servable& servable, const Servable::Deliver& deliver, const Clock& clock)
@@ -96,7 +120,7 @@ void BatchRunner::WarmUp(const WarmUpBatch& batch) {
   Compute(&times);
 }
 
-void BatchRunner::Run(std::vector<std::shared_ptr<Request>>* requests) {
+void BatchRunner::Run(std::vector<std::shared_ptr<Request>>* requests) noexcept {
   const auto is_by_row = [](const auto& request) { return !request->checked.has_context; };
   auto ranking = requests->begin();
   if (std::is_partitioned(requests->begin(), requests->end(), is_by_row)) {
@@ -109,8 +133,12 @@ void BatchRunner::Run(std::vector<std::shared_ptr<Request>>* requests) {
                           Part(requests->data() + num_by_row, requests->size() - num_by_row)}) {
     if (part.empty()) continue;
     ObserveBatch(part);
-    RunPart(part);
-    AnswerFailures();
+    try {
+      RunPart(part);
+      AnswerFailures();
+    } catch (...) {
+      GiveUp(part, std::current_exception());
+    }
   }
 }
 
@@ -139,7 +167,9 @@ void BatchRunner::RunPart(Part part) {
   servable_.metrics().ObserveStages(queued_s_, times.collated_s - times.taken_s,
                                     times.executed_s - times.collated_s,
                                     times.responded_s - times.executed_s);
-  for (std::size_t i = 0; i < part.size(); ++i) End(*part[i], times, std::move(answers_[i]));
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    End(*part[i], times, answers_[i].status, std::move(answers_[i].message));
+  }
   answers_.clear();
 }
 
@@ -209,10 +239,11 @@ void BatchRunner::EncodeOne(Request& request, Answer* answer) {
 void BatchRunner::ShowShadow(Request& request) const {
   try {
     request.shadow->PrimaryAnswered(rows_);
-  } catch (const std::exception& error) {
-    Log(LogLevel::kError,
-        std::string("an answer could not be kept for the shadow: ") + error.what());
+  } catch (...) {
     request.shadow->Failed();
+    Try([thrown = std::current_exception()] {
+      Log(LogLevel::kError, "an answer could not be kept for the shadow: " + TextOf(thrown));
+    });
   }
 }
 
@@ -220,23 +251,19 @@ void BatchRunner::ObserveBatch(Part part) const {
   std::int64_t num_rows = 0;
   for (const auto& request : part) num_rows += request->checked.num_rows;
   servable_.metrics().ObserveBatch(static_cast<std::int64_t>(part.size()), num_rows,
-                                   SumOfIds(part));
+                                   SumOfIds({part.data(), part.size()}));
 }
 
 void BatchRunner::Halve(Part part) {
   const std::size_t half = part.size() / 2;
   for (const Part of : {Part(part.data(), half), Part(part.data() + half, part.size() - half)}) {
     // What has waited for the runs before this one may have no use for an answer any more.
-    std::vector<std::shared_ptr<Request>> left;
     const double now_s = clock_();
     for (const auto& request : of) {
-      if (request->deadline_s <= now_s) {
-        AnswerExpired(*request, deliver_);
-      } else if (!request->is_ended.load(std::memory_order_relaxed)) {
-        left.push_back(request);
-      }
+      if (request->deadline_s <= now_s) AnswerExpired(*request, deliver_);
     }
-    if (!left.empty()) RunPart({left.data(), left.size()});
+    const Part left = WithoutEnded(of);
+    if (!left.empty()) RunPart(left);
   }
 }
 
@@ -245,13 +272,14 @@ void BatchRunner::Fail(Part part, const BatchTimes& times, const std::exception_
     std::rethrow_exception(thrown);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kRequest) {
-      for (const auto& request : part) End(*request, times, {StatusOf(error), {}});
+      const Status status = StatusOf(error);
+      for (const auto& request : part) End(*request, times, status, {});
       return;
     }
   } catch (...) {
     // Its text is for the log.
   }
-  if (failed_.empty()) failure_ = TextOf(thrown);
+  if (failed_.empty()) failure_ = thrown;
   for (const double seconds : queued_s_) servable_.metrics().Observe(Stage::kQueue, seconds);
   failed_.insert(failed_.end(), part.begin(), part.end());
   failed_times_.resize(failed_.size(), times);
@@ -259,18 +287,29 @@ void BatchRunner::Fail(Part part, const BatchTimes& times, const std::exception_
 
 void BatchRunner::AnswerFailures() {
   if (failed_.empty()) return;
-  LogFailures(servable_, {failed_.data(), failed_.size()}, std::move(failure_));
+  Try([this] { LogFailures(servable_, failed_, failure_); });
   for (std::size_t i = 0; i < failed_.size(); ++i) {
-    End(*failed_[i], failed_times_[i], {{StatusCode::kInternal, kFailed, 0}, {}});
+    End(*failed_[i], failed_times_[i], kFailed, {});
   }
   failed_.clear();
   failed_times_.clear();
+  failure_ = nullptr;
 }
 
-void BatchRunner::End(Request& request, const BatchTimes& times, Answer answer) {
+void BatchRunner::GiveUp(Part part, const std::exception_ptr& thrown) {
+  const Part left = WithoutEnded(part);
+  Try([&] { LogFailures(servable_, {left.data(), left.size()}, thrown); });
+  for (const auto& request : left) End(*request, {}, kFailed, {});
+  failed_.clear();
+  failed_times_.clear();
+  failure_ = nullptr;
+}
+
+void BatchRunner::End(Request& request, const BatchTimes& times, const Status& status,
+                      Message message) {
   if (request.is_ended.exchange(true)) return;
   request.times = times;
-  deliver_(request, answer.status, std::move(answer.message));
+  deliver_(request, status, std::move(message));
 }
 
 }  // namespace recsys

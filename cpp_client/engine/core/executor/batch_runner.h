@@ -3,9 +3,7 @@
 
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -34,11 +32,12 @@ class BatchRunner {
   /// model throws, the batch runs again in halves, until what it throws for is one request: that
   /// alone is answered with the error. So a batch of N requests takes at most 2 N - 1 runs, and
   /// each request is in at most 1 + log2(N) of them, rounded up; none runs again behind its
-  /// deadline, and the log has one entry. Never throws. Reorders `requests`.
-  void Run(std::vector<std::shared_ptr<Request>>* requests);
+  /// deadline, and the log has one entry. If something else fails, such as an allocation, the
+  /// requests without an answer get an error. Reorders `requests`.
+  void Run(std::vector<std::shared_ptr<Request>>* requests) noexcept;
 
  private:
-  using Part = Span<const std::shared_ptr<Request>>;
+  using Part = Span<std::shared_ptr<Request>>;
   struct Answer {
     Status status;
     Message message;
@@ -59,8 +58,10 @@ class BatchRunner {
   void Fail(Part part, const BatchTimes& times, const std::exception_ptr& thrown);
   /// Logs what was kept of a batch, and answers it.
   void AnswerFailures();
+  /// Answers all that have no answer yet, because `thrown` kept the runner from going on.
+  void GiveUp(Part part, const std::exception_ptr& thrown);
   /// Ends a request unless it has already ended.
-  void End(Request& request, const BatchTimes& times, Answer answer);
+  void End(Request& request, const BatchTimes& times, const Status& status, Message message);
 
   Servable& servable_;
   const Servable::Deliver& deliver_;
@@ -74,7 +75,7 @@ class BatchRunner {
   /// on the first.
   std::vector<std::shared_ptr<Request>> failed_;
   std::vector<BatchTimes> failed_times_;
-  std::string failure_;
+  std::exception_ptr failure_;
   Rows rows_;
 };
 
