@@ -88,7 +88,7 @@ bool Connection::Pull() {
     const ssize_t size = nghttp2_session_mem_send(session_.get(), &data);
     if (size <= 0) {
       has_more = false;
-      if (size < 0 && !abuse_) CloseNow();
+      if (size < 0 && !close_reason_) CloseNow();
       break;
     }
     out_.append(reinterpret_cast<const char*>(data), static_cast<std::size_t>(size));
@@ -126,8 +126,8 @@ void Connection::Flush() {
       loop_->FlushLater(id_);
       break;
     }
-    has_more = Pull();
-    if (abuse_) CloseFor(*abuse_);
+    if (!close_reason_) has_more = Pull();
+    if (close_reason_) CloseFor(*close_reason_);
     if (is_blocked_ || !Write()) has_more = false;
     // The callbacks may write and read more.
     std::vector<Written> written;
@@ -181,7 +181,7 @@ void Connection::Drain() {
   if (state_ != State::kOpen || drain_began_s_ != kNever) return;
   drain_began_s_ = loop_->now_s();
   // Calls in transit are still accepted. Once this notice is sent, a PING follows.
-  nghttp2_submit_shutdown_notice(session_.get());
+  Took(nghttp2_submit_shutdown_notice(session_.get()));
   loop_->timers().Set(this, NextTime());
   MarkDirty();
 }
@@ -189,9 +189,9 @@ void Connection::Drain() {
 void Connection::FinishDrain() {
   if (std::exchange(is_last_call_known_, true)) return;
   nghttp2_session* const session = session_.get();
-  nghttp2_submit_goaway(session, NGHTTP2_FLAG_NONE,
-                        nghttp2_session_get_last_proc_stream_id(session), NGHTTP2_NO_ERROR, nullptr,
-                        0);
+  Took(nghttp2_submit_goaway(session, NGHTTP2_FLAG_NONE,
+                             nghttp2_session_get_last_proc_stream_id(session), NGHTTP2_NO_ERROR,
+                             nullptr, 0));
   MarkDirty();
 }
 
@@ -213,21 +213,23 @@ void Connection::End() {
   CloseNow();
 }
 
-void Connection::CloseFor(Abuse abuse) {
+void Connection::CloseFor(CloseReason reason) {
   if (state_ != State::kOpen) return CloseNow();
-  switch (abuse) {
-    case Abuse::kResets:
+  switch (reason) {
+    case CloseReason::kResets:
       ++port_.counters.closed_resets;
       return SendGoaway(NGHTTP2_ENHANCE_YOUR_CALM, "too many calls were reset");
-    case Abuse::kControlFrames:
+    case CloseReason::kControlFrames:
       ++port_.counters.closed_control_frames;
       return SendGoaway(NGHTTP2_ENHANCE_YOUR_CALM, "too many frames without data");
-    case Abuse::kHeaders:
+    case CloseReason::kHeaders:
       ++port_.counters.closed_control_frames;
       return SendGoaway(NGHTTP2_ENHANCE_YOUR_CALM, "too many header fields");
-    case Abuse::kMemory:
+    case CloseReason::kMemory:
       ++port_.counters.closed_memory;
       return SendGoaway(NGHTTP2_ENHANCE_YOUR_CALM, "unfinished calls or unread answers");
+    case CloseReason::kSession:
+      return SendGoaway(NGHTTP2_INTERNAL_ERROR, "the server could not go on");
   }
 }
 
@@ -344,7 +346,7 @@ void Connection::CheckSilence(double now_s) {
   }
   if (now_s < After(read_s_, port_.limits.keepalive_s)) return;
   pinged_s_ = now_s;
-  nghttp2_submit_ping(session_.get(), NGHTTP2_FLAG_NONE, nullptr);
+  Took(nghttp2_submit_ping(session_.get(), NGHTTP2_FLAG_NONE, nullptr));
   MarkDirty();
 }
 

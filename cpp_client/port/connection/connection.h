@@ -27,8 +27,9 @@ namespace recsys::http2 {
 
 class Loop;
 
-/// Why a connection is closed although the client did not violate HTTP/2.
-enum class Abuse { kResets, kControlFrames, kMemory, kHeaders };
+/// Why a connection is closed although the client did not violate HTTP/2. kSession: nghttp2 could
+/// not go on, as without memory.
+enum class CloseReason { kResets, kControlFrames, kMemory, kHeaders, kSession };
 
 /// A client's connection: an nghttp2 session between a socket and calls. Polling thread only.
 class Connection final : public Timed {
@@ -55,7 +56,7 @@ class Connection final : public Timed {
   void Drain();
   /// Ends all calls with CANCELLED, sends what can be sent at once, and closes.
   void End();
-  void CloseFor(Abuse abuse);
+  void CloseFor(CloseReason reason);
 
   // For calls.
   void Send(WireCall& call, Message message, Written written);
@@ -147,8 +148,10 @@ class Connection final : public Timed {
   /// Releases everything the connection holds for a call whose stream is closed.
   void Forget(WireCall& call);
   WireCall* Find(std::int32_t stream_id);
+  /// Returns whether nghttp2 took something, by its result; if not, the connection is being closed.
+  bool Took(int result);
   /// Returns false if the connection exceeds the limit; then it is being closed.
-  bool Charge(TokenBucket* bucket, double tokens, Abuse abuse);
+  bool Charge(TokenBucket* bucket, double tokens, CloseReason reason);
 
   Loop* const loop_;
   PortState& port_;
@@ -198,7 +201,7 @@ class Connection final : public Timed {
   TokenBucket resets_;
   TokenBucket control_frames_;
   /// Why the session must not be used any more; set within nghttp2's callbacks.
-  std::optional<Abuse> abuse_;
+  std::optional<CloseReason> close_reason_;
 
   /// Room granted to large messages, and the calls waiting for some, in order.
   std::size_t reserved_bytes_ = 0;

@@ -96,14 +96,21 @@ ssize_t ReadData(nghttp2_session*, std::int32_t, std::uint8_t*, std::size_t size
 
 }  // namespace
 
-bool Connection::Charge(TokenBucket* bucket, double tokens, Abuse abuse) {
+bool Connection::Took(int result) {
+  if (result == 0) return true;
+  if (!close_reason_) close_reason_ = CloseReason::kSession;
+  MarkDirty();
+  return false;
+}
+
+bool Connection::Charge(TokenBucket* bucket, double tokens, CloseReason reason) {
   if (bucket->Take(tokens, loop_->now_s())) return true;
-  if (!abuse_) abuse_ = abuse;
+  if (!close_reason_) close_reason_ = reason;
   return false;
 }
 
 int Connection::OnFrameHeader(const nghttp2_frame_hd& head) {
-  if (abuse_) return kStop;
+  if (close_reason_) return kStop;
   const bool is_reply = (head.flags & NGHTTP2_FLAG_ACK) != 0;
   double cost = 0;
   switch (head.type) {
@@ -123,13 +130,13 @@ int Connection::OnFrameHeader(const nghttp2_frame_hd& head) {
       cost = kControlFrame;
       if (call == nullptr || call->end) break;
       ++port_.counters.resets;
-      if (!Charge(&resets_, 1, Abuse::kResets)) return kStop;
+      if (!Charge(&resets_, 1, CloseReason::kResets)) return kStop;
       break;
     }
     default:
       cost = kControlFrame;
   }
-  return cost == 0 || Charge(&control_frames_, cost, Abuse::kControlFrames) ? 0 : kStop;
+  return cost == 0 || Charge(&control_frames_, cost, CloseReason::kControlFrames) ? 0 : kStop;
 }
 
 void Connection::OnHeadersBegin(std::int32_t stream_id) {
@@ -146,7 +153,7 @@ int Connection::OnHeader(std::int32_t stream_id, std::string_view name, std::str
     // The rest of this call waits for the next turn.
     return is_first && IsTurnOver() ? NGHTTP2_ERR_PAUSE : 0;
   }
-  abuse_ = Abuse::kHeaders;
+  close_reason_ = CloseReason::kHeaders;
   return kStop;
 }
 
@@ -204,7 +211,8 @@ void Connection::OnRequest(std::int32_t stream_id, bool is_half_closed) {
 // Not a gRPC call: answered with a plain HTTP response.
 void Connection::RefuseHttp(std::int32_t stream_id) {
   static const std::array<nghttp2_nv, 1> kWrongType = {Constant(":status", "415")};
-  nghttp2_submit_response(session_.get(), stream_id, kWrongType.data(), kWrongType.size(), nullptr);
+  Took(nghttp2_submit_response(session_.get(), stream_id, kWrongType.data(), kWrongType.size(),
+                               nullptr));
 }
 
 WireCall* Connection::Find(std::int32_t stream_id) {
@@ -213,7 +221,7 @@ WireCall* Connection::Find(std::int32_t stream_id) {
 }
 
 void Connection::OnData(std::int32_t stream_id, std::string_view data) {
-  nghttp2_session_consume_connection(session_.get(), data.size());
+  Took(nghttp2_session_consume_connection(session_.get(), data.size()));
   WireCall* const call = Find(stream_id);
   if (call == nullptr || call->ignores_input) return;
   call->reader.Add(data);
@@ -252,7 +260,7 @@ Status Connection::TakeMessage(WireCall& call, Bytes* message) {
   ReleaseRoom(call);
   // A unary call needs no further room: its only message is complete.
   if (call.ignores_input) return status;
-  nghttp2_session_consume_stream(session_.get(), call.stream_id(), taken);
+  Took(nghttp2_session_consume_stream(session_.get(), call.stream_id(), taken));
   MarkDirty();
   NoteProgress(call);
   return status;
@@ -278,8 +286,8 @@ void Connection::Grant(WireCall& call) {
   // It never shrinks: data that a stream does not read counts as held.
   if (window <= call.window_bytes) return;
   call.window_bytes = window;
-  nghttp2_session_set_local_window_size(session_.get(), NGHTTP2_FLAG_NONE, call.stream_id(),
-                                        window);
+  Took(nghttp2_session_set_local_window_size(session_.get(), NGHTTP2_FLAG_NONE, call.stream_id(),
+                                             window));
   MarkDirty();
 }
 
@@ -311,7 +319,7 @@ void Connection::Send(WireCall& call, Message message, Written written) {
   }
   account_.Add(
       static_cast<std::int64_t>(call.outgoing.Add(std::move(message), std::move(written))));
-  if (HoldsTooMuch() && !abuse_) abuse_ = Abuse::kMemory;
+  if (HoldsTooMuch() && !close_reason_) close_reason_ = CloseReason::kMemory;
   Begin(call);
 }
 
@@ -334,7 +342,9 @@ void Connection::Begin(WireCall& call) {
   if (session_ == nullptr) return;
   if (call.is_begun) {
     if (std::exchange(call.is_deferred, false)) {
-      nghttp2_session_resume_data(session_.get(), call.stream_id());
+      const int result = nghttp2_session_resume_data(session_.get(), call.stream_id());
+      // A stream that is being reset has nothing to resume.
+      if (nghttp2_is_fatal(result) != 0) Took(result);
     }
     return;
   }
@@ -344,15 +354,15 @@ void Connection::Begin(WireCall& call) {
     std::array<nghttp2_nv, kResponse.size() + kMaxTrailers> fields = {};
     const auto end = std::copy(kResponse.begin(), kResponse.end(), fields.begin());
     std::copy_n(trailers.begin(), trailers.size(), end);
-    nghttp2_submit_response(session_.get(), call.stream_id(), fields.data(),
-                            kResponse.size() + trailers.size(), nullptr);
+    Took(nghttp2_submit_response(session_.get(), call.stream_id(), fields.data(),
+                                 kResponse.size() + trailers.size(), nullptr));
     return;
   }
   nghttp2_data_provider provider = {};
   provider.source.ptr = &call;
   provider.read_callback = ReadData;
-  nghttp2_submit_response(session_.get(), call.stream_id(), kResponse.data(), kResponse.size(),
-                          &provider);
+  Took(nghttp2_submit_response(session_.get(), call.stream_id(), kResponse.data(), kResponse.size(),
+                               &provider));
 }
 
 ssize_t Connection::ProvideData(WireCall& call, std::size_t size, std::uint32_t* flags) {
@@ -365,7 +375,10 @@ ssize_t Connection::ProvideData(WireCall& call, std::size_t size, std::uint32_t*
   if (call.end && num_bytes == call.outgoing.num_bytes()) {
     *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
     const Trailers trailers(*call.end);
-    nghttp2_submit_trailer(session_.get(), call.stream_id(), trailers.begin(), trailers.size());
+    if (!Took(nghttp2_submit_trailer(session_.get(), call.stream_id(), trailers.begin(),
+                                     trailers.size()))) {
+      return kStop;
+    }
   }
   return static_cast<ssize_t>(num_bytes);
 }
@@ -381,18 +394,21 @@ void Connection::SendData(WireCall& call, const std::uint8_t* head, std::size_t 
 
 int Connection::OnFrameSent(const nghttp2_frame& frame) {
   const std::int32_t stream_id = frame.hd.stream_id;
+  int result = 0;
   if (frame.hd.type == NGHTTP2_HEADERS && (frame.hd.flags & NGHTTP2_FLAG_END_STREAM) != 0 &&
       nghttp2_session_get_stream_remote_close(session_.get(), stream_id) == 0) {
     // The client need not send the rest.
-    nghttp2_submit_rst_stream(session_.get(), NGHTTP2_FLAG_NONE, stream_id, NGHTTP2_NO_ERROR);
+    result =
+        nghttp2_submit_rst_stream(session_.get(), NGHTTP2_FLAG_NONE, stream_id, NGHTTP2_NO_ERROR);
   }
   if (frame.hd.type == NGHTTP2_GOAWAY && !is_last_call_known_) {
     // The reply shows that the client has read the GOAWAY.
-    nghttp2_submit_ping(session_.get(), NGHTTP2_FLAG_NONE, DrainPing());
+    result = nghttp2_submit_ping(session_.get(), NGHTTP2_FLAG_NONE, DrainPing());
   }
+  if (!Took(result)) return kStop;
   // Resets provoked by a client count as its own.
   if (frame.hd.type == NGHTTP2_RST_STREAM && frame.rst_stream.error_code != NGHTTP2_NO_ERROR) {
-    if (!Charge(&resets_, 1, Abuse::kResets)) return kStop;
+    if (!Charge(&resets_, 1, CloseReason::kResets)) return kStop;
   }
   return 0;
 }

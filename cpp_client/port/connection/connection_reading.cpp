@@ -183,10 +183,10 @@ std::size_t Connection::Receive(std::string_view data) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(data.data());
   const ssize_t used = nghttp2_session_mem_recv(session_.get(), bytes, data.size());
   CountMemory();
-  if (abuse_) {
-    CloseFor(*abuse_);
+  if (close_reason_) {
+    CloseFor(*close_reason_);
   } else if (HoldsTooMuch()) {
-    CloseFor(Abuse::kMemory);
+    CloseFor(CloseReason::kMemory);
   } else if (used < 0) {
     // Not HTTP/2, or more than nghttp2 tolerates.
     SendGoaway(NGHTTP2_PROTOCOL_ERROR, nghttp2_strerror(static_cast<int>(used)));

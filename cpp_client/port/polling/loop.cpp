@@ -111,7 +111,7 @@ void Loop::Open(FileHandle file) {
 bool Loop::IsRoundLong() const { return MonotonicSeconds() - now_s_ > kBacklogS; }
 
 void Loop::CloseForMemory(std::int64_t id) {
-  if (Connection* const connection = Find(id)) connection->CloseFor(Abuse::kMemory);
+  if (Connection* const connection = Find(id)) connection->CloseFor(CloseReason::kMemory);
 }
 
 Connection* Loop::Find(std::int64_t id) {
