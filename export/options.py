@@ -60,7 +60,7 @@ _GRAPHS = (
     Option(
         "--format",
         one_of(list(GRAPH_FORMATS)),
-        "how graphs are written beside programs: torchscript (default), pt2 (as ExportedPrograms) or both",
+        "how graphs are written beside programs: torchscript, pt2 (as ExportedPrograms) or both",
         default="torchscript",
         dest="graph_format",
     ),
@@ -120,7 +120,7 @@ _REQUESTS = (
     Option(
         "--batch",
         one_of(list(BATCHES)),
-        "what a batch is: rows of any requests, which must not depend on each other (default), or one request, "
+        "what a batch is: rows of any requests, which must not depend on each other, or one request, "
         "which the servers then never put together with others",
         default="rows",
     ),

@@ -272,7 +272,7 @@ class _CompletionAction(argparse.Action):
 
         for each in _with_commands(parser):
             for action in each._actions:
-                if action.type is Path or getattr(action, "is_path", False) or action.metavar in _PATHS:
+                if action.type is Path or getattr(action.type, "is_path", False) or action.metavar in _PATHS:
                     action.complete = shtab.FILE  # type: ignore[attr-defined]
         if isinstance(parser, Parser) and parser.commands:
             first = parser._get_positional_actions()[0]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,21 @@ from recsys.options.kinds import COUNT, PATH, SWITCH, ConfigError, Kind
 from recsys.options.toml import read_toml
 
 _HIDDEN = argparse.SUPPRESS
-# Programs and old names that this process has named: options are parsed before and after torch is imported.
-_NAMED: set[tuple[str, str]] = set()
+
+
+@dataclass(frozen=True)
+class Shortcut:
+    """A flag that gives an option one value, such as ``--native`` for ``--engine native``.
+
+    Attributes:
+        name: The flag.
+        value: What it gives.
+        about: What it is, for the help.
+    """
+
+    name: str
+    value: Any
+    about: str
 
 
 @dataclass(frozen=True)
@@ -33,6 +47,7 @@ class Option:
         repeated: Whether it may be given several times; its value is then a list.
         negatable: Whether a switch has a flag ``--no-NAME`` too.
         old: Earlier flags, which still work; a line on stderr names the new one.
+        shortcuts: Flags that give it one value; at most one of them and its own may be given.
         dest: The attribute of the parsed options; empty for the key.
         environment: A variable of the environment that gives it too.
         shows_version: Whether the flag without a value prints the version of the program.
@@ -48,6 +63,7 @@ class Option:
     repeated: bool = False
     negatable: bool = False
     old: tuple[str, ...] = ()
+    shortcuts: tuple[Shortcut, ...] = ()
     dest: str = ""
     environment: str = ""
     shows_version: bool = False
@@ -71,6 +87,14 @@ class Option:
     def shown(self) -> str:
         """Its name in errors and in the help."""
         return (self.metavar or self.name.upper()) if self.is_positional else self.name
+
+    def from_text(self, text: str) -> Any:
+        """Parse the value of a flag or of the environment.
+
+        Raises:
+            ConfigError: The text is none of this option.
+        """
+        return self.kind.from_text(text)
 
     def from_file(self, value: object) -> Any:
         """Convert the value of a key in TOML.
@@ -96,17 +120,27 @@ class Option:
             in_file: Keys that the file gives; positional arguments of these names may be left out.
         """
         is_optional = self.key in in_file or not self.required
-        for name in (self.name, *self.old):
-            action = group.add_argument(name, **self._arguments(is_optional, is_old=name in self.old))
-            action.is_path = self.kind.parse is PATH.parse  # type: ignore[attr-defined]
+        if self.shortcuts:
+            group = group.add_mutually_exclusive_group()
+        for name in (self.attribute if self.is_positional else self.name, *self.old):
+            group.add_argument(name, **self._arguments(is_optional, is_old=name in self.old))
+        for each in self.shortcuts:
+            group.add_argument(
+                each.name,
+                dest=self.attribute,
+                action="store_const",
+                const=each.value,
+                default=_HIDDEN,
+                help=each.about,
+            )
 
     def _arguments(self, is_optional: bool, *, is_old: bool) -> dict[str, Any]:
-        shared: dict[str, Any] = {"default": _HIDDEN, "help": _HIDDEN if is_old else self._help()}
+        shared: dict[str, Any] = {"default": _HIDDEN, "help": _HIDDEN if is_old else self.help_text()}
         if not self.is_positional:
             shared["dest"] = self.attribute
         if self.kind is SWITCH:
             return {**shared, "action": argparse.BooleanOptionalAction if self.negatable else "store_true"}
-        shared["type"] = self._parsed
+        shared["type"] = _Type(self)
         if self.kind.choices and not self.metavar and not self.is_positional:
             shared["choices"] = self.kind.choices
         else:
@@ -119,21 +153,38 @@ class Option:
             return {**shared, "action": "append"}
         return {**shared, "action": VersionAction, "nargs": "?"} if self.shows_version else shared
 
-    def _help(self) -> str:
-        about = self.about.replace("%", "%%")
-        if (
-            self.default in (None, "", False)
-            or self.default == ()
-            or self.default == []
-            or "default" in about
-        ):
-            return about
-        value = ",".join(map(str, self.default)) if isinstance(self.default, tuple) else self.default
-        return f"{about} (default: {value:g})" if isinstance(value, float) else f"{about} (default: {value})"
+    def help_text(self) -> str:
+        """Return what the help says of it, with its default."""
+        default = self.default_text()
+        return (f"{self.about} (default: {default})" if default else self.about).replace("%", "%%")
 
-    def _parsed(self, text: str) -> Any:
+    def default_text(self) -> str:
+        """Return its default for the help; empty for one that is not shown."""
+        if self.default is None or self.default is False:
+            return ""
+        if isinstance(self.default, float):
+            return f"{self.default:g}"
+        return (
+            ",".join(map(str, self.default)) if isinstance(self.default, (list, tuple)) else str(self.default)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Type:
+    """What parses an option's value for argparse."""
+
+    option: Option
+
+    @property
+    def is_path(self) -> bool:
+        """Whether shells complete it with names of files."""
+        return self.option.kind.parse is PATH.parse
+
+    def __call__(self, text: str) -> Any:
+        if text is _HIDDEN:
+            return text  # argparse parses the default of a positional argument that is left out.
         try:
-            return self.kind.from_text(text)
+            return self.option.from_text(text)
         except ConfigError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -193,14 +244,20 @@ class Command:
         Errors end the process with status 2.
         """
         words = list(sys.argv[1:] if argv is None else argv)
-        parser = self.parser(_keys_of_file(words))
+        file = self._file_of(words)
+        try:
+            in_file = {} if file is None else read_toml(file)
+        except ConfigError as error:
+            self.parser().refuse(str(error))
+        parser = self.parser(in_file)
         parsed = parser.parse_args(words)
+        if parsed.config != file:
+            parser.error("--config: got an abbreviation, expected the whole flag")
         chosen = self.commands.get(getattr(parsed, "command", ""))
         groups = self.groups if chosen is None else (*self.groups, *chosen.groups)
         options = [option for group in groups for option in group.options]
         try:
-            in_file = {} if parsed.config is None else read_toml(parsed.config)
-            given = _given_elsewhere(options, parsed.config, in_file)
+            given = _given_elsewhere(options, file, in_file)
         except ConfigError as error:
             parser.refuse(str(error))
         current = {old: option.name for option in options for old in option.old}
@@ -216,6 +273,16 @@ class Command:
         for group in groups:
             _check_one_of(group, given, parser)
         return parsed
+
+    def _file_of(self, words: Sequence[str]) -> Path | None:
+        """Return the file of ``--config``, which says what else must be given; None where that is wrong."""
+        first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+        self._add_config(first, default=None)
+        try:
+            found: Path | None = first.parse_known_args(words)[0].config
+        except argparse.ArgumentError:
+            return None
+        return found
 
     def parser(self, in_file: Collection[str] = ()) -> Parser:
         """Return the parser of the words, without the defaults.
@@ -276,7 +343,7 @@ class Command:
             self._add_config(parser, default=_HIDDEN)
         return parser
 
-    def _add_config(self, parser: Parser, default: Any) -> None:
+    def _add_config(self, parser: argparse.ArgumentParser, default: Any) -> None:
         about = "options in TOML, by their names with _ for -; flags beat them"
         parser.add_argument("--config", type=Path, metavar="FILE", default=default, help=about)
         for flag in self.old_config:
@@ -286,17 +353,6 @@ class Command:
 def key_of(flag: str) -> str:
     """Return the key in TOML of a flag."""
     return flag.lstrip("-").replace("-", "_")
-
-
-def _keys_of_file(words: Sequence[str]) -> Collection[str]:
-    """Return the keys of the file of ``--config``; none where it cannot be read, which is an error later."""
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    first.add_argument("--config", type=Path)
-    try:
-        file = first.parse_known_args(words)[0].config
-        return () if file is None else read_toml(file).keys()
-    except (argparse.ArgumentError, ConfigError):
-        return ()
 
 
 def _given_elsewhere(
@@ -326,7 +382,7 @@ def _given_elsewhere(
         text = os.environ.get(option.environment, "") if option.environment else ""
         if text:
             try:
-                given[option.attribute] = option.kind.from_text(text)
+                given[option.attribute] = option.from_text(text)
             except ConfigError as error:
                 raise ConfigError(f"{option.environment}: {error}") from None
     return given
@@ -349,9 +405,14 @@ def _name_old(program: str, words: Iterable[str], current: Mapping[str, str]) ->
     """
     for word in words:
         name = word.partition("=")[0]
-        if name in current and (program, name) not in _NAMED:
-            _NAMED.add((program, name))
-            sys.stderr.write(f"{program}: warning: {name} is an old name, use {current[name]}\n")
+        if name in current:
+            _name_old_once(program, name, current[name])
+
+
+@cache
+def _name_old_once(program: str, name: str, new: str) -> None:
+    """Say what the name is now, once in a process: options are parsed before and after torch is imported."""
+    sys.stderr.write(f"{program}: warning: {name} is an old name, use {new}\n")
 
 
 def _check_one_of(group: Group, given: Mapping[str, Any], parser: Parser) -> None:
@@ -381,11 +442,3 @@ def threads_option() -> Option:
 def schema_option(about: str) -> Option:
     """Return the option ``--schema``."""
     return Option("--schema", PATH, about)
-
-
-def iterate(command: Command) -> Iterator[tuple[Command, Option]]:
-    """Yield each option of a command and of its commands."""
-    for option in command.options:
-        yield command, option
-    for part in command.commands.values():
-        yield from ((part, option) for option in part.options)

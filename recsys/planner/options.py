@@ -93,7 +93,7 @@ COMMAND = Command(
                 Option(
                     "--reserve",
                     _PERCENT,
-                    "of each rank's device memory that is not for tables (default: 15)",
+                    "of each rank's device memory that is not for tables",
                     default=100 * DEFAULT_RESERVED_FRACTION,
                 ),
             ),

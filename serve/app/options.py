@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
+from collections.abc import Collection
 from pathlib import Path
 
 from recsys.base.cli import Parser, add_program_options
-from recsys.options.kinds import SWITCH
-from serve.config.options import NONE, POSITIONAL, Section, Setting, key_of, sections
+from serve.config.options import all_options, sections
 
 _EPILOG = """\
 examples:
@@ -18,7 +17,8 @@ examples:
   recsys-serve --config serve.toml --check-config
 
 --help-all shows all settings. Each can also stand in the file of --config or in the environment; a flag beats the
-environment, that beats the file. docs/serve/configuration.md has their names.
+environment, that beats the file. docs/serve/configuration.md has their names. --config, --check-config and --json
+say what the command does, are no settings, and can stand on the command line alone.
 
 exit codes: 0 stopped with every accepted request answered, 1 failed, 2 bad usage, settings or artifact
 """
@@ -27,7 +27,7 @@ exit codes: 0 stopped with every accepted request answered, 1 failed, 2 bad usag
 # The settings of --help; --help-all has all of them.
 _COMMON = frozenset(
     {
-        *("--repository", "--engine", "--host", "--port", "--metrics-port", "--http-port"),
+        *("ARTIFACT", "--repository", "--engine", "--host", "--port", "--metrics-port", "--http-port"),
         *("--executors", "--deltas", "--max-batch-rows", "--max-queue-rows", "--max-delay-us"),
         *("--tls-certificate", "--tls-key", "--admin-token-file", "--log-as-json", "--log-requests"),
     }
@@ -35,27 +35,21 @@ _COMMON = frozenset(
 
 
 class _Help(argparse.Action):
-    """Print the help of the common settings (``const``), or of all, and exit."""
+    """Print the help of the settings in ``const``, or of all, and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         """Called by argparse."""
-        if self.const:
-            _leave_common(parser)
-        parser.print_help()
+        _parser(self.const).print_help()
         parser.exit()
-
-
-def _leave_common(top: argparse.ArgumentParser) -> None:
-    """Hide all settings that are not common, and what groups are about: so groups without a common one are left out."""
-    for group in top._action_groups[2:]:
-        group.description = None
-        for action in group._group_actions:
-            if not _COMMON & set(action.option_strings):
-                action.help = argparse.SUPPRESS
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser: the arguments defined here, and a flag for each setting."""
+    return _parser(None)
+
+
+def _parser(only: Collection[str] | None) -> argparse.ArgumentParser:
+    """Return the parser of some settings, by name, or of all, with what their sections are about."""
     top = Parser(
         prog="recsys-serve",
         usage="recsys-serve [ARTIFACT | --repository DIR] [--config FILE] [--check-config] [setting ...]",
@@ -65,18 +59,15 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         add_help=False,
     )
-    for names, is_short, text in ((("-h", "--help"), True, "common"), (("--help-all",), False, "all")):
+    for names, shown, text in ((("-h", "--help"), _COMMON, "common"), (("--help-all",), None, "all")):
         top.add_argument(
             *names,
             action=_Help,
             nargs=0,
-            const=is_short,
+            const=shown,
             default=argparse.SUPPRESS,
             help=f"show {text} settings and exit",
         )
-    top.add_argument(
-        "artifact", nargs="?", metavar="ARTIFACT", help="what recsys-export wrote; or --repository"
-    )
     top.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")
     top.add_argument(
         "--check-config",
@@ -88,58 +79,16 @@ def parser() -> argparse.ArgumentParser:
     )
     add_program_options(top)
     for section in sections():
-        _add_section(top, section)
+        options = [option for option in section.options if only is None or option.name in only]
+        if options:
+            title, about = ".".join(section.path) or "server", section.about if only is None else None
+            group = top.add_argument_group(title, about)
+            for option in options:
+                option.add_to(group)
     return top
 
 
-def _add_section(top: argparse.ArgumentParser, section: Section) -> None:
-    group = top.add_argument_group(".".join(section.path) or "server", section.about)
-    for option in section.options:
-        if option.path == POSITIONAL:
-            continue
-        if option.path == ("process", "engine"):
-            either = group.add_mutually_exclusive_group()
-            _add_option(either, option)
-            either.add_argument(
-                "--native", dest=option.key, action="store_const", const="native", help="--engine native"
-            )
-        elif option.path == ("metrics_port",):
-            either = group.add_mutually_exclusive_group()
-            _add_option(either, option)
-            either.add_argument(
-                "--no-metrics", dest=option.key, action="store_const", const=NONE, help="serve no metrics"
-            )
-        else:
-            _add_option(group, option)
-
-
-def _add_option(group: argparse._ActionsContainer, option: Setting) -> None:
-    """Add a setting's flag. Values stay strings: they are parsed like those of the environment."""
-    about = option.about.replace("None", NONE).replace("``", "").replace("%", "%%")
-    if option.default is not dataclasses.MISSING and option.default not in ("", ()):
-        default = NONE if option.default is None else str(option.default)
-        about += f" (default: {default.lower() if option.kind is SWITCH else default})"
-    if option.kind is not SWITCH:
-        group.add_argument(option.name, dest=option.key, metavar=option.kind.metavar, help=about)
-        return
-    negative = "--no-" + option.name.removeprefix("--")
-    # The flag that changes the default comes first, with the help text.
-    both = ((option.name, "true", about), (negative, "false", f"turn off: {about}"))
-    for flag, word, text in reversed(both) if option.default else both:
-        changes = (word == "true") != option.default
-        group.add_argument(
-            flag,
-            dest=option.key,
-            action="store_const",
-            const=word,
-            help=text if changes else argparse.SUPPRESS,
-        )
-
-
-def flags_of(args: argparse.Namespace) -> dict[str, str]:
-    """Return the settings that were given as arguments."""
-    own = {"artifact", "config", "check_config", "json"}
-    flags = {key: text for key, text in vars(args).items() if key not in own and text is not None}
-    if args.artifact is not None:
-        flags[key_of(POSITIONAL)] = args.artifact
-    return flags
+def flags_of(args: argparse.Namespace) -> dict[str, object]:
+    """Return the settings that were given as arguments, by key."""
+    given = vars(args)
+    return {option.key: given[option.key] for option in all_options(sections()) if option.key in given}

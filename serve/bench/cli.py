@@ -84,7 +84,7 @@ _LOAD = (
         default=1,
         old=("--threads",),
     ),
-    Option("--seed", SEED, "seed of everything that is random (default: 0)", default=0),
+    Option("--seed", SEED, "seed of everything that is random", default=0),
 )
 _REQUESTS = (
     Option("--rows", _MIX, "rows of each request (default: 1)"),
@@ -110,7 +110,7 @@ _REQUESTS = (
     Option(
         "--zipf",
         ZIPF,
-        "the ID of rank k with a probability proportional to k to the power of -S (default: 0, uniform)",
+        "the ID of rank k with a probability proportional to k to the power of -S; 0 is uniform",
         default=0.0,
     ),
     Option("--priority", text_like("high:0.1,normal:0.9", "MIX"), "such as high:0.1,normal:0.8,low:0.1"),
@@ -118,7 +118,7 @@ _REQUESTS = (
     Option(
         "--distinct",
         COUNT,
-        "requests that are made, then sent over and over (default: 4096; at most 256 MiB)",
+        "requests that are made, then sent over and over; at most 256 MiB",
         default=4096,
     ),
     Option(

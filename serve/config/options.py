@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.options.kinds import INTEGER, NAMES, NUMBER, PATH, RANGES, SIZE, SWITCH, TEXT, ConfigError, Kind
-from recsys.options.table import Option
+from recsys.options.table import Option, Shortcut
 from serve.config.models import ModelSettings
 from serve.config.settings import Settings
 
@@ -32,6 +32,10 @@ NONE = "none"
 _SILENT_SECTIONS = frozenset({"source", "process", "defaults", "limits", "connections"})
 # The field whose settings are at the top level of the file.
 _TOP = "server"
+_SHORTCUTS: Mapping[tuple[str, ...], tuple[Shortcut, ...]] = {
+    ("process", "engine"): (Shortcut("--native", "native", "--engine native"),),
+    ("metrics_port",): (Shortcut("--no-metrics", None, "serve no metrics"),),
+}
 _KINDS: dict[object, Kind] = {
     int: INTEGER,
     float: NUMBER,
@@ -69,6 +73,16 @@ class Setting(Option):
             ConfigError: the text is not such a value; the message says what was got and expected.
         """
         return self._some(text, self.kind.from_text)
+
+    def help_text(self) -> str:
+        """See ``Option``."""
+        return super().help_text().replace("None", NONE).replace("``", "")
+
+    def default_text(self) -> str:
+        """See ``Option``; here ``none`` and ``false`` are shown too."""
+        if self.default is dataclasses.MISSING or self.default in ("", ()):
+            return ""
+        return str(self.default).lower() if self.kind is SWITCH else str(self.default)
 
     def from_file(self, value: object) -> Any:
         """Convert the value of a key of the file.
@@ -165,6 +179,8 @@ def _setting(path: SettingPath, kind: object, about: str, default: object, is_op
         kind=SIZE if kind is int and name.endswith("_bytes") else _KINDS[kind],
         about=about,
         default=default,
+        negatable=True,
+        shortcuts=_SHORTCUTS.get(path, ()),
         environment=ENV_PREFIX + "_".join(path).upper(),
         path=path,
         is_optional=is_optional,

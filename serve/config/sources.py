@@ -98,11 +98,11 @@ class Effective:
         return rows + [(key_of(path), self.given[path].value, self.given[path].origin) for path in of_models]
 
 
-def effective(flags: Mapping[str, str], environment: Mapping[str, str], file: Path | None) -> Effective:
+def effective(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Effective:
     """Merge the sources. Flags override the environment, the environment the file, the file the defaults.
 
     Args:
-        flags: the given values as strings, by key of the setting.
+        flags: the values of given flags, by key of the setting.
         environment: the process's variables.
         file: the TOML file; None for the one that the environment names, if any.
 
@@ -198,9 +198,19 @@ def _is_service_link(name: str, text: str) -> bool:
     )
 
 
-def _read_flags(flags: Mapping[str, str]) -> Values:
+def parse_flags(texts: Mapping[str, str]) -> dict[str, object]:
+    """Return the values of flags for ``effective``, by key of the setting.
+
+    Raises:
+        ConfigError: a text is not a value of its setting.
+    """
     known = {option.key: option for option in all_options(sections())}
-    return {known[key].path: _from_text(known[key], known[key].name, text) for key, text in flags.items()}
+    return {key: _from_text(known[key], known[key].name, text).value for key, text in texts.items()}
+
+
+def _read_flags(flags: Mapping[str, object]) -> Values:
+    known = {option.key: option for option in all_options(sections())}
+    return {known[key].path: Given(value, known[key].name) for key, value in flags.items()}
 
 
 def _from_text(option: Setting, origin: str, text: str) -> Given:

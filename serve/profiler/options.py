@@ -93,11 +93,11 @@ _BATCHES = (
     Option(
         "--zipf",
         ZIPF,
-        "the ID of rank k with a probability proportional to k to the power of -S (default: 0, uniform)",
+        "the ID of rank k with a probability proportional to k to the power of -S; 0 is uniform",
         default=0.0,
     ),
     Option("--samples", PATH, "rows of real requests, in JSON as recsys-predict takes them"),
-    Option("--seed", SEED, "of random batches (default: 0)", default=0),
+    Option("--seed", SEED, "of random batches", default=0),
 )
 _RESULT = (
     Option("--rounds", COUNT, "turns of each measurement", default=7),

@@ -25,7 +25,7 @@ from serve.app.cli import source_of
 from serve.app.start import set_process
 from serve.config.options import all_options, sections
 from serve.config.settings import CaptureConfig, Settings
-from serve.config.sources import Effective, effective
+from serve.config.sources import Effective, effective, parse_flags
 from serve.engine.choose import choose_engine
 from serve.engine.interface import Submitted
 from serve.errors import PUSHBACK, QueueFullError, status_of
@@ -167,7 +167,7 @@ class Replica:
             ValueError: the settings cannot be used.
             RuntimeError: no model could be made ready.
         """
-        found = effective(settings, {}, None)
+        found = effective(parse_flags(settings), {}, None)
         set_process(found.settings.process)
         serving = Serving(found)
         await serving.start()
@@ -288,7 +288,7 @@ def _check(texts: Mapping[str, str]) -> Settings:
     for key in texts:
         if key not in known:
             raise ConfigError(f"{key}: unknown argument{near_misses(key, [*known, *_SHORT_KEYS])}")
-    settings = effective(texts, {}, None).settings
+    settings = effective(parse_flags(texts), {}, None).settings
     if (settings.source.artifact is None) == (settings.source.repository is None):
         raise ConfigError("source: expected artifact=PATH or repository=PATH, and one of them")
     return settings

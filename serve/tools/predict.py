@@ -77,7 +77,7 @@ _TABLE = (
 )
 _SENDING = (
     Option("--rows", whole(0), "of the example or random request", default=2),
-    Option("--seed", SEED, "of the example or random request (default: 0)", default=0),
+    Option("--seed", SEED, "of the example or random request", default=0),
     Option(
         "--model",
         TEXT,

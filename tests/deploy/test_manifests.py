@@ -167,7 +167,7 @@ def test_settings_with_tls_are_those_without_and_tls() -> None:
 def test_pods_are_given_the_time_to_drain(kserve: bool) -> None:
     if kserve:
         args = options.parser().parse_args(runtime_container()["args"])
-        drain_s, only = float(args.drain_timeout_s), runtime_container()
+        drain_s, only = args.drain_timeout_s, runtime_container()
         predictor = load(KSERVE / "inference-service.yaml")["spec"]["predictor"]
         grace_s = predictor["terminationGracePeriodSeconds"]
     else:
@@ -301,11 +301,11 @@ def test_kserve_service_asks_for_what_the_runtime_offers() -> None:
     # KServe routes to the first port alone, and puts the artifact where it always puts them.
     assert runtime_container()["ports"][0] == {
         "name": "h2c",
-        "containerPort": int(args.port),
+        "containerPort": args.port,
         "protocol": "TCP",
     }
     assert "/mnt/models" in runtime_container()["args"]
-    assert runtime["spec"]["annotations"]["prometheus.kserve.io/port"] == args.metrics_port
+    assert runtime["spec"]["annotations"]["prometheus.kserve.io/port"] == str(args.metrics_port)
 
 
 def test_images_have_the_version_of_the_package() -> None:

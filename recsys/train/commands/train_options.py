@@ -121,7 +121,7 @@ _RESULT = (
     Option(
         "--checkpoint-every",
         COUNT,
-        "steps between two checkpoints in an epoch (default: one at its end only)",
+        "steps between two checkpoints in an epoch; 0 for one at its end only",
         default=0,
     ),
     Option("--resume", SWITCH, "go on from the newest one in --checkpoint-dir"),
@@ -196,7 +196,7 @@ _TRAINING = (
         "of the numbers that matrix products multiply: bfloat16 is faster on processors with AMX or AVX-512 BF16 "
         f"and on GPUs, and no different elsewhere (default {TrainConfig.matmul_precision})",
     ),
-    Option("--seed", SEED, "the same seed gives the same model (default 0)", default=0),
+    Option("--seed", SEED, "the same seed gives the same model", default=0),
     threads_option(),
     Option("--optimizer", one_of(("adam", "adagrad")), f"of the dense layers {_default('optimizer')}"),
     Option("--learning-rate", _RATE, f"of the dense layers {_default('learning_rate')}"),

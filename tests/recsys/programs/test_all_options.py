@@ -14,8 +14,8 @@ import pytest
 
 from export.options import COMMAND as EXPORT
 from recsys.data.options import COMMAND as DATA
-from recsys.options.kinds import SWITCH, Kind
-from recsys.options.table import Command, Option, key_of
+from recsys.options.kinds import PATH, SWITCH, Kind
+from recsys.options.table import Command, Option, _name_old_once, key_of
 from recsys.planner import options as plan
 from recsys.train.commands.eval_options import COMMAND as EVAL
 from recsys.train.commands.train_options import COMMAND as TRAIN
@@ -88,6 +88,9 @@ def test_each_option_has_a_key_in_toml(line: str, tmp_path: Path) -> None:
         found = getattr(parsed, option.attribute)
         assert option.attribute in parsed.given, option.name
         if option.is_positional:
+            word: Any = option.kind.example
+            value = tmp_path / word if option.kind.parse is PATH.parse else word
+            assert found == ([value, value] if option.repeated else value), option.name
             continue
         assert found == getattr(command.parse([*_needed(line, option), *_flags(option)]), option.attribute)
 
@@ -167,9 +170,8 @@ def test_an_old_name_still_works_and_names_the_new_one(
     new: Option,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("recsys.options.table._NAMED", set())
+    _name_old_once.cache_clear()
     words = [] if new.kind is SWITCH else [new.kind.example]
     command = _LINES[line][1]
     parsed = command.parse([*_needed(line, new), old, *words])
@@ -183,10 +185,8 @@ def test_an_old_name_still_works_and_names_the_new_one(
     assert f"{key_of(old)} is an old name, use {new.key}\n" in capsys.readouterr().err
 
 
-def test_the_old_flag_of_the_file_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("recsys.options.table._NAMED", set())
+def test_the_old_flag_of_the_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _name_old_once.cache_clear()
     file = tmp_path / "model.toml"
     file.write_text('model = "dcn"\nover_layers = [64, 32]\n')
     parsed = TRAIN.parse(["--data", "synthetic", "--model-config", str(file), "--over-layers", "8"])
@@ -219,6 +219,21 @@ def test_wrong_files_are_refused(
         TRAIN.parse(["--data", "synthetic", "--config", str(file)])
     assert ended.value.code == 2
     assert f"recsys-train: {file}: {said}" in capsys.readouterr().err
+
+
+def test_the_flag_of_the_file_is_given_whole_and_a_wrong_file_ends_even_the_help(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "options.toml"
+    for words, said in (
+        (["--conf", str(file)], "--config: got an abbreviation, expected the whole flag"),
+        (["--config", str(file), "--help"], f"{file}: cannot read it: No such file or directory"),
+        (["--config"], "--config: expected one argument"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            TRAIN.parse(["--data", "synthetic", *words])
+        assert ended.value.code == 2
+        assert capsys.readouterr().err.splitlines()[-1] == f"recsys-train: {said}"
 
 
 def test_paths_of_a_file_are_relative_to_its_folder_and_flags_beat_it(tmp_path: Path) -> None:

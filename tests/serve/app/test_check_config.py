@@ -285,7 +285,6 @@ def test_what_may_be_meant_so_is_a_warning(
             id="no-artifact",
         ),
         pytest.param(["A", "--config", "missing.toml"], "missing.toml: cannot read it", id="no-file"),
-        pytest.param(["A", "--port", "http"], "--port: port: got 'http', expected a whole number", id="type"),
         pytest.param(
             ["A", "--metrics-port", "-1"], "--metrics-port: metrics_port: got -1, expected 0", id="range"
         ),
@@ -392,6 +391,13 @@ def test_a_repository_that_cannot_be_read_is_found(tmp_path: Path, capsys: CapSy
         2,
         ["source.repository: holds no model, expected at least one folder of versions"],
     )
+
+
+def test_a_value_of_another_type_is_one_line(capsys: CapSys) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["artifact", "--port", "http"])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "recsys-serve: --port: got 'http', expected a whole number\n"
 
 
 @pytest.mark.parametrize(

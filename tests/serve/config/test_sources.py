@@ -13,7 +13,7 @@ from recsys.options.kinds import INTEGER, NUMBER, SIZE, SWITCH, ConfigError
 from serve.config.models import BatchLimits, ModelSettings, Routing
 from serve.config.options import all_options, model_sections, sections
 from serve.config.settings import ServerConfig, Settings
-from serve.config.sources import effective
+from serve.config.sources import effective, parse_flags
 
 _OPTIONS = all_options(sections())
 
@@ -40,7 +40,7 @@ def test_a_flag_beats_the_environment_that_beats_the_file_that_beats_the_default
         "RECSYS_SERVE_METRICS_PORT": "2",
         "RECSYS_SERVE_DEFAULTS_LIMITS_MAX_BATCH_ROWS": "2",
     }
-    found = effective({"port": "3"}, environment, file)
+    found = effective({"port": 3}, environment, file)
     server = found.settings.server
     assert (server.port, server.metrics_port, server.http_port) == (3, 2, 1)
     assert (server.defaults.limits.max_batch_rows, server.defaults.limits.max_batch_ids) == (2, 1)
@@ -117,13 +117,13 @@ def _example(option: Any) -> tuple[str, str]:
 @pytest.mark.parametrize("option", _OPTIONS, ids=lambda option: option.key)
 def test_every_setting_means_the_same_in_all_three_ways(option: Any, tmp_path: Path) -> None:
     in_file, text = _example(option)
-    beside = _BESIDE.get(option.key, {})
+    beside = parse_flags(_BESIDE.get(option.key, {}))
     *tables, name = option.path
     head = f"[{'.'.join(tables)}]\n" if tables else ""
     file = _write(tmp_path, f"{head}{name} = {in_file}\n")
     from_file = effective(beside, {}, file)
     from_environment = effective(beside, {option.environment: text}, None)
-    from_flag = effective({**beside, option.key: text}, {}, None)
+    from_flag = effective({**beside, option.key: option.from_text(text)}, {}, None)
     assert from_file.settings == from_environment.settings == from_flag.settings
     assert from_file.settings != effective({}, {}, None).settings
     origins = [{k: o for k, _, o in e.rows()}[option.key] for e in (from_file, from_environment, from_flag)]
@@ -163,7 +163,7 @@ canary_percent = 5
 [models."with.dots"]
 """,
     )
-    found = effective({"defaults.limits.max_batch_rows": "200"}, {}, file)
+    found = effective({"defaults.limits.max_batch_rows": 200}, {}, file)
     server = found.settings.server
     assert server.models["ranker"] == ModelSettings(
         num_executors=2,
@@ -191,7 +191,7 @@ def test_paths_of_the_file_are_relative_to_its_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["none", "None", "NONE"])
 def test_none_takes_a_port_away(text: str, tmp_path: Path) -> None:
-    assert effective({"metrics_port": text}, {}, None).settings.server.metrics_port is None
+    assert effective(parse_flags({"metrics_port": text}), {}, None).settings.server.metrics_port is None
     file = _write(tmp_path, 'metrics_port = "none"')
     assert effective({}, {}, file).settings.server.metrics_port is None
 
@@ -200,7 +200,10 @@ def test_sizes_may_have_units(tmp_path: Path) -> None:
     file = _write(tmp_path, '[connections]\nmax_message_bytes = "8MiB"')
     assert effective({}, {}, file).settings.server.connections.max_message_bytes == 8 << 20
     flags = {"defaults.limits.max_queue_bytes": "1.5GB"}
-    assert effective(flags, {}, None).settings.server.defaults.limits.max_queue_bytes == 1_500_000_000
+    assert (
+        effective(parse_flags(flags), {}, None).settings.server.defaults.limits.max_queue_bytes
+        == 1_500_000_000
+    )
 
 
 @pytest.mark.parametrize(
