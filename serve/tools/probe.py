@@ -8,43 +8,47 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from recsys.base.cli import Parser
+from recsys.options.kinds import PATH, SWITCH, TEXT, number
+from recsys.options.table import Command, Group, Option
 
-_EPILOG = """\
+COMMAND = Command(
+    program="python -m serve.probe",
+    about="Ask a server's grpc.health.v1 service once.",
+    epilog="""\
 example:
   python -m serve.probe 127.0.0.1:8500 --service recsys.v1.PredictionService
 
 exit codes: 0 SERVING (with --alive: any answer), 1 anything else, 2 bad usage
-"""
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser."""
-    top = Parser(
-        prog="python -m serve.probe",
-        usage="python -m serve.probe ADDRESS [option ...]",
-        description="Ask a server's grpc.health.v1 service once.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    top.add_argument("address", help="host:port of the server, or unix:PATH")
-    top.add_argument("--service", default="", help="whose health; empty for the whole server's")
-    top.add_argument("--alive", action="store_true", help="be content with any answer of the service")
-    top.add_argument("--timeout-s", type=float, default=5.0, metavar="S", help="default: %(default)s")
-    top.add_argument(
-        "--ca", type=Path, help="PEM of who signs the server's certificate; TLS where it is given"
-    )
-    top.add_argument("--certificate", type=Path, help="PEM to show to a server that asks for one")
-    top.add_argument("--key", type=Path, help="PEM of the certificate's private key")
-    top.add_argument(
-        "--server-name", help="the name in the server's certificate, where the address is another"
-    )
-    return top
+""",
+    groups=(
+        Group(
+            "",
+            (
+                Option("address", TEXT, "host:port of the server, or unix:PATH", required=True),
+                Option("--service", TEXT, "whose health; empty for the whole server's", default=""),
+                Option("--alive", SWITCH, "be content with any answer of the service"),
+                Option("--timeout-s", number(above=0, metavar="S"), "for the answer", default=5.0),
+                Option(
+                    "--ca",
+                    PATH,
+                    "who signs the server's certificate; TLS where it is given",
+                    metavar="PEM",
+                ),
+                Option("--certificate", PATH, "to show to a server that asks for one", metavar="PEM"),
+                Option("--key", PATH, "private key of --certificate", metavar="PEM"),
+                Option(
+                    "--server-name",
+                    TEXT,
+                    "the name in the server's certificate, where the address is another",
+                ),
+            ),
+        ),
+    ),
+)
 
 
 def _channel(args: argparse.Namespace) -> grpc.Channel:
@@ -61,14 +65,12 @@ def _channel(args: argparse.Namespace) -> grpc.Channel:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    top = parser()
-    args = top.parse_args(argv)
+    args = COMMAND.parse(argv)
+    top = COMMAND.parser()
     if (args.certificate is None) != (args.key is None):
         top.error("--certificate and --key: got one of them, expected both or none")
     if args.ca is None and (args.certificate or args.server_name):
         top.error("--certificate, --key and --server-name need --ca")
-    if not args.timeout_s > 0:
-        top.error(f"--timeout-s: got {args.timeout_s}, expected more than 0")
     try:
         with _channel(args) as channel:
             answer = health_pb2_grpc.HealthStub(channel).Check(

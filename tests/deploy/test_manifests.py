@@ -181,7 +181,7 @@ def test_probes_ask_three_different_things(only: dict[str, Any]) -> None:
     probes = startup, readiness, liveness = [only[name] for name in PROBES]
     assert startup["grpc"] == readiness["grpc"] == {"port": 8500, "service": SERVICE}
     # A server that drains or loads answers that it does; only one that answers nothing is to be killed.
-    args = probe.parser().parse_args(liveness["exec"]["command"][3:])
+    args = probe.COMMAND.parse(liveness["exec"]["command"][3:])
     assert (args.address, args.alive, args.ca) == ("127.0.0.1:8500", True, None)
     patience_s = [asked["periodSeconds"] * asked["failureThreshold"] for asked in probes]
     assert patience_s[0] > patience_s[2] > patience_s[1]
@@ -192,7 +192,7 @@ def test_probes_with_tls_are_those_without_and_tls() -> None:
     (only,) = patch["containers"]
     mounts = [mount["mountPath"] for mount in only["volumeMounts"]]
     for name in PROBES:
-        args = probe.parser().parse_args(only[name]["exec"]["command"][3:])
+        args = probe.COMMAND.parse(only[name]["exec"]["command"][3:])
         assert str(args.ca.parent) in mounts
         assert args.timeout_s <= {**container()[name], **only[name]}["timeoutSeconds"]
         assert args.server_name == load(BASE / "service.yaml")["metadata"]["name"]

@@ -61,7 +61,7 @@ def test_nobody_there_is_not_alive(capsys: pytest.CaptureFixture[str]) -> None:
         (["--ca", "nowhere.pem"], "nowhere.pem"),
         (["--server-name", "x"], "need --ca"),
         (["--ca", "a", "--key", "k"], "expected both or none"),
-        (["--timeout-s", "0"], "expected more than 0"),
+        (["--timeout-s", "0"], "--timeout-s: got '0', expected a number above 0"),
     ],
 )
 def test_bad_usage_is_2(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
