@@ -24,7 +24,7 @@ from recsys.planner.errors import PlannerError, PlannerErrorType
 from recsys.planner.fit import with_room
 from recsys.planner.search.improve import balance
 from recsys.planner.search.placement import Placement
-from recsys.planner.search.search import NUM_BALANCED, place, search, try_proposals
+from recsys.planner.search.search import NUM_BALANCED, placements_of, search, try_proposals
 
 Plan = list[ShardingOption]
 _Key = tuple[int, ...]
@@ -173,7 +173,7 @@ def _partition(
     """
     cuts = [as_cut(option, topology) for option in proposal]
     known = [cut for cut in cuts if cut is not None]
-    placements = place(capacity_of(topology), known) if len(known) == len(cuts) else []
+    placements = placements_of(capacity_of(topology), known) if len(known) == len(cuts) else []
     if not placements:
         return GreedyPerfPartitioner().partition(proposal, topology)
     best = min(placements, key=lambda placement: placement.cost_us)

@@ -6,12 +6,13 @@ Shape letters: W world size.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recsys.planner.cost.enumerators import ShardingOption
-from recsys.planner.search.placement import Placement
+from recsys.planner.search.placement import Floats, Placement
 
 # Gains below this share of a cost are rounding errors.
 _LEAST_GAIN = 1e-9
@@ -21,6 +22,8 @@ _NUM_PARTNERS = 32
 # many blocks.
 _BALANCED_ENOUGH = 1.01
 _MOST_PARTNERS = 500
+# The position of an empty block in a cycle: none is moved.
+_EMPTY = -1
 # Other options: loads are compared by the sum of their powers, which is close to the maximum but still shows
 # progress on one of several equally busy ranks.
 _POWER = 24
@@ -83,14 +86,22 @@ def _shift(placement: Placement, blocks: _Blocks, i: int, rank: int) -> None:
     placement.move(table, int(blocks.block[i]), rank)
 
 
+def _have_room(
+    placement: Placement, ranks: slice | NDArray[np.int64], more_hbm: Floats, more_ddr: Floats
+) -> NDArray[np.bool_]:
+    """Return which ranks have room for so much more; negative numbers free memory."""
+    fits: NDArray[np.bool_] = (placement.free_hbm[ranks] >= more_hbm) & (
+        placement.free_ddr[ranks] >= more_ddr
+    )
+    return fits
+
+
 def _best_move(
     placement: Placement, blocks: _Blocks, here: NDArray[np.int64], worst: int
 ) -> tuple[float, int, int]:
     cost = blocks.cost_us[here, None]
     after = np.maximum(placement.loads_us[worst] - cost, placement.loads_us[None, :] + cost)
-    fits = (placement.free_hbm[None, :] >= blocks.hbm[here, None]) & (
-        placement.free_ddr[None, :] >= blocks.ddr[here, None]
-    )
+    fits = _have_room(placement, slice(None), blocks.hbm[here, None], blocks.ddr[here, None])
     after = np.where(fits & ~blocks.taken[blocks.table[here]], after, np.inf)
     best = int(after.argmin())
     i, rank = divmod(best, after.shape[1])
@@ -113,10 +124,8 @@ def _best_swap(
     more_hbm = blocks.hbm[here, None] - blocks.hbm[None, there]
     more_ddr = blocks.ddr[here, None] - blocks.ddr[None, there]
     allowed = (
-        (placement.free_hbm[worst] >= -more_hbm)
-        & (placement.free_ddr[worst] >= -more_ddr)
-        & (placement.free_hbm[other][None, :] >= more_hbm)
-        & (placement.free_ddr[other][None, :] >= more_ddr)
+        _have_room(placement, slice(worst, worst + 1), -more_hbm, -more_ddr)
+        & _have_room(placement, other, more_hbm, more_ddr)
         & ~blocks.taken[blocks.table[here][:, None], other[None, :]]
         & ~blocks.taken[blocks.table[there], worst][None, :]
     )
@@ -136,58 +145,99 @@ def _find_cycle(
     Returns:
         Blocks with their new ranks, or None if there is no gain, or only a small possible one.
     """
-    loads, now = placement.loads_us, float(placement.loads_us[worst])
-    if now <= loads.mean() * _BALANCED_ENOUGH:
+    now = float(placement.loads_us[worst])
+    if now <= placement.loads_us.mean() * _BALANCED_ENOUGH:
         return None
-    there = _partners(placement, blocks, worst)
-    # An empty block on every other rank.
-    ranks = np.flatnonzero(np.arange(len(loads)) != worst)
-    nothing = np.zeros(len(ranks))
-    cost = np.concatenate([blocks.cost_us[there], nothing])
-    hbm = np.concatenate([blocks.hbm[there], nothing])
-    ddr = np.concatenate([blocks.ddr[there], nothing])
-    rank = np.concatenate([blocks.rank[there], ranks])
-    taken = np.zeros((len(rank), len(loads)), dtype=bool)
-    taken[: len(there)] = blocks.taken[blocks.table[there]]
+    others = _other_blocks(placement, blocks, worst)
     best_us, best = now * (1 - _LEAST_GAIN), None
     for i in here.tolist():
-        to_second = loads[rank] + blocks.cost_us[i] - cost
-        second = np.flatnonzero(
-            (to_second < best_us)
-            & (placement.free_hbm[rank] + hbm >= blocks.hbm[i])
-            & (placement.free_ddr[rank] + ddr >= blocks.ddr[i])
-            & ~blocks.taken[blocks.table[i], rank]
-        )
-        back = now - blocks.cost_us[i] + cost
-        third = np.flatnonzero(
-            (back < best_us)
-            & (placement.free_hbm[worst] + blocks.hbm[i] >= hbm)
-            & (placement.free_ddr[worst] + blocks.ddr[i] >= ddr)
-            & ~taken[:, worst]
-        )
-        if not second.size or not third.size:
-            continue
-        to_third = loads[rank[third]][None, :] + cost[second, None] - cost[None, third]
-        after = np.maximum(np.maximum(to_third, to_second[second, None]), back[None, third])
-        allowed = (
-            (placement.free_hbm[rank[third]][None, :] + hbm[None, third] >= hbm[second, None])
-            & (placement.free_ddr[rank[third]][None, :] + ddr[None, third] >= ddr[second, None])
-            & ~taken[second[:, None], rank[third][None, :]]
-            & (rank[second, None] != rank[None, third])
-        )
-        after = np.where(allowed, after, np.inf)
-        j, k = divmod(int(after.argmin()), after.shape[1])
-        if after[j, k] < best_us:
-            best_us, best = float(after[j, k]), (i, int(second[j]), int(third[k]))
+        found = _best_cycle_of(placement, blocks, i, others, best_us)
+        if found is not None:
+            best_us, second, third = found
+            best = i, second, third
     if best is None:
         return None
-    i, j, k = best
-    moves = [(i, int(rank[j]))]
-    if j < len(there):
-        moves.append((int(there[j]), int(rank[k])))
-    if k < len(there):
-        moves.append((int(there[k]), worst))
+    i, second, third = best
+    moves = [(i, int(others.rank[second]))]
+    if others.block[second] != _EMPTY:
+        moves.append((int(others.block[second]), int(others.rank[third])))
+    if others.block[third] != _EMPTY:
+        moves.append((int(others.block[third]), worst))
     return moves
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OtherBlocks:
+    """Blocks of other ranks than the worst, and an empty block on each of these ranks, as arrays.
+
+    Attributes:
+        block: Their positions in ``_Blocks``, or ``_EMPTY``.
+        taken: For each of them and each rank whether that holds a block of the same table.
+    """
+
+    block: NDArray[np.int64]
+    cost_us: Floats
+    hbm: Floats
+    ddr: Floats
+    rank: NDArray[np.int64]
+    taken: NDArray[np.bool_]
+
+
+def _other_blocks(placement: Placement, blocks: _Blocks, worst: int) -> _OtherBlocks:
+    there = _partners(placement, blocks, worst)
+    world_size = placement.capacity.world_size
+    ranks = np.flatnonzero(np.arange(world_size) != worst)
+    nothing = np.zeros(len(ranks))
+    taken = np.zeros((len(there) + len(ranks), world_size), dtype=bool)
+    taken[: len(there)] = blocks.taken[blocks.table[there]]
+    return _OtherBlocks(
+        block=np.concatenate([there, np.full(len(ranks), _EMPTY)]),
+        cost_us=np.concatenate([blocks.cost_us[there], nothing]),
+        hbm=np.concatenate([blocks.hbm[there], nothing]),
+        ddr=np.concatenate([blocks.ddr[there], nothing]),
+        rank=np.concatenate([blocks.rank[there], ranks]),
+        taken=taken,
+    )
+
+
+def _best_cycle_of(
+    placement: Placement, blocks: _Blocks, i: int, others: _OtherBlocks, below_us: float
+) -> tuple[float, int, int] | None:
+    """Return the best cycle that begins with a block of the worst rank.
+
+    Returns:
+        The highest load of its three ranks, which is below ``below_us``, and the positions of the second and the third
+        block in ``others``; None if there is no such cycle.
+    """
+    loads, worst = placement.loads_us, int(blocks.rank[i])
+    cost, hbm, ddr, rank = others.cost_us, others.hbm, others.ddr, others.rank
+    more_hbm, more_ddr = blocks.hbm[i] - hbm, blocks.ddr[i] - ddr
+    to_second = loads[rank] + blocks.cost_us[i] - cost
+    second = np.flatnonzero(
+        (to_second < below_us)
+        & _have_room(placement, rank, more_hbm, more_ddr)
+        & ~blocks.taken[blocks.table[i], rank]
+    )
+    back = loads[worst] - blocks.cost_us[i] + cost
+    third = np.flatnonzero(
+        (back < below_us)
+        & _have_room(placement, slice(worst, worst + 1), -more_hbm, -more_ddr)
+        & ~others.taken[:, worst]
+    )
+    if not second.size or not third.size:
+        return None
+    to_third = loads[rank[third]][None, :] + cost[second, None] - cost[None, third]
+    after = np.maximum(np.maximum(to_third, to_second[second, None]), back[None, third])
+    allowed = (
+        _have_room(
+            placement, rank[third], hbm[second, None] - hbm[None, third], ddr[second, None] - ddr[None, third]
+        )
+        & ~others.taken[second[:, None], rank[third][None, :]]
+        & (rank[second, None] != rank[None, third])
+    )
+    after = np.where(allowed, after, np.inf)
+    j, k = divmod(int(after.argmin()), after.shape[1])
+    return (float(after[j, k]), int(second[j]), int(third[k])) if after[j, k] < below_us else None
 
 
 def _partners(placement: Placement, blocks: _Blocks, worst: int) -> NDArray[np.int64]:
@@ -219,7 +269,10 @@ def choose_again(
 
 
 def _one_change(placement: Placement, options: Sequence[Sequence[ShardingOption]]) -> Placement | None:
-    """Return the change of one table's option that lowers the loads' power sum most, if any lowers it."""
+    """Return a copy with the change of one table's option that lowers the loads' power sum most, if any lowers it.
+
+    The changes are tried in ``placement`` itself, which ends as it was but for the rounding of loads.
+    """
     worst = int(placement.loads_us.argmax())
     scale = max(placement.cost_us, 1e-9)
     least = _potential(placement, scale) * (1 - _LEAST_GAIN)

@@ -1,6 +1,6 @@
 """The placement of chosen options' blocks on ranks.
 
-Shape letters: H hosts, L ranks per host, W world size.
+Shape letters: H hosts, L ranks per host, T tables, W world size.
 
 Blocks of all ranks are placed first, then blocks of hosts, then blocks of single ranks, each kind heaviest
 first. The partitioners differ in the measure of weight and in the choice of the rank: ``GREEDY`` uses cost,
@@ -77,11 +77,17 @@ class Misfit:
 
 
 class Placement:
-    """Options with their blocks' slots (a rank, a host, or 0 for all ranks), and the load of the ranks."""
+    """Options with their blocks' slots (a rank, a host, or 0 for all ranks), and the load of the ranks.
 
-    def __init__(self, capacity: Capacity, num_tables: int) -> None:
+    Args:
+        capacity: The memory of the ranks.
+        num_tables: T.
+        mean_us: The ranks' mean load once all tables are placed, by which ``BOTH_BALANCED`` measures loads.
+    """
+
+    def __init__(self, capacity: Capacity, num_tables: int, mean_us: float) -> None:
         self.capacity = capacity
-        self.mean_us = 1.0
+        self.mean_us = mean_us
         self.options: list[ShardingOption | None] = [None] * num_tables
         self.slots: list[list[int]] = [[] for _ in range(num_tables)]
         self.loads_us: Floats = np.zeros(capacity.world_size)
@@ -97,8 +103,7 @@ class Placement:
 
     def copy(self) -> Placement:
         """Return an independent copy."""
-        new = Placement(self.capacity, 0)
-        new.mean_us = self.mean_us
+        new = Placement(self.capacity, 0, self.mean_us)
         new.options, new.slots = list(self.options), [list(slots) for slots in self.slots]
         new.loads_us, new.free_hbm, new.free_ddr = (
             self.loads_us.copy(),
@@ -125,7 +130,7 @@ class Placement:
         self.options[table], self.slots[table] = None, []
 
     def restore(self, table: int, option: ShardingOption, slots: Sequence[int]) -> None:
-        """Place a table, which is on no rank, on given slots."""
+        """Place a table, which is on no rank, on given slots: that undoes ``remove`` but for the rounding of loads."""
         self.options[table], self.slots[table] = option, []
         for block, slot in zip(option.blocks, slots, strict=True):
             self.add(table, block, option.span, slot)
@@ -168,22 +173,25 @@ class Placement:
         if by == GREEDY:
             score = loads
         else:
-            score = np.maximum(self._used(hbm, block.hbm_bytes, 0), self._used(ddr, block.ddr_bytes, 1))
+            score = np.maximum(
+                _used(self.capacity.hbm_bytes, hbm, block.hbm_bytes),
+                _used(self.capacity.ddr_bytes, ddr, block.ddr_bytes),
+            )
             if by == BOTH_BALANCED:
                 score = np.maximum(score, (loads + block.total_us) / self.mean_us)
         self.add(table, block, span, int(np.where(fits, score, np.inf).argmin()))
         return None
 
-    def _used(self, free: Floats, num_bytes: int, memory: int) -> Floats:
-        """Return the share of a memory that would be used; 0 if the block does not use it."""
-        capacity = (self.capacity.hbm_bytes, self.capacity.ddr_bytes)[memory]
-        used: Floats = (capacity - free + num_bytes) / max(capacity, 1) * (num_bytes > 0)
-        return used
-
     def _count(self, block: ShardCost, ranks: slice, sign: int) -> None:
         self.loads_us[ranks] += sign * block.total_us
         self.free_hbm[ranks] -= sign * block.hbm_bytes
         self.free_ddr[ranks] -= sign * block.ddr_bytes
+
+
+def _used(capacity_bytes: int, free: Floats, num_bytes: int) -> Floats:
+    """Return the share of a memory that would be used; 0 if the block does not use it."""
+    used: Floats = (capacity_bytes - free + num_bytes) / max(capacity_bytes, 1) * (num_bytes > 0)
+    return used
 
 
 def _misfit(table: int, block: ShardCost, hbm: Floats, ddr: Floats) -> Misfit:
@@ -202,14 +210,14 @@ def partition(capacity: Capacity, options: Sequence[ShardingOption], by: str = G
         options: The chosen option of each table.
         by: One of ``PARTITIONERS``.
     """
-    placement = Placement(capacity, len(options))
-    placement.mean_us = max(sum(option.total_us for option in options) / capacity.world_size, 1e-9)
+    mean_us = max(sum(option.total_us for option in options) / capacity.world_size, 1e-9)
+    placement = Placement(capacity, len(options), mean_us)
     hbm, ddr = max(capacity.hbm_bytes, 1), max(capacity.ddr_bytes, 1)
 
     def heaviness(i: int) -> tuple[float, float, int]:
         option = options[i]
         fill = max(option.max_hbm_bytes / hbm, option.max_ddr_bytes / ddr)
-        cost = option.max_us / placement.mean_us
+        cost = option.max_us / mean_us
         return (-option.span, -{GREEDY: cost, MEMORY_BALANCED: fill, BOTH_BALANCED: max(cost, fill)}[by], i)
 
     for i in sorted(range(len(options)), key=heaviness):

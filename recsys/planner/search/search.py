@@ -3,7 +3,7 @@
 Shape letters: T tables, W world size.
 
 1. Proposers propose an option for each table (``proposers.py``).
-2. ``place`` places the blocks of a proposal on ranks (``placement.py``).
+2. ``placements_of`` places the blocks of a proposal on ranks (``placement.py``).
 3. ``balance`` moves and exchanges blocks of the best placements, ``choose_again`` replaces options of the worst rank's
    tables (``improve.py``).
 4. ``_restarted`` repeats this from the best plan with a few tables placed elsewhere.
@@ -78,30 +78,30 @@ def search(capacity: Capacity, options: Options) -> SearchResult:
     least_us = of_any_plan(capacity, options)
     simple = [_simple_if_tiny(group) for group in options]
     best = _best_placement(capacity, simple, least_us)
-    if simple != options and (best is None or best.cost_us > least_us * _WORTH_CUTTING):
+    if simple != options and (isinstance(best, Misfit) or best.cost_us > least_us * _WORTH_CUTTING):
         cut = _best_placement(capacity, options, least_us)
-        if best is None or (cut is not None and cut.cost_us * _WORTH_CUTTING < best.cost_us):
+        if isinstance(best, Misfit) or (
+            isinstance(cut, Placement) and cut.cost_us * _WORTH_CUTTING < best.cost_us
+        ):
             best = cut
-    if best is None:
-        misfit = pack(capacity, options)
-        assert isinstance(misfit, Misfit)
-        return SearchResult(placement=None, least_us=least_us, misfit=misfit)
+    if isinstance(best, Misfit):
+        return SearchResult(placement=None, least_us=least_us, misfit=best)
     simplify(best, options)
     return SearchResult(placement=best, least_us=least_us)
 
 
-def _best_placement(capacity: Capacity, options: Options, least_us: float) -> Placement | None:
-    """Return the best placement with these options; None if nothing fits."""
+def _best_placement(capacity: Capacity, options: Options, least_us: float) -> Placement | Misfit:
+    """Return the best placement with these options, or what does not fit if nothing does."""
     table = OptionTable(options)
     proposers = (greedy(table, least_us), dynamic(table, capacity, least_us), uniform(options, table))
     tried: dict[Choice, list[Placement]] = try_proposals(
-        proposers, lambda choice: place(capacity, _chosen(options, choice))
+        proposers, lambda choice: placements_of(capacity, _chosen(options, choice))
     )
     placements = [placement for found in tried.values() for placement in found]
     if not placements:
         packed = pack(capacity, options)
         if isinstance(packed, Misfit):
-            return None
+            return packed
         placements = [packed]
     placements = _best(placements, NUM_BALANCED)
     for placement in placements:
@@ -112,14 +112,14 @@ def _best_placement(capacity: Capacity, options: Options, least_us: float) -> Pl
 
 def try_proposals(
     proposers: Iterable[Generator[Proposal, Placed, None]],
-    place: Callable[[Proposal], Placed],
+    attempt: Callable[[Proposal], Placed],
     is_over: Callable[[], bool] = lambda: False,
 ) -> dict[Proposal, Placed]:
     """Place each proposal once, and return what came of each.
 
     Args:
         proposers: They are sent what came of their last proposal.
-        place: Places a proposal.
+        attempt: Places a proposal.
         is_over: Whether to stop before the next proposal.
     """
     tried: dict[Proposal, Placed] = {}
@@ -127,7 +127,7 @@ def try_proposals(
         proposal = next(proposer, None)
         while proposal is not None and not is_over():
             if proposal not in tried:
-                tried[proposal] = place(proposal)
+                tried[proposal] = attempt(proposal)
             try:
                 proposal = proposer.send(tried[proposal])
             except StopIteration:
@@ -135,7 +135,7 @@ def try_proposals(
     return tried
 
 
-def place(capacity: Capacity, chosen: Sequence[ShardingOption]) -> list[Placement]:
+def placements_of(capacity: Capacity, chosen: Sequence[ShardingOption]) -> list[Placement]:
     """Return placements of chosen options: by cost, and if that does not fit, by each measure of weight that does."""
     placements = []
     for by in PARTITIONERS:
@@ -175,8 +175,10 @@ def _restarted(best: Placement, options: Options, least_us: float) -> Placement:
 def _disturbed(placement: Placement, options: Options, rng: random.Random) -> Placement | None:
     """Return a copy with a few tables, one of the worst rank, placed elsewhere; None if they do not fit there."""
     new = placement.copy()
-    worst = tables_on(new, int(new.loads_us.argmax()))
-    tables = list({rng.choice(worst), *rng.sample(range(len(options)), min(len(options), rng.randint(2, 4)))})
+    of_worst_rank = tables_on(new, int(new.loads_us.argmax()))
+    tables = list(
+        {rng.choice(of_worst_rank), *rng.sample(range(len(options)), min(len(options), rng.randint(2, 4)))}
+    )
     for table in tables:
         new.remove(table)
     rng.shuffle(tables)
