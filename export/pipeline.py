@@ -70,25 +70,27 @@ def export_model(
         source_locations(),
     ):
         work = destination.work
-        prepared = prepare(model, config, progress)
-        trained = float_model(prepared)
-        prepared, floats = run_float_model(prepared, trained)
-        prepared = with_bag_sizes(prepared, trained)
+        planned = prepare(model, config, progress)
+        trained = float_model(planned)
+        with_outputs, float_outputs = run_float_model(planned, trained)
+        prepared = with_bag_sizes(with_outputs, trained)
         check_independence(prepared, trained)
         check_warm_up(prepared, trained)
-        digests, errors = write_rows(work / ROWS_NAME, prepared.stored, prepared.weights, progress)
+        digests, quantization_errors = write_rows(
+            work / ROWS_NAME, prepared.stored, prepared.weights, prepared.progress
+        )
         programs = write_programs(prepared, work)
         targets = write_targets(prepared, work, programs)
-        manifest = make_manifest(prepared, targets, programs, digests, errors)
-        prepared, manifest, trials = choose_linear_dtype(
-            prepared, work, manifest, has_programs=bool(programs.parts)
+        first_manifest = make_manifest(prepared, targets, programs, digests, quantization_errors)
+        exported, draft_manifest, trials = choose_linear_dtype(
+            prepared, work, first_manifest, has_programs=bool(programs.parts)
         )
         # Verified as loaders read it, before it is written with what that gives.
-        manifest = Manifest.loads(manifest.dumps())
-        verified = verify(prepared, work, manifest, floats)
-        manifest = _with_verification(manifest, prepared, verified, trials)
+        read_manifest = Manifest.loads(draft_manifest.dumps())
+        verified = verify(exported, work, read_manifest, float_outputs)
+        manifest = _with_verification(read_manifest, exported, verified, trials)
         if config.single_file:
-            write_single_file(prepared, work, manifest, destination.file)
+            write_single_file(exported, work, manifest, destination.file)
         else:
             (work / MANIFEST_NAME).write_text(manifest.dumps())
             drop_cached(work / ROWS_NAME)
@@ -96,7 +98,7 @@ def export_model(
     return ExportReport(
         path=str(path),
         name=config.name,
-        tables=table_reports(prepared, errors),
+        tables=table_reports(exported, quantization_errors),
         differences=verified.differences,
         checked=verified.checked,
         ranking_differences=verified.ranking,
@@ -104,15 +106,15 @@ def export_model(
         steps=verified.steps,
         without_program=programs.missing,
         linear_dtypes=trials,
-        num_samples=prepared.samples.num_rows,
-        samples=prepared.samples_source,
+        num_samples=exported.samples.num_rows,
+        samples=exported.samples_source,
         hardly_varying=verified.hardly_varying,
         artifact_bytes=artifact_bytes,
         peak_rss_bytes=_peak_rss_bytes(),
         seconds=time.monotonic() - started,
         notes=(
-            *prepared.notes,
-            *_products_note(prepared.config.linear_dtype),
+            *exported.notes,
+            *_products_note(exported.config.linear_dtype),
             *_unserved_note(config, has_programs=bool(programs.parts)),
         ),
     )

@@ -72,9 +72,7 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         if len(error.paths) == len(collections):
             raise
         read = {path: features_of(one) for path, one in collections.items() if path not in error.paths}
-        prepared = prepare(pruned(original, collections, read), config, progress)
-        note = f"tables of {', '.join(error.paths)} are left out: forward looks nothing up in them"
-        return replace(prepared, notes=(*prepared.notes, note))
+        return _prepare_without(error.paths, pruned(original, collections, read), config, progress)
     without = input_mapping.unread & {*declared.optional}
     if without or input_mapping.absent:
         model = adapted(original, replace(wanted, without=without, absent=input_mapping.absent))
@@ -107,6 +105,18 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         },
         progress=progress,
     )
+
+
+def _prepare_without(
+    unread: Sequence[str], model: nn.Module, config: ExportConfig, progress: Progress
+) -> PreparedModel:
+    """Prepare a model from which the collections are gone that ``forward`` looks nothing up in.
+
+    ``prepare`` calls this again if others are unread then. That ends: each time some go, and never all.
+    """
+    prepared = prepare(model, config, progress)
+    note = f"tables of {', '.join(unread)} are left out: forward looks nothing up in them"
+    return replace(prepared, notes=(*prepared.notes, note))
 
 
 def _with_needed_tables(model: nn.Module, wanted: Wanted, declared: Declared) -> nn.Module:
