@@ -1,6 +1,7 @@
 #ifndef RECSYS_ENGINE_CORE_REQUEST_H_
 #define RECSYS_ENGINE_CORE_REQUEST_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -33,6 +34,11 @@ struct Rows {
   std::vector<std::string_view> values;
   std::shared_ptr<const void> owner;
 };
+
+/// Returns how many rows a request counts as where requests wait: at least one.
+inline std::int64_t CountedRows(const CheckedRequest& checked) {
+  return std::max<std::int64_t>(checked.num_rows, 1);
+}
 
 /// A request being processed: what a protocol's adapter made of it, and its state. Adapters derive
 /// from it.

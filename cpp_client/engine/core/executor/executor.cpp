@@ -22,7 +22,7 @@ constexpr double kReadingShare = 2;
 BatchSize SizeOf(const Requests& requests) {
   BatchSize size;
   for (const auto& request : requests) {
-    size.num_rows += std::max<std::int64_t>(request->checked.num_rows, 1);
+    size.num_rows += CountedRows(request->checked);
     size.num_ids += request->checked.num_ids;
   }
   return size;
@@ -31,7 +31,7 @@ BatchSize SizeOf(const Requests& requests) {
 BatchSize SizeOf(const WarmUpBatch& batch) {
   BatchSize size;
   for (const OwnedRequest& request : batch) {
-    size.num_rows += request.checked.num_rows;
+    size.num_rows += CountedRows(request.checked);
     size.num_ids += request.checked.num_ids;
   }
   return size;
@@ -40,6 +40,18 @@ BatchSize SizeOf(const WarmUpBatch& batch) {
 std::size_t MaxThreads(const VersionSettings& settings) {
   return static_cast<std::size_t>(std::max<std::int64_t>(settings.num_executors, 1));
 }
+
+/// Releases a lock while it lives.
+class Unlocked {
+ public:
+  explicit Unlocked(std::unique_lock<std::mutex>& lock) : lock_(lock) { lock_.unlock(); }
+  ~Unlocked() { lock_.lock(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  std::unique_lock<std::mutex>& lock_;
+};
 
 /// Returns the current exception as that of a warm-up.
 Error WarmUpError() {
@@ -63,7 +75,7 @@ Executor::Executor(Servable& servable, Servable::Deliver deliver, Clock clock, S
       queue_(servable.settings().limits, clock_, servable.signature().by_request),
       threads_(MaxThreads(servable.settings()), clock_,
                [this](std::size_t number) { RunFurtherThread(number); }),
-      here_(new Worker{{servable_, deliver_, clock_}, {}, {}}) {
+      here_{{servable_, deliver_, clock_}, {}, {}} {
   slots_.SetAtLeast(static_cast<int>(threads_.most()));
 }
 
@@ -238,42 +250,42 @@ void Executor::Run(Worker& worker) {
   Lock lock(mutex_);
   for (;;) {
     has_slot = has_slot || threads_.TakeSlot();
-    double starts_at_s = StartsAtS();
-    if (starts_at_s == 0) {
+    std::optional<double> sleeps_until_s = SleepsUntilS();
+    if (!sleeps_until_s) {
       has_slot = has_slot || slots_.Take(this);
       if (has_slot) {
         RunBatch(lock, worker);
         if (slots_.has_waiting()) {
-          lock.unlock();
+          const Unlocked unlocked(lock);
           has_slot = slots_.Keep();
-          lock.lock();
         }
         continue;
       }
       // Granted wakes a thread once a slot is free.
-      starts_at_s = kNever;
+      sleeps_until_s = kNever;
     }
     if (std::exchange(has_slot, false)) {
       ReleaseSlot(lock);
       continue;
     }
     if (phase_ == Phase::kClosed && queue_.is_idle()) break;
-    if (const auto woke_s = threads_.Sleep(lock, starts_at_s)) policy_.Woke(*woke_s);
+    if (const auto woke_s = threads_.Sleep(lock, *sleeps_until_s)) policy_.Woke(*woke_s);
   }
   // The others end too.
   threads_.WakeAll();
 }
 
-double Executor::StartsAtS() {
+std::optional<double> Executor::SleepsUntilS() {
   if (phase_ == Phase::kPaused || queue_.is_idle()) return kNever;
   // The thread that ends a batch checks the queue.
   if (static_cast<std::size_t>(policy_.num_running()) >= threads_.most()) return kNever;
-  if (phase_ == Phase::kClosed) return 0;
+  if (phase_ == Phase::kClosed) return std::nullopt;
   // Read before the clock: it is the current time if the batch is full.
   const double ready_s = queue_.has_delay() ? *queue_.ReadyAt() : 0;
   const double now_s = clock_();
   if (ready_s > now_s) return ready_s;
-  return policy_.GoesOn(StateAt(now_s)) ? 0 : policy_.LooksAgainS(now_s);
+  if (policy_.GoesOn(StateAt(now_s))) return std::nullopt;
+  return policy_.LooksAgainS(now_s);
 }
 
 void Executor::Wake() {
@@ -292,17 +304,16 @@ void Executor::Granted() {
 }
 
 void Executor::ReleaseSlot(Lock& lock) {
-  // Without the lock: another executor, or this one, may be granted the slot.
-  lock.unlock();
+  // Another executor, or this one, may be granted the slot.
+  const Unlocked unlocked(lock);
   slots_.Release();
-  lock.lock();
 }
 
 void Executor::RunBatch(Lock& lock, Worker& worker) {
   BatchPolicy::State state = StateAt(clock_());
   state.has_light_client = !queue_.has_delay() && queue_.HasLightClient(state.now_s);
-  queue_.Take(&worker.requests, &worker.expired, ShareOf(state), state.has_light_client,
-              IsLightNext());
+  queue_.Take(&worker.requests, &worker.expired,
+              {ShareOf(state), state.has_light_client, IsLightNext()});
   RunTaken(lock, worker, state.now_s, true);
 }
 
@@ -314,15 +325,17 @@ void Executor::RunTaken(Lock& lock, Worker& worker, double began_s, bool has_slo
       policy_.Decide(StateAt(began_s)) == Act::kWake) {
     Wake();
   }
-  lock.unlock();
-  for (const auto& request : worker.expired) AnswerExpired(*request, deliver_);
-  const std::int64_t num_preempted = NumPreempted();
-  worker.runner.Run(&worker.requests);
-  const bool was_preempted = NumPreempted() != num_preempted;
   const bool is_empty = worker.requests.empty();
-  worker.expired.clear();
-  worker.requests.clear();
-  lock.lock();
+  bool was_preempted = false;
+  {
+    const Unlocked unlocked(lock);
+    for (const auto& request : worker.expired) AnswerExpired(*request, deliver_);
+    const std::int64_t num_preempted = NumPreempted();
+    worker.runner.Run(&worker.requests);
+    was_preempted = NumPreempted() != num_preempted;
+    worker.expired.clear();
+    worker.requests.clear();
+  }
   if (is_empty) {
     policy_.Dropped(number);
   } else {
@@ -332,13 +345,13 @@ void Executor::RunTaken(Lock& lock, Worker& worker, double began_s, bool has_slo
 }
 
 bool Executor::CanRunHere() const {
-  return here_ != nullptr && phase_ == Phase::kOpen && servable_.settings().cpus.empty();
+  return !is_running_here_ && phase_ == Phase::kOpen && servable_.settings().cpus.empty();
 }
 
 void Executor::RunHere(Lock& lock) {
-  std::unique_ptr<Worker> worker = std::move(here_);
-  RunBatch(lock, *worker);
-  here_ = std::move(worker);
+  is_running_here_ = true;
+  RunBatch(lock, here_);
+  is_running_here_ = false;
   ReleaseSlot(lock);
   // Requests that arrived from other threads meanwhile.
   if (!queue_.is_idle() && phase_ != Phase::kPaused) Wake();
@@ -350,10 +363,12 @@ bool Executor::IsLightNext() const {
 
 void Executor::RunLightHere(Lock& lock) {
   const double began_s = clock_();
-  std::unique_ptr<Worker> worker = std::move(here_);
-  queue_.Take(&worker->requests, &worker->expired, queue_.num_rows(), false, true);
-  RunTaken(lock, *worker, began_s, false);
-  here_ = std::move(worker);
+  is_running_here_ = true;
+  TakeLimits limits;
+  limits.light_only = true;
+  queue_.Take(&here_.requests, &here_.expired, limits);
+  RunTaken(lock, here_, began_s, false);
+  is_running_here_ = false;
   const double ended_s = clock_();
   reads_until_s_ = ended_s + kReadingShare * (ended_s - began_s);
 }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -76,9 +77,9 @@ class Executor final : private Slots::Waiter {
   void RunFurtherThread(std::size_t number);
   /// Runs batches until the executor is closed.
   void Run(Worker& worker);
-  /// Returns when a thread that is awake may start a batch: 0 for now, infinite if it must be
-  /// woken.
-  double StartsAtS();
+  /// Returns until when a thread has nothing to run: infinite if it must be woken, none if it may
+  /// start a batch now.
+  std::optional<double> SleepsUntilS();
   void Wake();
   void Granted() override;
   void ReleaseSlot(Lock& lock);
@@ -86,6 +87,7 @@ class Executor final : private Slots::Waiter {
   // Batches, in any thread. All release the lock while a batch runs.
   /// Takes the next batch and runs it, in a slot of the caller.
   void RunBatch(Lock& lock, Worker& worker);
+  /// Runs the batch that the worker has taken.
   void RunTaken(Lock& lock, Worker& worker, double began_s, bool has_slot);
 
   // The polling threads.
@@ -114,8 +116,9 @@ class Executor final : private Slots::Waiter {
   BatchQueue queue_;
   BatchPolicy policy_;
   ExecutorThreads threads_;
-  /// For the polling thread that runs a batch; null while one does.
-  std::unique_ptr<Worker> here_;
+  /// For the polling thread that runs a batch: one at a time.
+  Worker here_;
+  bool is_running_here_ = false;
   /// Until then, polling threads read instead of running further requests of light clients.
   double reads_until_s_ = 0;
 };

@@ -16,20 +16,20 @@ constexpr double kLightS = 1.0;
 /// Returns the room a request takes in the queue: rows, IDs, bytes.
 Amounts AmountsOf(const Request& request) {
   const CheckedRequest& checked = request.checked;
-  return {std::max<std::int64_t>(checked.num_rows, 1), checked.num_ids,
-          std::max(request.num_bytes, checked.spread_bytes)};
+  return {CountedRows(checked), checked.num_ids, std::max(request.num_bytes, checked.spread_bytes)};
 }
 
 std::string TextOf(const BatchQueue::Full& full) {
-  static constexpr const char* kNames[] = {"rows", "IDs", "bytes"};
-  return "queue: " + std::to_string(full.waiting) + " " + kNames[static_cast<int>(full.what)] +
-         " wait, at most " + std::to_string(full.at_most) + " may";
+  static constexpr PerAmount<const char*> kNames = {"rows", "IDs", "bytes"};
+  return "queue: " + std::to_string(full.waiting) + " " + kNames[full.what] + " wait, at most " +
+         std::to_string(full.at_most) + " may";
 }
 
 }  // namespace
 
 BatchQueue::BatchQueue(const BatchLimits& limits, Clock clock, bool by_request)
     : limits_(limits),
+      at_most_{limits.max_queue_rows, limits.max_queue_ids, limits.max_queue_bytes},
       by_request_(by_request),
       window_s_(static_cast<double>(limits.priority_window_us) * 1e-6),
       delay_s_(by_request ? 0 : static_cast<double>(limits.max_delay_us) * 1e-6),
@@ -50,8 +50,8 @@ void BatchQueue::CheckSize(const Request& request) const {
                     std::to_string(most) + " in one request; split it");
   };
   check("num_rows", request.checked.num_rows, "", limits_.max_request_rows);
-  check("sparse", amounts[1], " IDs", limits_.max_request_ids);
-  check("message", amounts[2], " bytes", limits_.max_queue_bytes);
+  check("sparse", amounts[Amount::kIds], " IDs", limits_.max_request_ids);
+  check("message", amounts[Amount::kBytes], " bytes", limits_.max_queue_bytes);
 }
 
 std::optional<BatchQueue::Full> BatchQueue::Put(const std::shared_ptr<Request>& request,
@@ -101,36 +101,36 @@ std::optional<double> BatchQueue::ReadyAt() {
   return std::min(oldest_->enqueued_s + delay_s_, earliest_s - delay_s_) - clock_.behind_s();
 }
 
-void BatchQueue::Take(Requests* batch, Requests* expired, std::int64_t enough_rows, bool is_short,
-                      bool is_light) {
+void BatchQueue::Take(Requests* batch, Requests* expired, const TakeLimits& limits) {
   const double now_s = clock_.Now();
   Expire(now_s, expired);
-  std::int64_t num_rows = 0, num_ids = 0;
-  bool is_empty = true;
+  const std::int64_t most_rows = limits.never_exceeds
+                                     ? std::min(limits.enough_rows, limits_.max_batch_rows)
+                                     : limits_.max_batch_rows;
+  BatchSize taken;
+  bool is_first = true;
   while (Request* const next = order_.Next()) {
-    if (num_rows >= enough_rows || (is_light && !next->is_light)) break;
+    if (taken.num_rows >= limits.enough_rows || (limits.light_only && !next->is_light)) break;
     const Amounts amounts = AmountsOf(*next);
-    num_rows += amounts[0];
-    num_ids += amounts[1];
-    if (!is_empty && (by_request_ || (is_short && num_rows > enough_rows))) break;
-    if (!is_empty && (num_rows > limits_.max_batch_rows || num_ids > limits_.max_batch_ids)) break;
+    taken.num_rows += amounts[Amount::kRows];
+    taken.num_ids += amounts[Amount::kIds];
+    const bool fits = taken.num_rows <= most_rows && taken.num_ids <= limits_.max_batch_ids;
+    if (!is_first && (by_request_ || !fits)) break;
     batch->push_back(Leave(*next, now_s, true));
-    is_empty = false;
+    is_first = false;
   }
   rate_.Taken(now_s, num_requests_ == 0);
 }
 
 std::optional<BatchQueue::Lack> BatchQueue::LackFor(const Amounts& amounts) const {
-  const Amounts at_most = {limits_.max_queue_rows, limits_.max_queue_ids, limits_.max_queue_bytes};
-  for (int i = 0; i < kNumAmounts; ++i) {
-    const std::int64_t lacking = waiting_[i] + amounts[i] - at_most[i];
-    if (lacking > 0) return Lack{static_cast<Amount>(i), lacking, at_most[i]};
+  for (const Amount what : kAllAmounts) {
+    if (Lacking(what, amounts) > 0) return Lack{what, Lacking(what, amounts)};
   }
   return std::nullopt;
 }
 
 BatchQueue::Full BatchQueue::FullFor(const Lack& lack, double now_s) const {
-  return {lack.what, waiting_[static_cast<int>(lack.what)], lack.at_most,
+  return {lack.what, waiting_[lack.what], at_most_[lack.what],
           rate_.RetryAfterMs(lack.what, lack.amount, now_s)};
 }
 
@@ -146,10 +146,9 @@ bool BatchQueue::PushOut(const Request& request, double now_s, PushedOut* pushed
   if (heaviest == nullptr || heaviest->number == request.client) return false;
   // Without what is lacking, it must still have as much as this client will.
   const Amounts own = order_.AmountsOf(request.client);
-  const Amounts at_most = {limits_.max_queue_rows, limits_.max_queue_ids, limits_.max_queue_bytes};
-  for (int i = 0; i < kNumAmounts; ++i) {
-    const std::int64_t lacking = waiting_[i] + amounts[i] - at_most[i];
-    if (lacking > 0 && heaviest->amounts[i] - lacking < own[i] + amounts[i]) return false;
+  for (const Amount what : kAllAmounts) {
+    const std::int64_t lacking = Lacking(what, amounts);
+    if (lacking > 0 && heaviest->amounts[what] - lacking < own[what] + amounts[what]) return false;
   }
   pushed_out->why = FullFor(*lack, now_s);
   for (; lack; lack = LackFor(amounts)) {
@@ -160,8 +159,7 @@ bool BatchQueue::PushOut(const Request& request, double now_s, PushedOut* pushed
 
 void BatchQueue::NoteLightClient(const Request& request, const Amounts& amounts, double now_s) {
   if (num_rows() < limits_.max_batch_rows) return;
-  constexpr auto kRows = static_cast<std::size_t>(Amount::kRows);
-  const std::int64_t own = order_.AmountsOf(request.client)[kRows] + amounts[kRows];
+  const std::int64_t own = order_.AmountsOf(request.client)[Amount::kRows] + amounts[Amount::kRows];
   const auto num_others = static_cast<double>(order_.num_waiting_clients());
   if (static_cast<double>(kLightShare * own) * num_others <= static_cast<double>(num_rows())) {
     light_until_s_ = now_s + kLightS;
@@ -176,10 +174,10 @@ void BatchQueue::Join(Request& request, double now_s) {
   newest_ = &request;
   const Amounts amounts = AmountsOf(request);
   order_.Join(request, amounts, now_s);
-  for (int i = 0; i < kNumAmounts; ++i) waiting_[i] += amounts[i];
+  waiting_ += amounts;
   if (request.is_light) {
-    light_.num_rows += amounts[0];
-    light_.num_ids += amounts[1];
+    light_.num_rows += amounts[Amount::kRows];
+    light_.num_ids += amounts[Amount::kIds];
   }
   ++num_requests_;
 }
@@ -193,10 +191,10 @@ std::shared_ptr<Request> BatchQueue::Leave(Request& request, double now_s, bool 
   request.is_waiting = false;
   --num_requests_;
   if (request.deadline_at) deadlines_.erase(*std::exchange(request.deadline_at, std::nullopt));
-  for (int i = 0; i < kNumAmounts; ++i) waiting_[i] -= amounts[i];
+  waiting_ -= amounts;
   if (request.is_light) {
-    light_.num_rows -= amounts[0];
-    light_.num_ids -= amounts[1];
+    light_.num_rows -= amounts[Amount::kRows];
+    light_.num_ids -= amounts[Amount::kIds];
   }
   rate_.Left(amounts);
   return std::move(request.self);

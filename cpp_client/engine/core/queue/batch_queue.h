@@ -2,7 +2,6 @@
 #define RECSYS_ENGINE_CORE_QUEUE_BATCH_QUEUE_H_
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -44,6 +43,16 @@ class SteadyClock {
   Clock clock_;
   double last_s_;
   double behind_s_ = 0;
+};
+
+/// What ends a batch before it is as large as the settings allow.
+struct TakeLimits {
+  /// It ends once it has so many rows.
+  std::int64_t enough_rows = std::numeric_limits<std::int64_t>::max();
+  /// A request with which it would have more than enough ends it too, unless it is the first.
+  bool never_exceeds = false;
+  /// So does one without `is_light`.
+  bool light_only = false;
 };
 
 /// The policy and queue that form the next batch, without threads or batch memory
@@ -105,14 +114,9 @@ class BatchQueue {
   /// waits.
   std::optional<double> ReadyAt();
 
-  /// Takes out the next batch: as many requests as fit (or the model allows), in order, until it
-  /// has `enough_rows`, and at least one if any waits; the first that does not fit ends it. Those
-  /// whose deadline has passed go to `expired`. Appends to both. `is_short`: a further request with
-  /// which it would have more than enough ends it too. `is_light`: so does one without
-  /// `is_light`.
-  void Take(Requests* batch, Requests* expired,
-            std::int64_t enough_rows = std::numeric_limits<std::int64_t>::max(),
-            bool is_short = false, bool is_light = false);
+  /// Takes out the next batch: as many requests as fit (or the model allows), in order; the first
+  /// that does not fit ends it. Those whose deadline has passed go to `expired`. Appends to both.
+  void Take(Requests* batch, Requests* expired, const TakeLimits& limits = {});
 
   /// Whether a client that had little waiting has lately put a request behind a batch and more of
   /// clients that had much. The time is one on the given clock.
@@ -124,19 +128,22 @@ class BatchQueue {
   /// Whether a batch may wait to be filled.
   bool has_delay() const { return delay_s_ > 0; }
   std::int64_t num_requests() const { return num_requests_; }
-  /// A request without rows counts as one row.
-  std::int64_t num_rows() const { return waiting_[static_cast<int>(Amount::kRows)]; }
-  std::int64_t num_ids() const { return waiting_[static_cast<int>(Amount::kIds)]; }
-  std::int64_t num_bytes() const { return waiting_[static_cast<int>(Amount::kBytes)]; }
+  /// Those that requests count as (CountedRows).
+  std::int64_t num_rows() const { return waiting_[Amount::kRows]; }
+  std::int64_t num_ids() const { return waiting_[Amount::kIds]; }
+  std::int64_t num_bytes() const { return waiting_[Amount::kBytes]; }
 
  private:
   /// The limit that a request would exceed, and by how much.
   struct Lack {
     Amount what;
     std::int64_t amount;
-    std::int64_t at_most;
   };
 
+  /// By how much a request of this size would exceed a limit; not above 0 if it does not.
+  std::int64_t Lacking(Amount what, const Amounts& amounts) const {
+    return waiting_[what] + amounts[what] - at_most_[what];
+  }
   std::optional<Lack> LackFor(const Amounts& amounts) const;
   Full FullFor(const Lack& lack, double now_s) const;
   bool IsHuge(const Request& request) const;
@@ -148,6 +155,8 @@ class BatchQueue {
   void Expire(double now_s, Requests* expired);
 
   const BatchLimits limits_;
+  /// Of all that waits.
+  const Amounts at_most_;
   const bool by_request_;
   const double window_s_;
   const double delay_s_;
@@ -159,7 +168,7 @@ class BatchQueue {
   /// Equal deadlines in the order of arrival.
   std::multimap<double, Request*> deadlines_;
   DrainRate rate_;
-  Amounts waiting_{};
+  Amounts waiting_;
   std::int64_t num_requests_ = 0;
   BatchSize light_;
   double light_until_s_ = -std::numeric_limits<double>::infinity();

@@ -15,8 +15,8 @@ constexpr double kMemory = 0.9;
 void DrainRate::Taken(double now_s, bool is_empty) {
   if (since_s_) {
     seconds_ = kMemory * seconds_ + (now_s - *since_s_);
-    for (int i = 0; i < kNumAmounts; ++i) {
-      drained_[i] = kMemory * drained_[i] + static_cast<double>(left_[i]);
+    for (const Amount what : kAllAmounts) {
+      drained_[what] = kMemory * drained_[what] + static_cast<double>(left_[what]);
     }
   }
   left_ = {};
@@ -24,7 +24,7 @@ void DrainRate::Taken(double now_s, bool is_empty) {
 }
 
 std::int64_t DrainRate::RetryAfterMs(Amount what, std::int64_t amount, double now_s) const {
-  const double drained = drained_[static_cast<int>(what)];
+  const double drained = drained_[what];
   if (drained <= 0 || seconds_ <= 0) return kFirstRetryMs;
   const double running_s = since_s_ ? std::max(now_s - *since_s_, 0.0) : 0.0;
   const double ms = 1000 * static_cast<double>(amount) * (seconds_ + running_s) / drained;

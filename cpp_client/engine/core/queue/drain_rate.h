@@ -2,6 +2,7 @@
 #define RECSYS_ENGINE_CORE_QUEUE_DRAIN_RATE_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -9,9 +10,25 @@ namespace recsys {
 
 /// The quantities counted by a queue.
 enum class Amount { kRows = 0, kIds, kBytes };
-inline constexpr int kNumAmounts = 3;
+inline constexpr std::array<Amount, 3> kAllAmounts = {Amount::kRows, Amount::kIds, Amount::kBytes};
+
 /// One number per quantity.
-using Amounts = std::array<std::int64_t, kNumAmounts>;
+template <typename Number>
+struct PerAmount {
+  std::array<Number, kAllAmounts.size()> numbers{};
+
+  Number& operator[](Amount what) { return numbers[static_cast<std::size_t>(what)]; }
+  const Number& operator[](Amount what) const { return numbers[static_cast<std::size_t>(what)]; }
+  PerAmount& operator+=(const PerAmount& other) {
+    for (const Amount what : kAllAmounts) (*this)[what] += other[what];
+    return *this;
+  }
+  PerAmount& operator-=(const PerAmount& other) {
+    for (const Amount what : kAllAmounts) (*this)[what] -= other[what];
+    return *this;
+  }
+};
+using Amounts = PerAmount<std::int64_t>;
 
 /// Measures how fast a queue drains while it is not empty, smoothed over about ten batches, and
 /// from that when a client that found it full should retry (serve/engine/reference/batching.py).
@@ -26,9 +43,7 @@ class DrainRate {
   static constexpr std::int64_t kMaxRetryMs = 60'000;
 
   /// Notes what has left the queue.
-  void Left(const Amounts& amounts) {
-    for (int i = 0; i < kNumAmounts; ++i) left_[i] += amounts[i];
-  }
+  void Left(const Amounts& amounts) { left_ += amounts; }
   /// Notes that a batch was taken; `is_empty`: no request waits any more, so the time until the
   /// next batch is not measured.
   void Taken(double now_s, bool is_empty);
@@ -38,7 +53,7 @@ class DrainRate {
 
  private:
   Amounts left_{};
-  std::array<double, kNumAmounts> drained_{};
+  PerAmount<double> drained_;
   double seconds_ = 0;
   std::optional<double> since_s_;
 };

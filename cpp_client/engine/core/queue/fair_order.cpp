@@ -78,8 +78,8 @@ void FairOrder::Join(Request& request, const Amounts& amounts, double now_s) {
   request.queue_client = &client;
   if (client.level == 0) LeaveIdle(client);
   client.waiting.Join(request);
-  for (int i = 0; i < kNumAmounts; ++i) client.amounts[i] += amounts[i];
-  waiting_rows_ += amounts[static_cast<int>(Amount::kRows)];
+  client.amounts += amounts;
+  waiting_rows_ += amounts[Amount::kRows];
   ++num_waiting_;
   Place(client, now_s, false);
 }
@@ -87,13 +87,13 @@ void FairOrder::Join(Request& request, const Amounts& amounts, double now_s) {
 void FairOrder::Leave(Request& request, const Amounts& amounts, double now_s, bool is_served) {
   QueueClient& client = *std::exchange(request.queue_client, nullptr);
   client.waiting.Leave(request);
-  for (int i = 0; i < kNumAmounts; ++i) client.amounts[i] -= amounts[i];
-  waiting_rows_ -= amounts[static_cast<int>(Amount::kRows)];
+  client.amounts -= amounts;
+  waiting_rows_ -= amounts[Amount::kRows];
   --num_waiting_;
   if (is_served) {
     Level& level = levels_[static_cast<std::size_t>(client.level)];
     std::int64_t& finished = client.finished[static_cast<std::size_t>(client.level)];
-    finished = client.start + amounts[static_cast<int>(Amount::kRows)];
+    finished = client.start + amounts[Amount::kRows];
     level.now = std::max(level.now, client.start);
     level.last_finish = std::max(level.last_finish, finished);
   }
@@ -122,13 +122,12 @@ Amounts FairOrder::AmountsOf(std::uint64_t client) const {
 }
 
 const QueueClient* FairOrder::Heaviest(Amount amount) const {
-  const auto i = static_cast<std::size_t>(amount);
   const QueueClient* heaviest = nullptr;
   for (const Level& level : levels_) {
     for (const QueueClient* const client : level.heap) {
       // Among clients with as much: the one that has waited less for its turn.
-      if (heaviest == nullptr || client->amounts[i] > heaviest->amounts[i] ||
-          (client->amounts[i] == heaviest->amounts[i] && client->turn > heaviest->turn)) {
+      if (heaviest == nullptr || client->amounts[amount] > heaviest->amounts[amount] ||
+          (client->amounts[amount] == heaviest->amounts[amount] && client->turn > heaviest->turn)) {
         heaviest = client;
       }
     }
@@ -165,7 +164,7 @@ void FairOrder::Place(QueueClient& client, double now_s, bool was_served) {
   if (was_idle && client.start <= levels_[at].now + little) client.start = levels_[at].now;
   client.since_s = now_s;
   client.turn = ++last_turn_;
-  const std::int64_t rows = std::clamp<std::int64_t>(next->checked.num_rows, 1, kTurnsAhead);
+  const std::int64_t rows = std::min(CountedRows(next->checked), kTurnsAhead);
   client.place = static_cast<std::int64_t>(client.turn) + rows - (was_idle ? kTurnsAhead : 0);
   Insert(client);
 }

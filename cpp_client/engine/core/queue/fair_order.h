@@ -36,7 +36,7 @@ struct LevelLines {
 struct QueueClient {
   std::uint64_t number = 0;
   LevelLines waiting;
-  Amounts amounts{};
+  Amounts amounts;
   /// Level of its next request; 0 if none waits.
   int level = 0;
   /// When the other clients' requests began to compete with its next one.

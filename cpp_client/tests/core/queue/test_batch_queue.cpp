@@ -357,10 +357,10 @@ TEST_F(QueueTest, ARefusalAllocatesNothing) {
 TEST_F(QueueTest, ABatchEndsOnceItHasEnoughRows) {
   for (const char* name : {"a", "b", "c", "d"}) Put(Wait(name, 2));
   Requests batch, expired;
-  queue_.Take(&batch, &expired, 3);
+  queue_.Take(&batch, &expired, {3});
   EXPECT_EQ(NamesOf(batch), (Names{"a", "b"}));
   batch.clear();
-  queue_.Take(&batch, &expired, 1);
+  queue_.Take(&batch, &expired, {1});
   EXPECT_EQ(NamesOf(batch), Names{"c"});
 }
 

@@ -52,7 +52,7 @@ class FairOrderTest : public testing::Test {
   Names Take() { return TakeFrom(queue_).batch; }
   Names TakeShort(std::int64_t enough_rows) {
     Requests batch, expired;
-    queue_.Take(&batch, &expired, enough_rows, true);
+    queue_.Take(&batch, &expired, {enough_rows, true});
     return NamesOf(batch);
   }
   /// Leaves a request of 5 rows whose client has been served before, and whose start is now.
@@ -105,7 +105,7 @@ TEST_F(FairOrderTest, LightRequestsAreTakenByThemselves) {
   queue_.Cancel(*light.back());
   EXPECT_EQ(queue_.light_size().num_rows, 4);
   Requests batch, expired;
-  queue_.Take(&batch, &expired, queue_.num_rows(), false, true);
+  queue_.Take(&batch, &expired, {queue_.num_rows(), false, true});
   EXPECT_EQ(NamesOf(batch), (Names{"b0", "c0"}));
   EXPECT_EQ(queue_.light_size().num_rows, 0);
   EXPECT_FALSE(queue_.is_next_light());

@@ -70,9 +70,9 @@ class QueueMachine {
   static Amounts Total(const Kept& requests) {
     Amounts total{};
     for (const auto& request : requests) {
-      total[0] += std::max<std::int64_t>(request->checked.num_rows, 1);
-      total[1] += request->checked.num_ids;
-      total[2] += request->num_bytes;
+      total[Amount::kRows] += std::max<std::int64_t>(request->checked.num_rows, 1);
+      total[Amount::kIds] += request->checked.num_ids;
+      total[Amount::kBytes] += request->num_bytes;
     }
     return total;
   }
@@ -80,8 +80,8 @@ class QueueMachine {
     Kept all = waiting_;
     all.push_back(request);
     const Amounts total = Total(all);
-    return total[0] <= Limits().max_queue_rows && total[1] <= Limits().max_queue_ids &&
-           total[2] <= Limits().max_queue_bytes;
+    return total[Amount::kRows] <= Limits().max_queue_rows && total[Amount::kIds] <= Limits().max_queue_ids &&
+           total[Amount::kBytes] <= Limits().max_queue_bytes;
   }
   void Expire() {
     for (const auto& request : Kept(waiting_)) {
@@ -150,7 +150,7 @@ class QueueMachine {
 
   static bool FitsBatch(const Kept& batch) {
     const Amounts total = Total(batch);
-    return total[0] <= Limits().max_batch_rows && total[1] <= Limits().max_batch_ids;
+    return total[Amount::kRows] <= Limits().max_batch_rows && total[Amount::kIds] <= Limits().max_batch_ids;
   }
 
   /// The one that comes next would not have fitted any more.
@@ -171,9 +171,9 @@ class QueueMachine {
   void CheckCounts() {
     const Amounts total = Total(waiting_);
     EXPECT_EQ(queue_.num_requests(), static_cast<std::int64_t>(waiting_.size()));
-    EXPECT_EQ(queue_.num_rows(), total[0]);
-    EXPECT_EQ(queue_.num_ids(), total[1]);
-    EXPECT_EQ(queue_.num_bytes(), total[2]);
+    EXPECT_EQ(queue_.num_rows(), total[Amount::kRows]);
+    EXPECT_EQ(queue_.num_ids(), total[Amount::kIds]);
+    EXPECT_EQ(queue_.num_bytes(), total[Amount::kBytes]);
     for (const auto& request : waiting_) EXPECT_TRUE(request->is_waiting);
   }
 
