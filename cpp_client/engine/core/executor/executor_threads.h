@@ -51,7 +51,7 @@ class ExecutorThreads {
   std::vector<std::thread> threads_;
   std::condition_variable woken_;
   int num_sleeping_ = 0;
-  /// When a thread was woken that has not taken its slot yet.
+  /// When the thread was woken that is to take a slot over; none if no slot is handed over.
   std::optional<double> woken_s_;
   /// When the first sleeping thread wakes by itself; infinite if none does.
   double alarm_s_ = kNever;

@@ -36,16 +36,21 @@ struct LevelLines {
 struct QueueClient {
   std::uint64_t number = 0;
   LevelLines waiting;
+  /// What its waiting requests take.
   Amounts amounts;
   /// Level of its next request; 0 if none waits.
   int level = 0;
-  /// When the other clients' requests began to compete with its next one.
+  /// When its next request began to compete with the other clients', in seconds. Levels are ordered
+  /// by it, plus a window for each level.
   double since_s = 0;
-  /// Virtual time at which its next request starts, in rows; per level, where the last one ended.
+  /// The level's virtual time at which its next request starts, in rows. Clients of a level are
+  /// ordered by it.
   std::int64_t start = 0;
+  /// Per level: the virtual time, in rows, at which its last request there ended.
   std::array<std::int64_t, LevelLines::kNumLevels> finished{};
-  /// Order clients with the same start.
+  /// Orders clients with the same start, in turns: a smaller one for few rows.
   std::int64_t place = 0;
+  /// Orders clients with the same place, by when they got it: counts up over all clients.
   std::uint64_t turn = 0;
   /// Index in the heap of its level.
   std::size_t at = 0;
@@ -90,7 +95,9 @@ class FairOrder {
   /// The clients whose next request has one level: a heap, the earliest start first.
   struct Level {
     std::vector<QueueClient*> heap;
+    /// The level's virtual time, in rows: the start of the request that was served last.
     std::int64_t now = 0;
+    /// The latest virtual time, in rows, at which a request that was served ended.
     std::int64_t last_finish = 0;
   };
 

@@ -55,7 +55,7 @@ constexpr double kLookAgainS = 1e-3;
 }  // namespace
 
 BatchCosts::BatchCosts() : costs_(kFirstCosts) {
-  for (int i = 0; i < kNum; ++i) variance_[i][i] = std::pow(kFirstDoubt * kFirstCosts[i], 2);
+  for (int i = 0; i < kNum; ++i) covariance_[i][i] = std::pow(kFirstDoubt * kFirstCosts[i], 2);
 }
 
 double BatchCosts::SecondsOf(const BatchSize& size) const {
@@ -73,23 +73,23 @@ void BatchCosts::Learn(const BatchSize& size, double seconds) {
   for (int i = 0; i < kNum; ++i) {
     const double unit = std::max(costs_[i], 0.01 * kFirstCosts[i]);
     const double most = std::pow(kFirstDoubt * unit, 2);
-    if (variance_[i][i] < most) variance_[i][i] += std::pow(drift * unit, 2);
+    if (covariance_[i][i] < most) covariance_[i][i] += std::pow(drift * unit, 2);
   }
-  Vector spread{};
-  double doubt = 0;
+  // Covariance of each cost with the duration, and how uncertain the expected duration is.
+  Vector cross{};
+  double uncertainty = 0;
   for (int i = 0; i < kNum; ++i) {
-    for (int j = 0; j < kNum; ++j) spread[i] += variance_[i][j] * x[j];
-    doubt += x[i] * spread[i];
+    for (int j = 0; j < kNum; ++j) cross[i] += covariance_[i][j] * x[j];
+    uncertainty += x[i] * cross[i];
   }
   const double expected_s = SecondsOf(size);
-  const double total = doubt + std::pow(kScatter * expected_s + kScatterS, 2);
+  const double total = uncertainty + std::pow(kScatter * expected_s + kScatterS, 2);
   const double most_s = kMostDeviations * std::sqrt(total);
   const double error_s = std::clamp(seconds - expected_s, -most_s, most_s);
   for (int i = 0; i < kNum; ++i) {
-    costs_[i] = std::max(costs_[i] + spread[i] / total * error_s, 0.0);
-  }
-  for (int i = 0; i < kNum; ++i) {
-    for (int j = 0; j < kNum; ++j) variance_[i][j] -= spread[i] * spread[j] / total;
+    const double gain = cross[i] / total;
+    costs_[i] = std::max(costs_[i] + gain * error_s, 0.0);
+    for (int j = 0; j < kNum; ++j) covariance_[i][j] -= gain * cross[j];
   }
 }
 
@@ -152,8 +152,10 @@ double BatchPolicy::NumShares(const State& state, double work_s) const {
   if (state.num_free <= 0 || work_s < 2 * least_s) return 1;
   const double num =
       std::min(static_cast<double>(state.num_free) + 1, std::floor(work_s / least_s));
-  // If concurrency takes so much longer that the other executors would not be started after all.
-  return wake_s_ > (2 - slowdown_) * (costs_.fixed_s() + work_s / num) ? 1 : num;
+  // The caller would end a second share after twice the time of one: another executor must do so
+  // earlier, although it is woken first and both slow each other down.
+  const double share_s = costs_.fixed_s() + work_s / num;
+  return wake_s_ + slowdown_ * share_s > 2 * share_s ? 1 : num;
 }
 
 double BatchPolicy::RemainingS(double now_s) const {
@@ -162,7 +164,7 @@ double BatchPolicy::RemainingS(double now_s) const {
     if (!one.is_running) continue;
     const double left_s = one.began_s + one.expected_s - now_s;
     // The longer a batch is overdue, the longer it is expected to still take.
-    least_s = std::min(least_s, std::max(left_s, -left_s));
+    least_s = std::min(least_s, std::abs(left_s));
   }
   return least_s;
 }
@@ -192,7 +194,7 @@ int BatchPolicy::Began(const BatchSize& size, double now_s, int num_beside) {
 
 void BatchPolicy::Ended(int number, double now_s, int num_beside, bool was_preempted) {
   shortage_ += kShortageWeight * ((was_preempted ? 1 : 0) - shortage_);
-  Dropped(number);
+  Release(number);
   const Running& one = running_[number];
   const double seconds = now_s - one.began_s;
   if (one.has_company || num_beside > 0) {
@@ -205,7 +207,9 @@ void BatchPolicy::Ended(int number, double now_s, int num_beside, bool was_preem
   }
 }
 
-void BatchPolicy::Dropped(int number) {
+void BatchPolicy::Dropped(int number) { Release(number); }
+
+void BatchPolicy::Release(int number) {
   running_[number].is_running = false;
   --num_running_;
 }

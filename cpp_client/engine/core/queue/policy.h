@@ -38,7 +38,8 @@ class BatchCosts {
   using Vector = std::array<double, kNum>;
 
   Vector costs_;
-  std::array<Vector, kNum> variance_{};
+  /// How uncertain the costs are, and how their errors go together.
+  std::array<Vector, kNum> covariance_{};
   int num_learned_ = 0;
 };
 
@@ -121,6 +122,7 @@ class BatchPolicy {
     bool has_company = false;
   };
 
+  void Release(int number);
   /// Minimum duration of a batch that is worth another executor.
   double WorthwhileS() const;
   /// How many executors share the waiting requests, which take so long.
