@@ -83,15 +83,17 @@ class Connection final : public Timed {
   };
 
   // connection_reading.cpp: input, in turns.
+  /// Whether some input is left for the next turn.
+  enum class Input { kAllHandled, kLeft };
   void ContinueHandshake();
   void Read();
-  /// Reads as far as the turn goes. Returns false if all input was handled.
-  bool ReadInTurn();
+  /// Reads as far as the turn goes.
+  Input ReadInTurn();
   /// Returns how many bytes were used: not all if the turn is over.
   std::size_t Receive(std::string_view data);
   void KeepUnread(std::string_view data);
-  bool HandleUnread();
-  bool GoOnWithStreams();
+  Input HandleUnread();
+  Input GoOnWithStreams();
   bool IsTurnOver() const;
   /// Whether it has lately had more input than a turn takes.
   bool IsBusy() const;
@@ -132,6 +134,10 @@ class Connection final : public Timed {
   int OnHeader(std::int32_t stream_id, std::string_view name, std::string_view value);
   void OnFrame(const nghttp2_frame& frame);
   void OnRequest(std::int32_t stream_id, bool is_half_closed);
+  /// Takes the headers that were received.
+  CallOrigin OriginOf(std::int32_t stream_id);
+  /// Why a call is refused before it starts; OK if it is not.
+  Status RefusalOf(const WireCall& call, bool may_open);
   void OnData(std::int32_t stream_id, std::string_view data);
   void OnHalfClose(std::int32_t stream_id);
   void OnStreamClosed(std::int32_t stream_id, std::uint32_t code);

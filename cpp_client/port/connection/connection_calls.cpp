@@ -175,6 +175,26 @@ void Connection::OnRequest(std::int32_t stream_id, bool is_half_closed) {
   if (!headers_.is_grpc() && headers_.failure().ok()) return RefuseHttp(stream_id);
   const bool may_open = MayOpenCall();
   if (!may_open) headers_ = RequestHeaders();
+  CallOrigin origin = OriginOf(stream_id);
+  const bool is_stream = origin.method != nullptr && origin.method->stream;
+  std::shared_ptr<WireCall> call =
+      is_stream ? MakeStreamCall(std::move(origin)) : MakeUnaryCall(std::move(origin));
+  WireCall& made = *call;
+  made.is_half_closed = is_half_closed;
+  made.grew_s = loop_->now_s();
+  calls_.emplace(stream_id, std::move(call));
+  port_.open_calls.Begin();
+  CountMemory(made);
+  const Status refusal = RefusalOf(made, may_open);
+  if (!refusal.ok()) return Abort(made, refusal);
+  if (made.deadline_s() <= loop_->now_s()) return made.OnDue(loop_->now_s());
+  loop_->timers().Set(&made, made.deadline_s());
+  WatchMessages();
+  made.Start();
+  if (is_half_closed) made.OnData();
+}
+
+CallOrigin Connection::OriginOf(std::int32_t stream_id) {
   CallOrigin origin;
   origin.connection = this;
   origin.stream_id = stream_id;
@@ -187,25 +207,13 @@ void Connection::OnRequest(std::int32_t stream_id, bool is_half_closed) {
   const auto found = port_.methods.find(origin.headers.path());
   if (found != port_.methods.end()) origin.method = &found->second;
   origin.is_light = loop_->IsBusy() && !IsBusy() && calls_.size() < kLightCalls;
-  const bool is_stream = origin.method != nullptr && origin.method->stream;
-  std::shared_ptr<WireCall> call =
-      is_stream ? MakeStreamCall(std::move(origin)) : MakeUnaryCall(std::move(origin));
-  WireCall& made = *call;
-  made.is_half_closed = is_half_closed;
-  made.grew_s = loop_->now_s();
-  calls_.emplace(stream_id, std::move(call));
-  port_.open_calls.Begin();
-  CountMemory(made);
-  if (!may_open) {
-    ++port_.counters.refused_calls;
-    return Abort(made, TooManyCalls(account_.num_bytes()));
-  }
-  if (!made.headers().failure().ok()) return Abort(made, made.headers().failure());
-  if (made.deadline_s() <= loop_->now_s()) return made.OnDue(loop_->now_s());
-  loop_->timers().Set(&made, made.deadline_s());
-  WatchMessages();
-  made.Start();
-  if (is_half_closed) made.OnData();
+  return origin;
+}
+
+Status Connection::RefusalOf(const WireCall& call, bool may_open) {
+  if (may_open) return call.headers().failure();
+  ++port_.counters.refused_calls;
+  return TooManyCalls(account_.num_bytes());
 }
 
 // Not a gRPC call: answered with a plain HTTP response.

@@ -77,7 +77,7 @@ void Connection::Read() {
     case State::kWaiting:
     case State::kOpen:
       num_turn_calls_ = 0;
-      if (ReadInTurn()) {
+      if (ReadInTurn() == Input::kLeft) {
         BeBusy();
         LeaveForLater();
       }
@@ -87,10 +87,10 @@ void Connection::Read() {
   }
 }
 
-bool Connection::ReadInTurn() {
+Connection::Input Connection::ReadInTurn() {
   const bool had_unread = !unread_.empty();
-  if (!GoOnWithStreams() || !HandleUnread()) return true;
-  if (state_ != State::kWaiting && state_ != State::kOpen) return false;
+  if (GoOnWithStreams() == Input::kLeft || HandleUnread() == Input::kLeft) return Input::kLeft;
+  if (state_ != State::kWaiting && state_ != State::kOpen) return Input::kAllHandled;
   std::vector<char>& buffer = loop_->buffer();
   const std::size_t most = loop_->IsRoundLong() ? kLateReadBytes : buffer.size();
   const std::size_t asked = std::min(read_bytes_, most);
@@ -99,23 +99,25 @@ bool Connection::ReadInTurn() {
     case IoResult::kDone:
       break;
     case IoResult::kBlocked:
-      return false;
+      return Input::kAllHandled;
     case IoResult::kClosed:
       CloseNow();
-      return false;
+      return Input::kAllHandled;
   }
   // More may be left in the socket.
   if (num_read == asked) BeBusy();
   const std::string_view data(buffer.data(), num_read);
   const std::size_t used = Receive(data);
-  if (state_ != State::kOpen) return false;
+  if (state_ != State::kOpen) return Input::kAllHandled;
   if (used < data.size()) {
     KeepUnread(data.substr(used));
-    return true;
+    return Input::kLeft;
   }
   read_bytes_ = buffer.size();
   // epoll tells of what is left in the socket, but after the connections that have no backlog.
-  return socket_.has_pending() || (had_unread && num_read == asked) || !unfinished_turns_.empty();
+  const bool has_more =
+      socket_.has_pending() || (had_unread && num_read == asked) || !unfinished_turns_.empty();
+  return has_more ? Input::kLeft : Input::kAllHandled;
 }
 
 bool Connection::IsBusy() const { return loop_->now_s() < busy_until_s_; }
@@ -138,13 +140,13 @@ void Connection::KeepUnread(std::string_view data) {
   read_bytes_ = kBacklogReadBytes;
 }
 
-/// Returns whether all of the input that was left is handled.
-bool Connection::HandleUnread() {
-  if (unread_.empty()) return true;
+/// Handles the input that an earlier turn has left.
+Connection::Input Connection::HandleUnread() {
+  if (unread_.empty()) return Input::kAllHandled;
   unread_at_ += Receive(std::string_view(unread_).substr(unread_at_));
-  if (state_ == State::kOpen && unread_at_ < unread_.size()) return false;
+  if (state_ == State::kOpen && unread_at_ < unread_.size()) return Input::kLeft;
   std::string().swap(unread_);
-  return true;
+  return Input::kAllHandled;
 }
 
 bool Connection::MayGoOn(WireCall& call) {
@@ -157,15 +159,15 @@ bool Connection::MayGoOn(WireCall& call) {
   return true;
 }
 
-/// Returns false if the turn is over before all streams have gone on.
-bool Connection::GoOnWithStreams() {
+/// Goes on with the messages of streams that an earlier turn has left.
+Connection::Input Connection::GoOnWithStreams() {
   for (std::size_t left = unfinished_turns_.size(); left > 0; --left) {
-    if (IsTurnOver()) return false;
+    if (IsTurnOver()) return Input::kLeft;
     const std::int32_t stream_id = unfinished_turns_.front();
     unfinished_turns_.pop_front();
     if (WireCall* const call = Find(stream_id)) call->OnData();
   }
-  return unfinished_turns_.empty();
+  return unfinished_turns_.empty() ? Input::kAllHandled : Input::kLeft;
 }
 
 void Connection::LeaveForLater() {
