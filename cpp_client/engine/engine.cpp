@@ -273,6 +273,7 @@ Json JsonOf(const PortCounters& counters) {
               {"closed_silent", counters.closed_silent.load()},
               {"closed_resets", counters.closed_resets.load()},
               {"closed_control_frames", counters.closed_control_frames.load()},
+              {"closed_headers", counters.closed_headers.load()},
               {"closed_memory", counters.closed_memory.load()},
               {"resets", counters.resets.load()},
               {"stalled_messages", counters.stalled_messages.load()},

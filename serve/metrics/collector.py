@@ -22,6 +22,7 @@ _CLOSED_REASONS = {
     "silent": "closed_silent",
     "resets": "closed_resets",
     "control_frames": "closed_control_frames",
+    "headers": "closed_headers",
     "memory": "closed_memory",
 }
 

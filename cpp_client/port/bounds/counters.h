@@ -15,9 +15,10 @@ struct PortCounters {
   std::atomic<std::int64_t> refused{0};
   /// Closed because the client did not finish a handshake, open a call or reply to a PING in time.
   std::atomic<std::int64_t> closed_silent{0};
-  /// Closed for resets, for control frames, and for the memory held.
+  /// Closed for resets, for control frames, for a call's header fields, and for the memory held.
   std::atomic<std::int64_t> closed_resets{0};
   std::atomic<std::int64_t> closed_control_frames{0};
+  std::atomic<std::int64_t> closed_headers{0};
   std::atomic<std::int64_t> closed_memory{0};
   /// Calls that the client reset before they were answered.
   std::atomic<std::int64_t> resets{0};

@@ -223,7 +223,7 @@ void Connection::CloseFor(CloseReason reason) {
       ++port_.counters.closed_control_frames;
       return SendGoaway(NGHTTP2_ENHANCE_YOUR_CALM, "too many frames without data");
     case CloseReason::kHeaders:
-      ++port_.counters.closed_control_frames;
+      ++port_.counters.closed_headers;
       return SendGoaway(NGHTTP2_ENHANCE_YOUR_CALM, "too many header fields");
     case CloseReason::kMemory:
       ++port_.counters.closed_memory;

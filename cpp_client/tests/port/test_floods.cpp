@@ -204,6 +204,8 @@ TEST_F(Floods, HeaderFieldsWithoutEndEndTheConnection) {
   ExpectCalm(
       {}, [&](int i) { return Frame(kHeaders, kEndHeaders, Stream(i), CallFields(kEcho) + bomb); },
       3);
+  EXPECT_EQ(server_->counters().closed_headers, 1);
+  EXPECT_EQ(server_->counters().closed_control_frames, 0);
   RawClient client(server_->port());
   client.Send(Hello() + Frame(kHeaders, 0, 1, CallFields(kEcho)));
   const std::string more = Frame(kContinuation, 0, 1, Field("x-more", std::string(100, 'a')));

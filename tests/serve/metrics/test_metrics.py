@@ -36,6 +36,7 @@ PORT = {
     "closed_silent": 2,
     "closed_resets": 4,
     "closed_control_frames": 5,
+    "closed_headers": 12,
     "closed_memory": 6,
     "resets": 7,
     "stalled_messages": 8,
@@ -83,6 +84,7 @@ def test_connections_are_shown_where_the_engine_counts_them(metrics: Metrics) ->
     port = {"open": 3, "accepted": 9, "refused": 1, "closed_silent": 2, "closed_resets": 4}
     port |= {
         "closed_control_frames": 5,
+        "closed_headers": 12,
         "closed_memory": 6,
         "resets": 7,
         "stalled_messages": 8,
@@ -92,9 +94,9 @@ def test_connections_are_shown_where_the_engine_counts_them(metrics: Metrics) ->
     metrics.watch_engine(lambda: EngineCounts(port=port))
     assert value(metrics, "recsys_connections") == 3
     assert value(metrics, "recsys_connections_accepted_total") == 9
-    reasons = ("too_many", "silent", "resets", "control_frames", "memory")
+    reasons = ("too_many", "silent", "resets", "control_frames", "headers", "memory")
     closed = [value(metrics, "recsys_connections_closed_total", reason=reason) for reason in reasons]
-    assert closed == [1, 2, 4, 5, 6]
+    assert closed == [1, 2, 4, 5, 12, 6]
     assert value(metrics, "recsys_stream_resets_total") == 7
     assert value(metrics, "recsys_stalled_messages_total") == 8
     assert value(metrics, "recsys_port_refused_calls_total") == 11
