@@ -80,7 +80,8 @@ class QueueMachine {
     Kept all = waiting_;
     all.push_back(request);
     const Amounts total = Total(all);
-    return total[Amount::kRows] <= Limits().max_queue_rows && total[Amount::kIds] <= Limits().max_queue_ids &&
+    return total[Amount::kRows] <= Limits().max_queue_rows &&
+           total[Amount::kIds] <= Limits().max_queue_ids &&
            total[Amount::kBytes] <= Limits().max_queue_bytes;
   }
   void Expire() {
@@ -150,7 +151,8 @@ class QueueMachine {
 
   static bool FitsBatch(const Kept& batch) {
     const Amounts total = Total(batch);
-    return total[Amount::kRows] <= Limits().max_batch_rows && total[Amount::kIds] <= Limits().max_batch_ids;
+    return total[Amount::kRows] <= Limits().max_batch_rows &&
+           total[Amount::kIds] <= Limits().max_batch_ids;
   }
 
   /// The one that comes next would not have fitted any more.
