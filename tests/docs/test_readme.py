@@ -53,12 +53,11 @@ class Reader:
         for long, short in _SMALL.items():
             text = text.replace(long, short)
         text = text.replace(f"127.0.0.1:{_PORT}", self.address)
-        if isinstance(block, Block) and block.language == "python":
-            command = [sys.executable, "-c", text]
-        else:
-            command = ["bash", "-e", "-c", text]
+        is_pasted = isinstance(block, Block) and block.language == "python"
+        command = [sys.executable, "-i", "-q"] if is_pasted else ["bash", "-e", "-c", text]
         done = subprocess.run(
             command,
+            input=f"{text}\n" if is_pasted else "",
             cwd=self.folder,
             env=_ENVIRONMENT,
             capture_output=True,
@@ -66,7 +65,9 @@ class Reader:
             timeout=300,
             check=False,
         )
-        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+        # An interactive Python goes on after errors.
+        is_wrong = done.returncode != 0 or (is_pasted and "Error: " in done.stderr)
+        assert not is_wrong, f"{text}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
     @contextmanager
