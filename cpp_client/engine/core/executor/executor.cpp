@@ -94,8 +94,10 @@ void Executor::Start(const std::vector<WarmUpBatch>& warm_up) {
       } catch (...) {
         return warm.set_exception(std::make_exception_ptr(WarmUpError()));
       }
+      // Requests wait for the lock until the thread sleeps: those that come at once find it idle.
+      Lock running(mutex_);
       warm.set_value();
-      Run(*worker);
+      Run(running, *worker);
     }));
   }
   is_warm.get();
@@ -242,12 +244,12 @@ void Executor::RunFurtherThread(std::size_t number) {
     const Lock lock(mutex_);
     return threads_.WakeAll();
   }
-  Run(*worker);
+  Lock lock(mutex_);
+  Run(lock, *worker);
 }
 
-void Executor::Run(Worker& worker) {
+void Executor::Run(Lock& lock, Worker& worker) {
   bool has_slot = false;
-  Lock lock(mutex_);
   for (;;) {
     has_slot = has_slot || threads_.TakeSlot();
     std::optional<double> sleeps_until_s = SleepsUntilS();

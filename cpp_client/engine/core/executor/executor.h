@@ -76,7 +76,7 @@ class Executor final : private Slots::Waiter {
   void WarmUp(BatchRunner& runner, const std::vector<WarmUpBatch>& batches);
   void RunFurtherThread(std::size_t number);
   /// Runs batches until the executor is closed.
-  void Run(Worker& worker);
+  void Run(Lock& lock, Worker& worker);
   /// Returns until when a thread has nothing to run: infinite if it must be woken, none if it may
   /// start a batch now.
   std::optional<double> SleepsUntilS();
