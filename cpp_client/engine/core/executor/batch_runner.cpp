@@ -281,12 +281,13 @@ void BatchRunner::Fail(Part part, const BatchTimes& times, const std::exception_
   }
   if (failed_.empty()) failure_ = thrown;
   for (const double seconds : queued_s_) servable_.metrics().Observe(Stage::kQueue, seconds);
+  // First: where memory ends, each that failed has times.
+  failed_times_.resize(failed_.size() + part.size(), times);
   failed_.insert(failed_.end(), part.begin(), part.end());
-  failed_times_.resize(failed_.size(), times);
 }
 
 void BatchRunner::AnswerFailures() {
-  if (failed_.empty()) return;
+  if (failed_.empty()) return failed_times_.clear();
   Try([this] { LogFailures(servable_, failed_, failure_); });
   for (std::size_t i = 0; i < failed_.size(); ++i) {
     End(*failed_[i], failed_times_[i], kFailed, {});
@@ -297,12 +298,11 @@ void BatchRunner::AnswerFailures() {
 }
 
 void BatchRunner::GiveUp(Part part, const std::exception_ptr& thrown) {
+  AnswerFailures();
   const Part left = WithoutEnded(part);
+  if (left.empty()) return;
   Try([&] { LogFailures(servable_, {left.data(), left.size()}, thrown); });
   for (const auto& request : left) End(*request, {}, kFailed, {});
-  failed_.clear();
-  failed_times_.clear();
-  failure_ = nullptr;
 }
 
 void BatchRunner::End(Request& request, const BatchTimes& times, const Status& status,

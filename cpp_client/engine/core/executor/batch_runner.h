@@ -58,7 +58,7 @@ class BatchRunner {
   void Fail(Part part, const BatchTimes& times, const std::exception_ptr& thrown);
   /// Logs what was kept of a batch, and answers it.
   void AnswerFailures();
-  /// Answers all that have no answer yet, because `thrown` kept the runner from going on.
+  /// Answers all that have no answer yet, because `thrown` keeps the runner from going on.
   void GiveUp(Part part, const std::exception_ptr& thrown);
   /// Ends a request unless it has already ended.
   void End(Request& request, const BatchTimes& times, const Status& status, Message message);
