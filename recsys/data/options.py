@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recsys.options.kinds import COUNT, NAMES, PATH, SWITCH, text_like
+from recsys.options.kinds import COUNT, PATH, SOME_NAMES, SWITCH, text_like
 from recsys.options.table import Command, Group, Option, json_option
 
 _EXAMPLES = """\
@@ -69,7 +69,7 @@ _VECTORS = Command(
                 Option("checkpoint", PATH, "what recsys-train --model twotower wrote", required=True),
                 Option("--data", PATH, "a table of items", required=True, metavar="PATH", old=("--items",)),
                 Option("--out", PATH, "the Parquet file to write", required=True),
-                Option("--keep", NAMES, "columns of the table to write too", default=()),
+                Option("--keep", SOME_NAMES, "columns of the table to write too", default=()),
                 json_option(),
             ),
         ),

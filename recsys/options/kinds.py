@@ -6,7 +6,7 @@ import argparse
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -198,10 +198,12 @@ COUNTS = Kind(
 NAMES = Kind(
     expected="names with commas between", parse=_names, example="a,b", metavar="NAME,NAME", is_list=True
 )
+#: Names that a caller may leave out by an empty text, such as that of an unset variable of a shell.
+SOME_NAMES = replace(NAMES, parse=lambda text: _names(text) if text else ())
 RANGES = Kind(expected="numbers such as 0-3,5", parse=_ranges, example="0-3,5", in_file=(str,), is_list=True)
 SIZE = Kind(
     expected="a size such as 80GB or 4MiB", parse=size, example="80GB", metavar="SIZE", in_file=(int, str)
 )
-SEED = whole(0, 2**32 - 1)
+SEED = whole(0)
 #: The time that a measurement may take.
 SECONDS = number(above=0, most=3600, metavar="S")

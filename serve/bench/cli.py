@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from recsys.base.files import replacing
-from recsys.options.kinds import COUNT, PATH, SEED, SWITCH, TEXT, number, one_of, text_like
+from recsys.options.kinds import COUNT, PATH, SWITCH, TEXT, number, one_of, text_like, whole
 from recsys.options.table import Command, Group, Option, json_option
 from serve.bench.load.plan import LoadError
 from serve.bench.load.wires import PROTOCOLS
@@ -84,7 +84,7 @@ _LOAD = (
         default=1,
         old=("--threads",),
     ),
-    Option("--seed", SEED, "seed of everything that is random", default=0),
+    Option("--seed", whole(0, 2**32 - 1), "seed of everything that is random", default=0),
 )
 _REQUESTS = (
     Option("--rows", _MIX, "rows of each request (default: 1)"),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from recsys.base.cli import check_address_space
 from recsys.base.files import parse_json
-from recsys.options.kinds import NAMES, PATH, SEED, SWITCH, TEXT, one_of, whole
+from recsys.options.kinds import PATH, SEED, SOME_NAMES, SWITCH, TEXT, one_of, whole
 from recsys.options.table import Command, Group, Option, json_option
 from recsys.rows.memory import NUMA, RowsMemory
 from serve.client import Client, Context, Settings
@@ -63,7 +63,7 @@ _REQUEST = (
 )
 _TABLE = (
     Option("--out", PATH, "where the scores go: .parquet or .csv", old=("--output",)),
-    Option("--keep", NAMES, "columns of the table to write too", default=()),
+    Option("--keep", SOME_NAMES, "columns of the table to write too", default=()),
     Option("--schema", PATH, "of the table (default: the artifact's)"),
     Option("--copy-rows", SWITCH, "of the artifact: hold its rows in private memory"),
     Option("--lock-rows", SWITCH, "lock them in memory"),

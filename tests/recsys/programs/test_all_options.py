@@ -142,6 +142,7 @@ _DIFFERENT = {
     "--model",  # one to train, and one of a server
     "--plan",  # one for each target in an export
     "--rows",  # a mix in a load
+    "--seed",  # of 32 bits in a load
     "--target",  # several in an export
 }
 
@@ -268,3 +269,19 @@ def test_a_wrong_value_is_refused_with_what_is_expected(
                 said = capsys.readouterr().err
                 assert ended.value.code == 2
                 assert f": {where}: got '{text}', expected {option.kind.expected}" in said
+
+
+@pytest.mark.parametrize("line", ["recsys-train", "recsys-predict", "recsys-profile"])
+def test_seeds_may_be_dates_with_times(line: str) -> None:
+    command = _LINES[line][1]
+    option = next(option for option in _options(line) if option.name == "--seed")
+    assert command.parse([*_needed(line, option), "--seed", "20261127013000"]).seed == 20261127013000
+
+
+@pytest.mark.parametrize("line", ["recsys-predict", "recsys-data item-vectors"])
+def test_an_empty_text_keeps_no_column(line: str) -> None:
+    """As that of an unset variable of a shell."""
+    command = _LINES[line][1]
+    option = next(option for option in _options(line) if option.name == "--keep")
+    for text, names in (("", ()), ("a,b", ("a", "b"))):
+        assert command.parse([*_needed(line, option), "--keep", text]).keep == names
