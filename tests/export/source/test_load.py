@@ -234,7 +234,7 @@ def test_a_missing_checkpoint_is_named(tmp_path: Path, factory: str | None, unsa
     [("{", "not readable as JSON"), ("[]", "got list"), ("3", "got int"), ("null", "got NoneType")],
 )
 def test_arguments_must_be_an_object(text: str, message: str) -> None:
-    with pytest.raises(ExportError, match=f"model-args: {message}"):
+    with pytest.raises(ExportError, match=f"factory-args: {message}"):
         read_arguments(text)
 
 

@@ -140,7 +140,6 @@ def test_files_are_tried_before_anything_is_sent(names: dict[str, str], text: st
     ("arguments", "text"),
     [
         (["http://localhost:8500", "--random"], "address: got 'http://localhost:8500', expected host:port"),
-        ([_NOBODY, "--random", "--timeout-s", "0"], "timeout_s: got 0.0"),
         ([_NOBODY, "--random", "--tls-certificate", "x"], "tls.certificate, tls.key: got one of them"),
         ([_NOBODY, "--random", "--tls-ca", "/missing"], "tls.ca: cannot read '/missing'"),
     ],
@@ -152,6 +151,13 @@ def test_predict_says_so_in_one_line(
     err = capsys.readouterr().err
     assert err.startswith(f"recsys-predict: {text}")
     assert err.count("\n") == 1
+
+
+def test_predict_refuses_a_wrong_option_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        predict.main([_NOBODY, "--random", "--timeout-s", "0"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "recsys-predict: --timeout-s: got '0', expected a number above 0\n"
 
 
 def test_the_other_tools_check_addresses_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
