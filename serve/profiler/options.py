@@ -60,6 +60,9 @@ _BAGS = Kind(
     metavar="MIX",
     in_file=(str, int),
 )
+# The words that --ids took.
+_SKEWS = {"uniform": "0", "zipf": "1.05"}
+_ZIPF = replace(ZIPF, parse=lambda text: ZIPF.parse(_SKEWS.get(text, text)))
 _ARTIFACT = (
     Option("artifact", PATH, "what recsys-export wrote", required=True),
     Option(
@@ -92,9 +95,10 @@ _BATCHES = (
     ),
     Option(
         "--zipf",
-        ZIPF,
+        _ZIPF,
         "the ID of rank k with a probability proportional to k to the power of -S; 0 is uniform",
         default=0.0,
+        old=("--ids",),
     ),
     Option("--samples", PATH, "rows of real requests, in JSON as recsys-predict takes them"),
     Option("--seed", SEED, "of random batches", default=0),

@@ -285,3 +285,8 @@ def test_an_empty_text_keeps_no_column(line: str) -> None:
     option = next(option for option in _options(line) if option.name == "--keep")
     for text, names in (("", ()), ("a,b", ("a", "b"))):
         assert command.parse([*_needed(line, option), "--keep", text]).keep == names
+
+
+@pytest.mark.parametrize(("word", "exponent"), [("uniform", 0.0), ("zipf", 1.05)])
+def test_profiles_still_take_the_words_of_ids(word: str, exponent: float) -> None:
+    assert PROFILE.parse(["model.artifact", "--ids", word]).zipf == exponent
