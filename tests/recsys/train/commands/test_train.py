@@ -172,7 +172,7 @@ def test_without_a_place_for_the_model(capsys: pytest.CaptureFixture[str]) -> No
     [
         pytest.param(["--data", "movielens"], "path: got none", id="no-path"),
         pytest.param(["--data", "synthetic", "--path", "x"], "path: got 'x', expected none", id="path"),
-        pytest.param(["--data", "criteo", "--path", "nowhere.txt"], "nowhere.txt: there is no", id="file"),
+        pytest.param(["--data", "criteo", "--path", "nowhere.txt"], "nowhere.txt: no such file", id="file"),
         pytest.param(["--data", "synthetic", "--limit-rows", "1"], "limit_rows: got 1", id="one-row"),
         pytest.param(
             ["--data", "synthetic", "--learning-rate", "-1"], "--learning-rate: got '-1'", id="rate"
