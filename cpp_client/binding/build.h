@@ -3,8 +3,8 @@
 
 namespace recsys {
 
-/// What a Python module was built with. recsys/base/native_module.py searches the file for this text
-/// before loading it, because loading with another torch could fail or crash.
+/// What a Python module was built with. recsys/base/native_module.py searches the file for this
+/// text before loading it, because loading with another torch could fail or crash.
 [[gnu::used]] static constexpr char kBuild[] =
     "recsys-native-build {\"engine\": \"" RECSYS_VERSION "\", \"torch\": \"" RECSYS_TORCH_VERSION
     "\", \"fbgemm_gpu\": \"" RECSYS_FBGEMM_VERSION "\"}";

@@ -88,7 +88,8 @@ struct Output {
   std::size_t element_bytes() const { return type == OutputType::kInt64 ? 8 : 4; }
 };
 
-/// A model's inputs and outputs; recsys/inputs/signature.py defines what its graph takes, in which order.
+/// A model's inputs and outputs; recsys/inputs/signature.py defines what its graph takes, in which
+/// order.
 struct Signature {
   std::vector<DenseInput> dense;
   std::vector<SparseInput> sparse;
