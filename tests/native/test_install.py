@@ -19,7 +19,7 @@ EXAMPLE = Path(__file__).parents[2] / "cpp_client" / "examples" / "predict.cpp"
 PROJECT = """
 cmake_minimum_required(VERSION 3.18)
 project(outside LANGUAGES CXX)
-find_package(recsys 0.1 REQUIRED COMPONENTS recsys static)
+find_package(recsys 0.2 REQUIRED COMPONENTS recsys static)
 foreach(library recsys static)
   add_executable(predict_${library} predict.cpp)
   target_link_libraries(predict_${library} PRIVATE recsys::${library})
