@@ -9,9 +9,11 @@ _PLAIN = re.compile(r"'[\w.\- ]*'", re.ASCII)
 
 
 def field_of(text: str) -> str:
-    """Return the field that an error's text names.
+    """Return the field that an error's text names."""
+    return text.partition(": ")[0]
 
-    Names in it that are not plain are left out: engines escape only plain ones alike.
-    """
+
+def plain_field_of(text: str) -> str:
+    """Return the field of a text without names that are not plain: the engines escape those in ways of their own."""
     plain = _QUOTED.sub(lambda found: found[0] if _PLAIN.fullmatch(found[0]) else "''", text)
-    return plain.partition(": ")[0]
+    return field_of(plain)

@@ -24,7 +24,7 @@ from serve.client import PREDICT
 from serve.client.packing import read_response
 from serve.engine.native import load_binding
 from serve.wire import predict_pb2
-from tests.cases.fields import field_of
+from tests.cases.fields import plain_field_of
 from tests.conformance.support.artifacts import CONTEXT, Exported, export_policies, export_small
 from tests.support.serve.messages.cases import Sample, assert_answers
 from tests.support.serve.messages.foreign import kserve_message, tensors, torchrec_message
@@ -139,7 +139,11 @@ def messages(exported: Exported, seed: int) -> Iterator[tuple[str, bytes, Sample
 def outcome(call: grpc.Future) -> Outcome:
     """Code, the field that the text names, and bytes."""
     code = call.code()
-    return code.name, field_of(call.details() or ""), call.result() if code is grpc.StatusCode.OK else b""
+    return (
+        code.name,
+        plain_field_of(call.details() or ""),
+        call.result() if code is grpc.StatusCode.OK else b"",
+    )
 
 
 @pytest.mark.slow
