@@ -25,8 +25,8 @@ from rich.table import Table
 from benchmarks.loading.load import StepError, answer_of, drop_from_cache
 from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import prepare, wide_console
-from recsys.base.cli import size_text
 from recsys.base.machine import memory_bytes
+from recsys.base.terminal import size_text
 
 _EPILOG = f"""\
 examples:

@@ -14,7 +14,7 @@ from export.artifact.writing import sqnr
 from export.graph.prepared import PreparedModel
 from export.verify.compare import Checked, Difference
 from export.verify.linear_dtypes import LinearTrial
-from recsys.base.cli import size_text, whole_table
+from recsys.base.terminal import size_text, whole_table
 from recsys.kernels.operators import StepCounts
 from recsys.rows.quantize import QuantizationError
 from recsys.sharding.plan.device_rows import table_path

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from recsys.base.cli import size_text, whole_table
+from recsys.base.terminal import size_text, whole_table
 
 
 @dataclass(frozen=True, kw_only=True)

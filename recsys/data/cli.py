@@ -10,8 +10,8 @@ from dataclasses import asdict
 
 from rich.console import Console, ConsoleRenderable
 
-from recsys.base.cli import announced, whole_table
 from recsys.base.files import replacing
+from recsys.base.terminal import announced, whole_table
 from recsys.data.options import parse
 from recsys.data.tables.dataset import input_pieces
 from recsys.data.tables.infer import SAMPLE_ROWS, ColumnReport, NoLabelError, infer

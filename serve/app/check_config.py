@@ -14,7 +14,8 @@ from recsys.artifact.load import choose_target
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.native_kernels import has_running_programs
 from recsys.artifact.parts import check_sizes, read_manifest
-from recsys.base.cli import near_misses, whole_table
+from recsys.base.cli import near_misses
+from recsys.base.terminal import whole_table
 from recsys.errors import ArtifactError, TargetError
 from serve.app.check_start import (
     Finding,

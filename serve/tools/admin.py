@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.text import Text
 
-from recsys.base.cli import whole_table
+from recsys.base.terminal import whole_table
 from recsys.options.kinds import PATH, TEXT, Kind
 from recsys.options.table import Command, Group, Option, json_option
 from serve.client.errors import predict_error

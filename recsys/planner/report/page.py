@@ -13,8 +13,8 @@ from typing import Any
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from recsys.base.cli import size_text
 from recsys.base.table_names import short_names
+from recsys.base.terminal import size_text
 from recsys.pages import script, source_hash, style, templates
 from recsys.planner.evaluate import runs_of
 from recsys.planner.planner import PlanResult

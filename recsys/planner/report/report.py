@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rich.console import Console, ConsoleRenderable
 from rich.text import Text
 
-from recsys.base.cli import size_text, whole_table
 from recsys.base.table_names import short_names
+from recsys.base.terminal import size_text, whole_table
 from recsys.planner.evaluate import ranks_text
 from recsys.planner.report.summary import RankSummary, Summary, TableSummary
 

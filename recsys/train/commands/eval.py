@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from recsys.base.cli import whole_table
+from recsys.base.terminal import whole_table
 from recsys.checkpoint.single_file import build_model, load_checkpoint
 from recsys.data.batches import row_chunks
 from recsys.data.examples import Block, Examples

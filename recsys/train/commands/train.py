@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from recsys.base.cli import announced, near_misses
+from recsys.base.cli import near_misses
 from recsys.base.files import check_room
+from recsys.base.terminal import announced
 from recsys.checkpoint import Checkpoint, save_checkpoint
 from recsys.checkpoint.lock import LOCK_NAME, check_free
 from recsys.checkpoint.run import newest

@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleRenderable
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from recsys.base.cli import whole_table
+from recsys.base.terminal import whole_table
 from serve.bench.load.figures import Figures, Verdict
 from serve.bench.load.latencies import QUANTILES
 from serve.bench.load.plan import Progress as Tell

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console, ConsoleRenderable
 from rich.text import Text
 
-from recsys.base.cli import whole_table
+from recsys.base.terminal import whole_table
 from serve.profiler.report.texts import (
     about,
     headline,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from recsys.base.cli import size_text
+from recsys.base.terminal import size_text
 from serve.profiler.limits import Limits
 from serve.profiler.result import OperatorRow, Profile, linear_layers, lookups
 

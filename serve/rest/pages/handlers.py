@@ -14,8 +14,8 @@ from typing import Any
 
 from aiohttp import web
 
-from recsys.base.cli import size_text
 from recsys.base.machine import package_version
+from recsys.base.terminal import size_text
 from recsys.inputs.signature import Signature
 from recsys.pages import script, source_hash, style, templates
 from serve.config.settings import ConnectionLimits

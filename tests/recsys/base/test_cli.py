@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from recsys.base.cli import announced
+from recsys.base.terminal import announced
 
 
 class _Lines(io.StringIO):

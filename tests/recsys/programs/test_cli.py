@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from export.cli import main as export
-from recsys.base.cli import count, counts, size, whole_table
+from recsys.base.cli import count, counts, size
+from recsys.base.terminal import whole_table
 from recsys.planner.cli import main as plan
 from recsys.train.commands.train import main as train
 
