@@ -142,7 +142,7 @@ async def _measure(path: Path, num_in_flight: int, seconds: float) -> Spent:
     )
     await manager.rescan()
     # Its handlers alone: no connection is opened.
-    settings = PortSettings(host="127.0.0.1", port=0, limits=ConnectionLimits())
+    settings = PortSettings(host="127.0.0.1", port=0, connections=ConnectionLimits())
     service = Port(engine.gateway, settings, {})
     data = _requests(manager.route("", "", 0.5).primary)
     model, call = timed[0], NoCall()

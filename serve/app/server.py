@@ -93,7 +93,7 @@ class Server:
         if config.socket_path is not None:
             self._started.enter_context(unix_socket(config.socket_path))
         self.port = await self.engine.listen(
-            PortSettings(host=config.host, port=config.port, limits=config.connections, tls=config.tls),
+            PortSettings(host=config.host, port=config.port, connections=config.connections, tls=config.tls),
             host_calls(self.backend, config.connections.max_message_bytes),
         )
         if config.metrics_port is not None:

@@ -17,6 +17,7 @@ from recsys.artifact.loaded_rows import artifact_digest
 from recsys.artifact.manifest import Manifest
 from recsys.inputs.signature import Signature
 from recsys.rows.memory import RowsPages
+from serve.config.bounds import bounded
 from serve.config.models import ModelSettings
 from serve.config.settings import ConnectionLimits, TlsConfig
 from serve.metrics.counters import ModelTotals
@@ -116,37 +117,48 @@ class PortSettings:
     Attributes:
         host: the address to listen on.
         port: 0 lets the system choose.
-        limits: limits on connections and messages.
-        tls: None for plain text.
+        num_threads: threads that poll the port.
+        connections: limits on connections and messages.
+        tls: not set for plain text.
     """
 
-    host: str
-    port: int
-    limits: ConnectionLimits
+    host: str = "127.0.0.1"
+    port: int = bounded(0, 0, 65535)
+    num_threads: int = bounded(1, 1)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     tls: TlsConfig | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submitted:
-    """A request that did not come through the inference port, such as from REST or Ray Serve.
+class SubmitOptions:
+    """How a request that did not come through the port is read and answered.
 
     Attributes:
-        message: a serialized ``recsys.v1.PredictRequest``, or ``inference.ModelInferRequest``.
-        form: ``recsys`` or ``kserve``, for the type of the message.
-        protocol: the protocol's name in logs and traces.
-        remaining_s: seconds until the deadline; None for none.
-        headers: the request's headers, under lower-case names.
+        form: ``recsys`` for a PredictRequest of recsys.v1, ``kserve`` for a ModelInferRequest of Open Inference.
+        protocol: the name of its source in records.
+        remaining_s: seconds until the deadline; not set for none.
+        headers: the request's headers that the engine reads, under lower-case names.
         drew_version: whether the routing drew the message's version, so that the shadow's share applies.
         client: names the client, such as its connection: clients take turns.
     """
 
-    message: bytes
     form: str = "recsys"
     protocol: str = "rest"
     remaining_s: float | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     drew_version: bool = False
     client: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted(SubmitOptions):
+    """A request that did not come through the inference port, such as from REST or Ray Serve.
+
+    Attributes:
+        message: a serialized ``recsys.v1.PredictRequest``, or ``inference.ModelInferRequest``.
+    """
+
+    message: bytes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ import json
 import logging
 import signal
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,7 @@ from recsys.base.native_module import load_native
 from recsys.inputs.signature import Signature
 from recsys.rows.memory import RowsPages
 from serve.config.models import ModelSettings
-from serve.engine import native_settings
-from serve.engine.interface import EngineCounts, HostCall, ModelInfo, PortSettings, Submitted
+from serve.engine.interface import EngineCounts, HostCall, ModelInfo, PortSettings, SubmitOptions, Submitted
 from serve.engine.native_errors import ERROR_OF_KIND
 from serve.engine.native_events import (
     captured_of,
@@ -35,7 +35,6 @@ from serve.engine.native_events import (
 from serve.engine.native_settings import (
     EngineSettings,
     RouteSpec,
-    SubmitOptions,
     VersionSettings,
     as_json,
 )
@@ -180,14 +179,13 @@ class NativeEngine:
     async def listen(self, port: PortSettings, calls: Mapping[str, HostCall]) -> int:
         """See ``Engine``."""
         self._calls = dict(calls)
-        settings = native_settings.PortSettings(host=port.host, port=port.port, connections=port.limits)
         tls = None if port.tls is None else TlsFiles(port.tls)
         unary = [name for name, call in calls.items() if not call.is_stream]
         streams = [name for name, call in calls.items() if call.is_stream]
         material = None if tls is None else tls.material()
         with self.own_errors(), _signals_blocked():
             number: int = self._engine.listen(
-                as_json(settings), unary, streams, None if material is None else _pem_of(material)
+                as_json(port), unary, streams, None if material is None else _pem_of(material)
             )
         if tls is not None and material is not None:
             self._start(self._watch_tls(tls, material))
@@ -273,18 +271,12 @@ class NativeEngine:
         """See ``Engine``."""
         ticket = next(self._tickets)
         headers = submitted.headers
-        options = SubmitOptions(
-            form=submitted.form,
-            protocol=submitted.protocol,
-            remaining_s=submitted.remaining_s,
-            headers={name: headers[name] for name in self._read_headers if name in headers},
-            drew_version=submitted.drew_version,
-            client=submitted.client,
-        )
+        read = {name: headers[name] for name in self._read_headers if name in headers}
+        options = as_json(replace(submitted, headers=read), SubmitOptions)
         answer: asyncio.Future[bytes] = self._loop.create_future()
         self._submitted[ticket] = answer
         try:
-            self._engine.submit(ticket, as_json(options), submitted.message)
+            self._engine.submit(ticket, options, submitted.message)
             return await answer
         except asyncio.CancelledError:
             self._engine.cancel(ticket)

@@ -11,7 +11,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -20,23 +20,7 @@ from serve.config.bounds import bounded, bounds_of
 from serve.config.models import BatchLimits
 from serve.config.options import descriptions
 from serve.config.settings import ConnectionLimits
-
-
-@dataclass(frozen=True, kw_only=True)
-class PortSettings:
-    """The inference port.
-
-    Attributes:
-        host: the address to listen on.
-        port: 0 lets the system choose.
-        num_threads: threads that poll the port.
-        connections: limits on connections and messages.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = bounded(0, 0, 65535)
-    num_threads: int = bounded(1, 1)
-    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+from serve.engine.interface import PortSettings, SubmitOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,29 +128,8 @@ class RouteSpec:
     is_only: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class SubmitOptions:
-    """How a request that did not come through the port is read and answered.
-
-    Attributes:
-        form: ``recsys`` for a PredictRequest of recsys.v1, ``kserve`` for a ModelInferRequest of Open Inference.
-        protocol: the name of its source in records.
-        remaining_s: seconds until the deadline; not set for none.
-        headers: the request's headers that the engine reads, under lower-case names.
-        drew_version: whether the routing drew the message's version, so that the shadow's share applies.
-        client: names the client, such as its connection: clients take turns.
-    """
-
-    form: str = "recsys"
-    protocol: str = "rest"
-    remaining_s: float | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-    drew_version: bool = False
-    client: str = ""
-
-
 # Fields that only Python reads.
-_PYTHON_ONLY = {"max_json_bytes"}
+_PYTHON_ONLY = {"max_json_bytes", "tls"}
 _HEADERS = {
     "port/limits.h": (ConnectionLimits,),
     "engine/settings/settings.h": (
@@ -182,19 +145,24 @@ _TYPES = {
     float | None: "std::optional<double>",
     tuple[int, ...]: "std::vector<std::int64_t>",
     tuple[str, ...]: "std::set<std::string>",
-    dict[str, str]: "std::map<std::string, std::string>",
+    Mapping[str, str]: "std::map<std::string, std::string>",
 }
 _WIDTH = 100
 
 
-def as_json(settings: Any) -> str:
-    """Return settings as the native engine reads them."""
-    return json.dumps(_values(settings))
+def as_json(settings: Any, kind: type | None = None) -> str:
+    """Return settings as the native engine reads them.
+
+    Args:
+        settings: An instance of one of the classes of this file.
+        kind: The class whose fields are written, if the settings are of a class derived from it.
+    """
+    return json.dumps(_values(settings, kind or type(settings)))
 
 
-def _values(settings: Any) -> dict[str, Any]:
-    values = {f.name: getattr(settings, f.name) for f in _native_fields(type(settings))}
-    return {k: _values(v) if dataclasses.is_dataclass(v) else v for k, v in values.items()}
+def _values(settings: Any, kind: type) -> dict[str, Any]:
+    values = {f.name: getattr(settings, f.name) for f in _native_fields(kind)}
+    return {k: _values(v, type(v)) if dataclasses.is_dataclass(v) else v for k, v in values.items()}
 
 
 def _native_fields(kind: type) -> list[dataclasses.Field[Any]]:

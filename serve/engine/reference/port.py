@@ -47,11 +47,11 @@ class Port:
     def __init__(self, gateway: Gateway, settings: PortSettings, calls: Mapping[str, HostCall]) -> None:
         self._gateway = gateway
         self._settings = settings
-        self._max_stream_requests = settings.limits.max_stream_requests
+        self._max_stream_requests = settings.connections.max_stream_requests
         self._health = health.aio.HealthServicer()
         self._tasks: set[asyncio.Future[None]] = set()
         self._stopping: asyncio.Future[None] | None = None
-        self._server = grpc.aio.server(options=channel_options(settings.limits))
+        self._server = grpc.aio.server(options=channel_options(settings.connections))
         self._server.add_generic_rpc_handlers(self._handlers(calls))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 

@@ -11,14 +11,8 @@ import pytest
 from serve.config.bounds import Bounds
 from serve.config.models import BatchLimits
 from serve.config.settings import ConnectionLimits
-from serve.engine.native_settings import (
-    PortSettings,
-    RouteSpec,
-    SubmitOptions,
-    VersionSettings,
-    as_json,
-    headers,
-)
+from serve.engine.interface import PortSettings, SubmitOptions, Submitted
+from serve.engine.native_settings import RouteSpec, VersionSettings, as_json, headers
 
 _CPP = Path(__file__).parents[3] / "cpp_client"
 
@@ -46,11 +40,15 @@ def test_settings_cross_the_binding_by_their_names() -> None:
     assert port["host"] == "::"
     assert port["connections"]["max_connections"] == 7
     assert "max_json_bytes" not in port["connections"]
+    assert "tls" not in port
     version = json.loads(as_json(VersionSettings(name="m", cpus=(0, 2), limits=BatchLimits(max_batch_ids=5))))
     assert (version["cpus"], version["target"]) == ([0, 2], None)
     assert version["limits"] == dataclasses.asdict(BatchLimits(max_batch_ids=5))
     assert json.loads(as_json(RouteSpec(loading=("4",))))["loading"] == ["4"]
     assert json.loads(as_json(SubmitOptions(headers={"a": "b"})))["headers"] == {"a": "b"}
+    submitted = json.loads(as_json(Submitted(message=b"\xff", protocol="ray"), SubmitOptions))
+    assert submitted["protocol"] == "ray"
+    assert submitted.keys() == json.loads(as_json(SubmitOptions())).keys()
 
 
 @pytest.mark.parametrize(
