@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/clock.h"
+#include "echo_method.h"
 #include "port/rpc_server.h"
 #include "raw_client.h"
 
@@ -99,14 +100,7 @@ class Talking final : public StreamHandler {
 class FailingSession : public testing::Test {
  protected:
   FailingSession() {
-    Service service;
-    service.name = "test.Echo";
-    service.methods["Echo"].unary = [](std::shared_ptr<UnaryCall> call, Bytes request) {
-      Message answer;
-      answer.parts.push_back(std::move(request));
-      call->Answer(std::move(answer));
-      return nullptr;
-    };
+    Service service = ServiceWithEcho();
     service.methods["Hang"].unary = [](std::shared_ptr<UnaryCall>, Bytes) { return nullptr; };
     service.methods["Talk"].stream = [](std::shared_ptr<StreamCall> call) {
       return std::make_shared<Talking>(std::move(call));

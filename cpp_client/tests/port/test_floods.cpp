@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/clock.h"
+#include "echo_method.h"
 #include "port/rpc_server.h"
 #include "raw_client.h"
 
@@ -56,14 +57,7 @@ class Talking final : public StreamHandler {
 class Floods : public testing::Test {
  protected:
   void Serve() {
-    Service service;
-    service.name = "test.Echo";
-    service.methods["Echo"].unary = [](std::shared_ptr<UnaryCall> call, Bytes request) {
-      Message answer;
-      answer.parts.push_back(std::move(request));
-      call->Answer(std::move(answer));
-      return nullptr;
-    };
+    Service service = ServiceWithEcho();
     service.methods["Hang"].unary = [](std::shared_ptr<UnaryCall>, Bytes) { return nullptr; };
     service.methods["Unread"].stream = [](std::shared_ptr<StreamCall> call) {
       return std::make_shared<Unreading>(std::move(call));

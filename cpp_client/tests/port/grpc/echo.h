@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "port/rpc_server.h"
+#include "tests/port/echo_method.h"
 
 namespace recsys {
 
@@ -82,14 +83,7 @@ struct EchoService {
 };
 
 inline Service EchoService::Made() {
-  Service service;
-  service.name = "test.Echo";
-  service.methods["Echo"].unary = [](std::shared_ptr<UnaryCall> call, Bytes request) {
-    Message answer;
-    answer.parts.push_back(std::move(request));
-    call->Answer(std::move(answer));
-    return nullptr;
-  };
+  Service service = ServiceWithEcho();
   service.methods["Hold"].unary = [this](std::shared_ptr<UnaryCall> call, Bytes request) {
     held.Put({std::move(call), std::move(request)});
     return std::make_shared<TellCancelled>(&cancelled);
