@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from export.config import ExportConfig
@@ -20,29 +19,15 @@ from recsys.inputs.signature import IdPolicy
 from serve import bench
 from serve.bench.load.native import why_not_native
 from serve.bench.load.plan import Target
-from serve.bench.load.requests import Shape, draw_requests, parse_mix
 from serve.client import Client
 from serve.config.settings import ServerConfig
 from serve.engine.reference.executor import ServedModel
-from serve.observe.capture_file import CapturedRequest, header, record
+from tests.serve.bench.senders import NOBODY, both_senders, check, needs_native
 from tests.support.serve.certificates import Authority, write_tls
 from tests.support.serve.live import LiveServer
 from tests.support.serve.models import GatedModel, SmallModel
 
-NOBODY = "127.0.0.1:9"
-needs_native = pytest.mark.skipif(
-    bool(why_not_native(Target(address=NOBODY))), reason="needs the native sender; make native builds it"
-)
-_SENDERS = [pytest.param("python", id="python"), pytest.param("native", id="native", marks=needs_native)]
-both_senders = pytest.mark.parametrize("sender", _SENDERS)
 _SHORT = ["--duration-s", "0.5", "--warm-up-s", "0.1", "--distinct", "64", "--timeout-s", "60"]
-
-
-@pytest.fixture(scope="module")
-def live(model: ServedModel) -> Iterator[LiveServer]:
-    """A server with every port."""
-    with LiveServer(model, ServerConfig(port=0, metrics_port=0, http_port=0)) as server:
-        yield server
 
 
 def _bench(address: str, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -50,25 +35,6 @@ def _bench(address: str, capsys: pytest.CaptureFixture[str], *arguments: str) ->
     output = capsys.readouterr()
     assert output.out, output.err
     return code, json.loads(output.out)
-
-
-def _check(result: dict[str, Any]) -> None:
-    made = result["measurement"]
-    assert made["errors"] == {}
-    assert made["num_answered"] > 0
-    assert made["requests_per_s"] > 0
-    latency = made["latency_ms"]
-    values = [latency[name] for name in ("p50", "p90", "p95", "p99", "p99.9", "max")]
-    assert values == sorted(values)
-    assert values[0] > 0
-    assert sum(count for _, count in made["histogram"]) == made["num_answered"]
-    # Threads of the native sender either send or receive in an open loop.
-    settings = result["settings"]
-    is_open = settings["mode"] == "open" or settings.get("speed", "max") != "max"
-    per_process = 2 if settings["sender"] == "native" and is_open else 1
-    assert len(made["generator_cpu_shares"]) == settings["num_processes"] * per_process
-    assert all(0 <= share < 1.5 for share in made["generator_cpu_shares"])
-    assert result["server"]["model"] == "small"
 
 
 @both_senders
@@ -87,7 +53,7 @@ def test_a_closed_loop(
 ) -> None:
     code, result = _bench(live.address, capsys, "--in-flight", "8", "--sender", sender, *arguments)
     assert code == 0
-    _check(result)
+    check(result)
     assert (result["settings"]["mode"], result["settings"]["sender"]) == ("closed", sender)
     made = result["measurement"]
     assert made["lag_ms"] is None
@@ -100,7 +66,7 @@ def test_a_closed_loop(
 def test_a_closed_loop_over_streams(live: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
     code, result = _bench(live.address, capsys, "--in-flight", "8", "--stream")
     assert code == 0
-    _check(result)
+    check(result)
     assert result["settings"]["sender"] == "python"
 
 
@@ -163,7 +129,7 @@ def test_rest(live: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--protocol", "rest", "--describe", live.address, "--in-flight", "4"]
     code, result = _bench(address, capsys, *arguments)
     assert code == 0
-    _check(result)
+    check(result)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +144,7 @@ def test_rest(live: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_an_open_loop(live: LiveServer, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     code, result = _bench(live.address, capsys, "--rate", "60", *arguments)
-    _check(result)
+    check(result)
     made = result["measurement"]
     assert made["asked_per_s"] == 60
     assert made["lag_ms"]["max"] <= made["latency_ms"]["max"]
@@ -265,7 +231,7 @@ def test_ranking_requests(
 ) -> None:
     code, result = _bench(ranking.address, capsys, "--candidates", "3-20", "--in-flight", "4", *arguments)
     assert code == 0
-    _check(result)
+    check(result)
     assert result["settings"]["candidates"] == "3-20"
     made = result["measurement"]
     assert 3 * made["requests_per_s"] <= made["rows_per_s"] <= 20 * made["requests_per_s"]
@@ -326,70 +292,6 @@ def test_a_server_that_goes_away_is_counted_and_hangs_nothing(
     assert result["measurement"]["num_failed"] > 0
 
 
-@pytest.fixture
-def capture(live: LiveServer, tmp_path: Path) -> Path:
-    """Forty requests in half a second, as a server would have recorded them."""
-    with Client(live.address) as client:
-        metadata = client.metadata()
-    drawn = draw_requests(metadata, Shape(rows=parse_mix("1-3")), 40, np.random.default_rng(0))
-    records = [
-        record(
-            CapturedRequest(
-                time_us=i * 12_500,
-                model="small" if i % 4 else "other",
-                version="1",
-                data=request.SerializeToString(),
-            )
-        )
-        for i, (request, _) in enumerate(drawn)
-    ]
-    path = tmp_path / "requests.capture"
-    path.write_bytes(b"".join([header(0), *records]))
-    return path
-
-
-@both_senders
-@pytest.mark.parametrize(
-    ("arguments", "lasts_s"),
-    [
-        (["--speed", "1"], 0.4),
-        (["--speed", "4", "--processes", "2"], 0.1),
-        (["--speed", "max"], 0.0),
-        (["--speed", "max", "--processes", "2"], 0.0),
-        (["--protocol", "kserve"], 0.4),
-    ],
-    ids=["as-recorded", "faster", "max", "max-2", "kserve"],
-)
-def test_a_recording_is_played_whole(
-    live: LiveServer,
-    capture: Path,
-    capsys: pytest.CaptureFixture[str],
-    sender: str,
-    arguments: list[str],
-    lasts_s: float,
-) -> None:
-    asked = ["--replay", str(capture), "--model", "small", "--sender", sender, *arguments]
-    code = bench.main([live.address, *asked, "--json"])
-    result = json.loads(capsys.readouterr().out)
-    _check(result)
-    made = result["measurement"]
-    assert made["num_answered"] == 30
-    assert made["duration_s"] >= lasts_s
-    assert code == (0 if made["is_valid"] else 3)
-
-
-@both_senders
-def test_a_recording_of_a_model_that_is_gone_fails(
-    live: LiveServer, capture: Path, capsys: pytest.CaptureFixture[str], sender: str
-) -> None:
-    asked = ["--replay", str(capture), "--speed", "max", "--sender", sender, "--json"]
-    assert bench.main([live.address, *asked]) == 1
-    assert json.loads(capsys.readouterr().out)["measurement"]["errors"] == {"NOT_FOUND": 10}
-    capture.write_bytes(capture.read_bytes()[:-1] + b"x")
-    assert bench.main([live.address, "--replay", str(capture)]) == 2
-    assert "checksum" in capsys.readouterr().err
-
-
 @both_senders
 def test_errors_are_counted_by_code(
     live: LiveServer, capsys: pytest.CaptureFixture[str], sender: str
@@ -437,7 +339,7 @@ def test_a_file_can_describe_the_model(
     described.write_text(str(client.metadata()))
     code, result = _bench(live.address, capsys, "--describe", str(described), "--in-flight", "4")
     assert code == 0
-    _check(result)
+    check(result)
     described.write_text("no { metadata")
     assert bench.main([live.address, "--describe", str(described)]) == 2
     assert "--describe: expected what" in capsys.readouterr().err
@@ -469,7 +371,7 @@ def test_an_encrypted_server_is_spoken_to_in_its_own_way(
     with LiveServer(model, ServerConfig(port=0, metrics_port=None, tls=tls)) as live:
         code, result = _bench(live.address, capsys, *arguments)
         assert code == 0
-        _check(result)
+        check(result)
         assert result["settings"]["encrypted"] is True
         assert bench.main([live.address, *_SHORT]) == 1
         assert bench.main([live.address, *_SHORT, "--tls-ca", str(tmp_path / "missing.pem")]) == 2
