@@ -26,6 +26,8 @@ _HEALTH = "/grpc.health.v1.Health/Check"
 _CONNECTIONS = 8
 # For calls that the native engine answers within microseconds.
 _MANY_CONNECTIONS = 64 if ENGINE == "native" else _CONNECTIONS
+# gRPC's core reads connections in an order of its own, in which the neighbour's is the last now and then.
+_ATTEMPTS = 1 if ENGINE == "native" else 3
 # Calls of each connection; fewer than it may have open.
 _DEPTH = 900
 _ROOM = struct.pack(">I", 1 << 30)
@@ -85,23 +87,13 @@ def _is_answered(connection: RawConnection) -> bool:
     return False
 
 
-@pytest.mark.parametrize("kind", ["refused", "good", "unknown", "health", "metadata"])
-def test_a_neighbour_is_answered_while_a_flood_waits(
-    server: ServerUnderTest, small: Exported, kind: str
-) -> None:
-    request = small.sample(1).request().SerializeToString()
-    metadata = predict_pb2.GetModelMetadataRequest().SerializeToString()
-    calls = {
-        "refused": Calls(PREDICT, b""),
-        "good": Calls(PREDICT, request),
-        "unknown": Calls(f"{_SERVICE}/Unknown", b""),
-        "health": Calls(_HEALTH, b""),
-        "metadata": Calls(_METADATA, metadata),
-    }[kind]
+def _num_answered_before_neighbours(
+    server: ServerUnderTest, calls: Calls, num_connections: int, request: bytes
+) -> int:
+    """Return how many calls of a flood are answered when a neighbour is that had sent its request behind them."""
     with RawConnection(server.address) as neighbour:
         neighbour.send(http2.hello())
         neighbour.until_acknowledged()
-        num_connections = _CONNECTIONS if kind == "metadata" else _MANY_CONNECTIONS
         # All is sent before anything is answered.
         server.signal(signal.SIGSTOP)
         flood = _Flood(server.address, calls, num_connections)
@@ -117,10 +109,28 @@ def test_a_neighbour_is_answered_while_a_flood_waits(
         finally:
             server.signal(signal.SIGCONT)
             flood.close()
+    return num_answered
+
+
+@pytest.mark.parametrize("kind", ["refused", "good", "unknown", "health", "metadata"])
+def test_a_neighbour_is_answered_while_a_flood_waits(
+    server: ServerUnderTest, small: Exported, kind: str
+) -> None:
+    request = small.sample(1).request().SerializeToString()
+    metadata = predict_pb2.GetModelMetadataRequest().SerializeToString()
+    calls = {
+        "refused": Calls(PREDICT, b""),
+        "good": Calls(PREDICT, request),
+        "unknown": Calls(f"{_SERVICE}/Unknown", b""),
+        "health": Calls(_HEALTH, b""),
+        "metadata": Calls(_METADATA, metadata),
+    }[kind]
+    num_connections = _CONNECTIONS if kind == "metadata" else _MANY_CONNECTIONS
+    assert any(
+        _num_answered_before_neighbours(server, calls, num_connections, request) < num_connections * _DEPTH
+        for _ in range(_ATTEMPTS)
+    )
     assert server.is_alive()
-    # gRPC's core reads connections in an order of its own: the neighbour's may come last. Requests take turns in both.
-    if ENGINE == "native" or kind == "good":
-        assert num_answered < num_connections * _DEPTH
 
 
 @pytest.mark.parametrize("kind", ["refused", "health"])
