@@ -199,6 +199,8 @@ class ModelSettings:
         random_access: whether mapped rows are read from the file in single pages, without their neighbours; None for
             rows of more than three quarters of the memory.
         allow_non_finite: whether NaN and infinities are accepted in dense inputs and weights.
+        context_cache_bytes: memory of each version for what its program computes of contexts alone; the values of a
+            context that is asked about again are taken from it. 0 for none.
         num_executors: maximum number of the model's batches that run at the same time; they share its tables'
             memory. The engine decides how many run. 0 for the number of processors that the process may use.
         cpus: processors that its executors may use; empty for all.
@@ -224,6 +226,7 @@ class ModelSettings:
     numa: str | None = None
     random_access: bool | None = None
     allow_non_finite: bool = False
+    context_cache_bytes: int = bounded(0, 0)
     num_executors: int = 0
     cpus: tuple[int, ...] = ()
     warm_up: Path | None = None
@@ -234,6 +237,7 @@ class ModelSettings:
     cuda_graph_ids_per_row: int = 0
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         if not 0 < self.poll_deltas_s < math.inf:
             raise ValueError(f"poll_deltas_s: got {self.poll_deltas_s}, expected more than 0")
         if self.num_executors < 0:

@@ -13,6 +13,7 @@ from serve.engine.records import BatchTimes, Captured, EndedRequest, ShadowPair
 from serve.errors import ERROR_KINDS, ExecutionError, QueueFullError
 from serve.metrics.counters import (
     SHADOW_RESULTS,
+    ContextCacheTotals,
     HistogramTotals,
     ModelDescription,
     ModelTotals,
@@ -84,6 +85,7 @@ def totals_of(text: str, info: ModelInfo, description: ModelDescription) -> Mode
         # Python compares answers and counts the results.
         shadow={result: totals["shadow"].get(result, 0) for result in SHADOW_RESULTS},
         description=description,
+        context_cache=ContextCacheTotals(**totals.get("context_cache", {})),
     )
 
 

@@ -82,6 +82,7 @@ class MetricsCollector(Collector):
         yield from _batches(models)
         yield from _queues(models)
         yield from _tables(models)
+        yield from _context_caches(models)
         yield _info(models)
         yield _states(states)
         yield from _watched(watched)
@@ -176,6 +177,19 @@ def _tables(models: Sequence[ModelTotals]) -> Iterator[Metric]:
         for result, count in totals.shadow.items():
             shadow.add_metric((*key, result), count)
     yield from (tables, pages, applied, failed, shadow)
+
+
+def _context_caches(models: Sequence[ModelTotals]) -> Iterator[Metric]:
+    for kind, field, text in (
+        (CounterMetricFamily, "hits", "Contexts of batches whose values the context cache held"),
+        (CounterMetricFamily, "misses", "Contexts of batches that the context cache did not hold"),
+        (CounterMetricFamily, "evictions", "Contexts that left the context cache to make room"),
+        (GaugeMetricFamily, "bytes", "Memory that the context cache holds"),
+    ):
+        family = kind(f"recsys_context_cache_{field}", text, labels=_MODEL)
+        for totals in models:
+            family.add_metric((totals.model, totals.version), getattr(totals.context_cache, field))
+        yield family
 
 
 def _info(models: Sequence[ModelTotals]) -> Metric:

@@ -108,6 +108,27 @@ class ModelDescription:
     rows_pages: RowsPages = field(default_factory=RowsPages)
 
 
+class ContextCacheTotals(NamedTuple):
+    """A snapshot of a version's context cache; all zeros without one.
+
+    Attributes:
+        hits: contexts of batches, equal ones of a batch once, whose values it held.
+        misses: contexts that were computed.
+        evictions: contexts that made room for others.
+        entries: contexts that it holds.
+        bytes: memory that it holds.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    entries: int = 0
+    bytes: int = 0
+
+
+_NO_CACHE = ContextCacheTotals()
+
+
 class PendingTotals(NamedTuple):
     """Sizes of the waiting requests of a queue."""
 
@@ -137,6 +158,7 @@ class ModelTotals:
         deltas_applied: table deltas that were applied.
         deltas_failed: table deltas that were refused.
         description: None before ``ModelCounters.describe``.
+        context_cache: the context cache.
     """
 
     model: str
@@ -155,6 +177,7 @@ class ModelTotals:
     deltas_applied: int = 0
     deltas_failed: int = 0
     description: ModelDescription | None = None
+    context_cache: ContextCacheTotals = _NO_CACHE
 
 
 class ModelCounters:
