@@ -52,16 +52,16 @@ $(VENV)/.user: pyproject.toml
 	fbgemm=$$($(BIN)/python -m recsys.base.stack fbgemm) && $(BIN)/pip install -q -e ".[rest]" "$$fbgemm"
 	touch $@
 
-# Developers' tools; groups need pip 25.1.
+# Developers' tools, which need older versions of some of what users have; groups need pip 25.1.
 $(VENV)/.dev: $(VENV)/.user
 	@echo "Installing developers' tools into $(VENV): minutes."
 	$(BIN)/pip install -q --upgrade "pip>=25.1"
-	$(BIN)/pip install -q --group dev
+	$(BIN)/pip install -q -e ".[rest]" --group dev
 	touch $@
 
 $(VENV)/.peer: $(VENV)/.dev
 	@echo "Installing torchrec and the other packages that tests and benchmarks compare with into $(VENV): minutes."
-	$(BIN)/pip install -q --group dev --group peer
+	$(BIN)/pip install -q -e ".[rest]" --group dev --group peer
 	torchrec=$$($(BIN)/python -m recsys.base.stack torchrec) && $(BIN)/pip install -q --no-deps "$$torchrec"
 	touch $@
 

@@ -19,6 +19,7 @@ from export.graph.modules.tree import replace_modules
 from export.graph.passes import is_pure
 from export.graph.prepared import PreparedModel
 from export.lower.bags import Length, Rows, ids_space
+from export.lower.contexts import Contexts
 from export.lower.effects import Group, calls_code, may_write, separate_writes
 from export.lower.leaves import LEAVES, Leaves, computed_rows_looked_up, leaves_of, rows_expanded
 from export.lower.operators.sequences import Cuts, NumIds
@@ -107,6 +108,7 @@ class _Evaluation:
         self._leaves = leaves
         self._stored = frozenset(stored)
         self.results: dict[fx.Node, Any] = {}
+        self._contexts = Contexts()
         # What is known by several names has the first one, as in graphs.
         self.weights: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for path, tensor in self.weights.items():
@@ -234,8 +236,12 @@ class _Evaluation:
             rows = self.results[node.args[0]] if isinstance(node.args[0], fx.Node) else None
             if not isinstance(rows, Rows):
                 raise NotLoweredError("it expands what are no rows of IDs")
-            return rows.expanded()
+            return self._contexts.expanded_rows(rows)
         args, kwargs = self._taken(node.args), self._taken(dict(node.kwargs))
+        return self._contexts.apply(lambda *given: self._made(node, *given), args, kwargs)
+
+    def _made(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """Return what a node's function makes of arguments."""
         is_of_weights = not any(map(_is_value, [*_flat(args), *_flat(kwargs)]))
         if node.op == "call_module":
             layer = self._module.get_submodule(str(node.target))

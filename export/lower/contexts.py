@@ -1,0 +1,176 @@
+"""What rows of one context share is computed once: operators run on contexts before their result is expanded.
+
+Shape letters: B rows, Q contexts, N number of IDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from export.lower.bags import IdsSpace, Rows, ids_space
+from export.lower.formed import Operand
+from export.lower.operators.views import RowContext
+from export.lower.values import Called, Expand, NotLoweredError, NumRows, Part, Space, Value, Weight
+
+
+class _MixedError(Exception):
+    """Something depends on rows."""
+
+
+class Contexts:
+    """Applies operators to contexts where all that they read is expanded from contexts, or the same for all rows."""
+
+    def __init__(self) -> None:
+        self._expanded: dict[Value, Value] = {}
+        #: By what is there for each ID of expanded contexts, the same of the contexts.
+        self._of_contexts: dict[Value, Value] = {}
+        self._constants: dict[Value, bool] = {}
+        self._in_spaces: dict[tuple[Value, Space], Value] = {}
+
+    def expanded_rows(self, rows: Rows) -> Rows:
+        """Return the rows of the IDs of contexts, for the rows that share them."""
+        found = rows.expanded()
+        self._expanded[rows], self._of_contexts[found] = found, rows
+        return found
+
+    def apply(self, function: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
+        """Return what a function makes of arguments, computed once for each context if they allow it.
+
+        Args:
+            function: Takes positional arguments and those by name.
+            args: Positional arguments.
+            kwargs: Arguments by name.
+        """
+        try:
+            is_expanded = self._is_expanded((args, kwargs))
+        except _MixedError:
+            is_expanded = False
+        if is_expanded:
+            try:
+                return self._expand(function(*self._contexts_of((args, kwargs))))
+            except NotLoweredError:
+                pass
+        return function(args, kwargs)
+
+    def _is_expanded(self, one: Any) -> bool:
+        """Return whether something depends on contexts alone.
+
+        Raises:
+            _MixedError: It depends on rows.
+        """
+        if isinstance(one, NumRows):
+            # A number of rows is one of contexts where the rest is.
+            return False
+        if isinstance(one, Value):
+            if self._is_constant(one):
+                return False
+            if isinstance(one, Expand) or one in self._of_contexts:
+                return True
+            raise _MixedError
+        if isinstance(one, Space | RowContext):
+            raise _MixedError
+        if isinstance(one, slice):
+            return self._is_expanded((one.start, one.stop, one.step))
+        found = [self._is_expanded(part) for part in _parts_of(one)]
+        return True in found
+
+    def _contexts_of(self, one: Any) -> Any:
+        """Return something expanded as it is of contexts."""
+        if isinstance(one, NumRows):
+            return NumRows(_of_contexts(one.space), one.times)
+        if isinstance(one, Expand):
+            return one.source
+        if isinstance(one, Value):
+            return (
+                self._of_contexts[one] if one in self._of_contexts else self._constant_of(one, _of_contexts)
+            )
+        return _mapped(one, self._contexts_of)
+
+    def _expand(self, one: Any) -> Any:
+        """Return what was made of contexts for the rows that share them."""
+        if isinstance(one, NumRows):
+            return NumRows(_expanded(one.space), one.times)
+        if isinstance(one, Value) and self._is_constant(one):
+            return self._constant_of(one, _expanded)
+        if isinstance(one, Value):
+            if one not in self._expanded:
+                self._expanded[one] = self._expanded_value(one)
+            return self._expanded[one]
+        return _mapped(one, self._expand)
+
+    def _expanded_value(self, value: Value) -> Value:
+        if isinstance(value, Rows):
+            return self.expanded_rows(value)
+        if isinstance(value.space, IdsSpace):
+            found: Value = replace(_replaced(value, self._expand), space=_expanded(value.space))
+            self._of_contexts[found] = value
+            return found
+        if value.space is not Space.CONTEXTS:
+            raise NotLoweredError("it computes with rows and contexts")
+        return Expand(dims=value.dims, dtype=value.dtype, source=value)
+
+    def _is_constant(self, value: Value) -> bool:
+        """Return whether a value is computed of weights alone."""
+        if value not in self._constants:
+            is_made = isinstance(value, Weight) or bool(value.sources)
+            self._constants[value] = is_made and all(map(self._is_constant, value.sources))
+        return self._constants[value]
+
+    def _constant_of(self, value: Value, space_of: Callable[[Space], Space]) -> Value:
+        """Return what is computed of weights alone in another space."""
+        space = space_of(value.space)
+        if space is value.space:
+            return value
+        key = (value, space)
+        if key not in self._in_spaces:
+
+            def of(one: Any) -> Any:
+                return self._constant_of(one, space_of) if isinstance(one, Value) else _mapped(one, of)
+
+            self._in_spaces[key] = replace(_replaced(value, of), space=space)
+        return self._in_spaces[key]
+
+
+def _of_contexts(space: Space) -> Space:
+    if space is Space.ROWS:
+        return Space.CONTEXTS
+    return ids_space(space.bags, space.feature, False) if isinstance(space, IdsSpace) else space
+
+
+def _expanded(space: Space) -> Space:
+    if space is Space.CONTEXTS:
+        return Space.ROWS
+    return ids_space(space.bags, space.feature, True) if isinstance(space, IdsSpace) else space
+
+
+def _parts_of(one: Any) -> list[Any]:
+    """Return what something consists of that operators take, other than values."""
+    if isinstance(one, dict):
+        return list(one.values())
+    if isinstance(one, (tuple, list)):
+        return list(one)
+    if isinstance(one, (Called, Part, Operand)) and is_dataclass(one):
+        return [getattr(one, each.name) for each in fields(one)]
+    return []
+
+
+def _mapped(one: Any, function: Callable[[Any], Any]) -> Any:
+    """Return the same of parts that a function makes."""
+    if isinstance(one, dict):
+        return {key: function(each) for key, each in one.items()}
+    if isinstance(one, (tuple, list)):
+        parts = [function(each) for each in one]
+        return type(one)(*parts) if hasattr(one, "_fields") else type(one)(parts)
+    if isinstance(one, slice):
+        return slice(function(one.start), function(one.stop), function(one.step))
+    if isinstance(one, (Called, Part, Operand)) and is_dataclass(one):
+        return _replaced(one, function)
+    return one
+
+
+def _replaced(one: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a copy of a dataclass whose fields a function makes."""
+    given = {each.name: function(getattr(one, each.name)) for each in fields(one) if each.init}
+    return replace(one, **given)
