@@ -19,13 +19,13 @@ from export.graph.modules.tree import replace_modules
 from export.graph.passes import is_pure
 from export.graph.prepared import PreparedModel
 from export.lower.bags import Length, Rows, ids_space
-from export.lower.contexts import Contexts
 from export.lower.effects import Group, calls_code, may_write, separate_writes
 from export.lower.leaves import LEAVES, Leaves, computed_rows_looked_up, leaves_of, rows_expanded
 from export.lower.operators.sequences import Cuts, NumIds
 from export.lower.operators.views import RowContext
 from export.lower.regions import Outside, Regions, run_on_samples
 from export.lower.scheduling import GraphInputs, Lowered, Scheduling
+from export.lower.spaces.contexts import Contexts
 from export.lower.strided import lifted
 from export.lower.values import (
     Called,

@@ -1,0 +1,1 @@
+"""Which steps run once for each context, and which for each row."""
