@@ -22,7 +22,7 @@ NATIVE_TEST_JOBS ?= 3
 # for the others' for more than half of the time.
 ON_REFERENCE := OMP_NUM_THREADS=1 RECSYS_CONFORMANCE_ENGINE=reference
 ON_NATIVE := OMP_NUM_THREADS=1 RECSYS_CONFORMANCE_ENGINE=native
-.PHONY: help setup demo test stacks newest oldest languages lint lock docs bench protos native native-peers wheel client-wheel native-build native-test native-run native-conformance native-test-packages native-thread soak wheel-check clean
+.PHONY: help setup demo test stacks stacks-install newest oldest languages lint lock docs bench protos native native-peers wheel client-wheel native-build native-test native-run native-conformance native-test-packages native-thread soak wheel-check clean
 
 help:
 	@echo "make demo         train, export, serve and predict on this machine (no GPU needed)"
@@ -81,6 +81,10 @@ test: $(VENV)/.peer
 # The stacks that .venv does not have: imports, the demo, conformance cases. Pythons that are not here are skipped.
 stacks: $(VENV)/.dev
 	$(BIN)/python -m tests.stacks $(STACKS)
+
+# Their environments alone, which pip needs minutes for.
+stacks-install: $(VENV)/.dev
+	$(BIN)/python -m tests.stacks --install $(STACKS)
 
 # A smoke with the newest, or the oldest, of each dependency.
 newest oldest: $(VENV)/.dev

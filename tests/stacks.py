@@ -1,11 +1,13 @@
 """A smoke on the stacks that the development environment does not have: other releases of Python and torch.
 
-    python -m tests.stacks FOLDER [PYTHON ...]
+    python -m tests.stacks [--install] FOLDER [PYTHON ...]
 
 For each Python, by default 3.11, 3.12 and 3.13, that is on this machine: an environment in FOLDER, which is used again
 while what it installs stays the same; then imports, the demo, and the conformance cases of one model on the reference
 engine. All run on a copy of the checkout, in which nothing is written. Nothing may print a warning. The time of each
 step is printed.
+
+With --install nothing runs: the environments are there for a later call, which need not wait for pip.
 
 What cannot be tried, for want of the Python or of space on the disk, is said and skipped.
 
@@ -14,6 +16,7 @@ Exit status: 0 all is well, 1 something is wrong.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -143,8 +146,10 @@ def find_python(python: str) -> str | None:
     return None
 
 
-def environment(python: str, interpreter: str, folder: Path) -> Environment:
+def install(python: str, interpreter: str, folder: Path) -> Environment:
     """Return the environment of a Python, installed where it is missing or something else is needed.
+
+    The project itself is not installed in it.
 
     Args:
         python: The minor release.
@@ -165,7 +170,7 @@ def environment(python: str, interpreter: str, folder: Path) -> Environment:
         if free < NEEDED_BYTES:
             raise NoSpaceError(f"{free >> 30} GiB are free in {folder}, and it may take {NEEDED_BYTES >> 30}")
         subprocess.run([interpreter, "-m", "venv", str(made.folder)], check=True)
-        copy_checkout(made)
+        made.checkout.mkdir()
         torch, *others = wanted
         made.pip("--no-deps", torch)
         needed = json.loads(made.run("-c", _REQUIREMENTS))
@@ -174,8 +179,6 @@ def environment(python: str, interpreter: str, folder: Path) -> Environment:
         if cuda:
             share_cuda(made, cuda, folder)
         complete.write_text(key)
-    copy_checkout(made)
-    made.pip("--no-deps", "--no-build-isolation", "-e", ".")
     return made
 
 
@@ -218,8 +221,8 @@ def smoke(made: Environment, cases: Sequence[str] = CASES) -> dict[str, float]:
     return times
 
 
-def run_stack(python: str, folder: Path) -> bool:
-    """Run the smoke on one stack and print its times; return whether all is well."""
+def run_stack(python: str, folder: Path, *, runs: bool = True) -> bool:
+    """Install one stack, run the smoke on it, unless told not to, and print the times; return whether all is well."""
     title = f"Python {python}, torch {STACK.torch}, fbgemm-gpu-cpu {STACK.fbgemm}"
     interpreter = find_python(python)
     if interpreter is None:
@@ -228,9 +231,12 @@ def run_stack(python: str, folder: Path) -> bool:
     try:
         with _INSTALLING:
             began = time.monotonic()
-            made = environment(python, interpreter, folder)
+            made = install(python, interpreter, folder)
+            if runs:
+                copy_checkout(made)
+                made.pip("--no-deps", "--no-build-isolation", "-e", ".")
             times = {"install": time.monotonic() - began}
-        times |= smoke(made)
+        times |= smoke(made) if runs else {}
     except NoSpaceError as error:
         print(f"{title}: skipped, {error}", flush=True)
         return True
@@ -242,14 +248,22 @@ def run_stack(python: str, folder: Path) -> bool:
     return True
 
 
-def main(folder: Path, pythons: Sequence[str]) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the smoke on every stack, two at a time; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.stacks")
+    parser.add_argument("--install", action="store_true", help="only make the environments")
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("pythons", nargs="*", default=PYTHONS, metavar="PYTHON")
+    found = parser.parse_args(argv)
     began = time.monotonic()
     with ThreadPoolExecutor(max_workers=2) as pool:
-        done = list(pool.map(run_stack, pythons, [folder] * len(pythons)))
+        stacks = [
+            pool.submit(run_stack, python, found.folder, runs=not found.install) for python in found.pythons
+        ]
+        done = [stack.result() for stack in stacks]
     print(f"all stacks: {time.monotonic() - began:.0f} s", flush=True)
     return 0 if all(done) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:] or PYTHONS))
+    sys.exit(main())
