@@ -105,6 +105,7 @@ def export_model(
         verified_on=verified.ran_on,
         steps=verified.steps,
         without_program=programs.missing,
+        spaces=programs.spaces,
         linear_dtypes=trials,
         num_samples=exported.samples.num_rows,
         samples=exported.samples_source,

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from export.artifact.writing import sqnr
 from export.graph.prepared import PreparedModel
+from export.lower.spaces.report import SpacesReport
 from export.verify.compare import Checked, Difference
 from export.verify.linear_dtypes import LinearTrial
 from recsys.base.terminal import size_text, whole_table
@@ -42,6 +43,10 @@ class TableReport:
     placement: dict[str, str]
 
 
+# With more of them, layers are shown by what they are parts of.
+_MOST_LAYERS = 20
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExportReport:
     """One export.
@@ -58,6 +63,7 @@ class ExportReport:
         verified_on: The device on which each target was verified.
         steps: By target, how many steps its program has, which the native kernels run here; empty without these.
         without_program: Why there is no program; empty if there is one.
+        spaces: What its ranking form computes for contexts and what for rows; None without.
         num_samples: Rows that were compared.
         samples: In words where they come from.
         hardly_varying: The outputs that are so equal for all of them that their differences prove nothing.
@@ -76,6 +82,7 @@ class ExportReport:
     verified_on: dict[str, str]
     steps: dict[str, StepCounts]
     without_program: str
+    spaces: SpacesReport | None
     num_samples: int
     samples: str
     hardly_varying: tuple[str, ...]
@@ -178,6 +185,8 @@ def print_report(report: ExportReport, console: Console) -> None:
         )
     if report.without_program:
         console.print(f"no program: {report.without_program}", soft_wrap=True)
+    if report.spaces is not None:
+        _print_spaces(report.spaces, console)
     if report.hardly_varying:
         console.print(
             f"outputs {list(report.hardly_varying)} hardly vary over these rows: their differences prove nothing",
@@ -192,6 +201,21 @@ def print_report(report: ExportReport, console: Console) -> None:
     )
     console.print(f"model {report.name!r}, as requests and servers name it", soft_wrap=True)
     console.print(report.path, style="bold", soft_wrap=True)
+
+
+def _print_spaces(spaces: SpacesReport, console: Console) -> None:
+    """Print what is computed once for each context, and what for each row."""
+    rows = [
+        (layer.layer or "forward", f"{layer.once:,}", f"{layer.each_row:,}")
+        for layer in spaces.shortened(_MOST_LAYERS)
+    ]
+    rows.append(("all", f"{spaces.once:,}", f"{spaces.each_row:,}"))
+    headings = ("multiply-adds of", "once per context", "for each row")
+    console.print(whole_table("ranking form", headings, rows, left=(0,)))
+    for meeting in spaces.meetings:
+        console.print(f"rows meet the context in {meeting}", soft_wrap=True)
+    for kept in spaces.kept:
+        console.print(f"computed for each row, although the context alone decides it: {kept}", soft_wrap=True)
 
 
 def _linear_table(trials: Sequence[LinearTrial]) -> ConsoleRenderable:

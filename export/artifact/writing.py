@@ -21,6 +21,7 @@ from export.graph.modules.tree import replace_modules
 from export.graph.prepared import PreparedModel, target_modules
 from export.lower.lowering import lower
 from export.lower.part import program_part
+from export.lower.spaces.report import SpacesReport
 from export.lower.values import NotLoweredError
 from recsys.artifact.manifest import Manifest, Part, TableInfo
 from recsys.artifact.parts import ROWS_NAME
@@ -53,10 +54,12 @@ class WrittenPrograms:
     Attributes:
         parts: The files of the plain form's, and of the ranking form's if there is one; none without programs.
         missing: Why there are none.
+        spaces: What the ranking form computes for contexts and what for rows.
     """
 
     parts: tuple[Part, ...] = ()
     missing: str = ""
+    spaces: SpacesReport | None = None
 
 
 def write_programs(prepared: PreparedModel, work: Path) -> WrittenPrograms:
@@ -86,12 +89,12 @@ def _write_programs(prepared: PreparedModel, work: Path) -> WrittenPrograms:
         return WrittenPrograms(missing="no target is in host memory")
     names = ["program.safetensors", *(["ranking-program.safetensors"] if prepared.signature.context else [])]
     try:
-        programs = [program_part(lower(prepared, is_ranking=form > 0)) for form in range(len(names))]
+        programs = [lower(prepared, is_ranking=form > 0) for form in range(len(names))]
     except NotLoweredError as error:
         return WrittenPrograms(missing=str(error))
-    for name, data in zip(names, programs, strict=True):
-        (work / name).write_bytes(data)
-    return WrittenPrograms(parts=tuple(_part(work / name) for name in names))
+    for name, program in zip(names, programs, strict=True):
+        (work / name).write_bytes(program_part(program))
+    return WrittenPrograms(parts=tuple(_part(work / name) for name in names), spaces=programs[-1].spaces)
 
 
 def _is_on_host(prepared: PreparedModel, target: str) -> bool:

@@ -26,6 +26,7 @@ from export.lower.operators.views import RowContext
 from export.lower.regions import Outside, Regions, run_on_samples
 from export.lower.scheduling import GraphInputs, Lowered, Scheduling
 from export.lower.spaces.contexts import Contexts
+from export.lower.spaces.report import Journal, report_of
 from export.lower.strided import lifted
 from export.lower.values import (
     Called,
@@ -34,6 +35,7 @@ from export.lower.values import (
     Space,
     Value,
     apply,
+    next_number,
     path_of,
     set_path,
     writes_refused,
@@ -80,7 +82,10 @@ def lower(prepared: PreparedModel, *, is_ranking: bool) -> Lowered:
     evaluation = _Evaluation(graph.module, inputs, leaves, baked)
     evaluation.regions = Regions(graph.module, evaluation.results, prepared, groups, is_ranking=is_ranking)
     outputs = evaluation.run()
-    return Scheduling(outputs, inputs, evaluation.regions, evaluation.weights).run()
+    program = Scheduling(outputs, inputs, evaluation.regions, evaluation.weights).run()
+    if not is_ranking:
+        return program
+    return replace(program, spaces=report_of(program.steps, evaluation.journal))
 
 
 class _Evaluation:
@@ -94,6 +99,7 @@ class _Evaluation:
 
     Attributes:
         weights: The dense weights of the graph, by path.
+        journal: What it notes.
         results: What each node was evaluated to.
         regions: What is computed outside of steps.
     """
@@ -108,7 +114,8 @@ class _Evaluation:
         self._leaves = leaves
         self._stored = frozenset(stored)
         self.results: dict[fx.Node, Any] = {}
-        self._contexts = Contexts()
+        self.journal = Journal()
+        self._contexts = Contexts(self.journal)
         # What is known by several names has the first one, as in graphs.
         self.weights: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for path, tensor in self.weights.items():
@@ -152,6 +159,7 @@ class _Evaluation:
     def _evaluate(self, node: fx.Node, known: fx.Node) -> None:
         """Evaluate a node, or let ``known``, which computes the same, stand for it."""
         if known is node:
+            self.journal.begun.append((next_number(), node))
             self.results[node] = self._result_of(node)
         elif not self._is_overwritten(node) and not self._is_overwritten(known):
             node.replace_all_uses_with(known)
@@ -198,6 +206,9 @@ class _Evaluation:
             placed = error.at(node)
             if node.op == "placeholder" or node.target in LEAVES:
                 raise placed from error
+            self._contexts.note_outside(
+                node, [self.results.get(one) for one in node.all_input_nodes], str(error)
+            )
             return Outside(node=node, why=str(placed))
 
     def _needed(self, output: fx.Node) -> set[fx.Node]:
@@ -238,7 +249,7 @@ class _Evaluation:
                 raise NotLoweredError("it expands what are no rows of IDs")
             return self._contexts.expanded_rows(rows)
         args, kwargs = self._taken(node.args), self._taken(dict(node.kwargs))
-        return self._contexts.apply(lambda *given: self._made(node, *given), args, kwargs)
+        return self._contexts.apply(node, lambda *given: self._made(node, *given), args, kwargs)
 
     def _made(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """Return what a node's function makes of arguments."""

@@ -55,6 +55,7 @@ class Plan:
         numbers: As ``cpp_client/ops/program/program.h`` reads them.
         inputs: The tensors that it takes, by their places in the program.
         constants: What it takes beside them.
+        values: What it computes, in order.
         outputs: The values that it returns.
         rows_of: Which of its inputs tells the number of rows.
         per_row: How many of the numbers of that input belong to one row.
@@ -63,6 +64,7 @@ class Plan:
     numbers: Tensor
     inputs: list[int]
     constants: list[Constant]
+    values: list[Value]
     outputs: list[Value]
     rows_of: int
     per_row: int
@@ -151,6 +153,7 @@ class _Planning:
             numbers=torch.tensor(self._numbers(), dtype=torch.int64),
             inputs=self._inputs,
             constants=self._constants,
+            values=self._values,
             outputs=self._outputs,
             rows_of=rows_of,
             per_row=per_row,

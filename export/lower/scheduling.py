@@ -22,6 +22,7 @@ from export.lower.planning import (
     plan_of,
 )
 from export.lower.regions import FromRegion, Outside, Region, Regions
+from export.lower.spaces.report import SpacesReport
 from export.lower.values import (
     Expand,
     Input,
@@ -76,6 +77,7 @@ class Lowered:
         steps: In order.
         outputs: The place of each, by name.
         weights: The dense weights, by path.
+        spaces: What is computed for contexts and what for rows; None but of ranking forms.
     """
 
     num_inputs: int
@@ -83,6 +85,7 @@ class Lowered:
     steps: list[Plan | Gather | PlacedRegion]
     outputs: dict[str, int]
     weights: dict[str, Tensor]
+    spaces: SpacesReport | None = None
 
 
 class GraphInputs:

@@ -22,6 +22,8 @@ from export.lower.kinds import ElementwiseKind
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PATH = "path_of_weight"
+#: Numbers values, in the order in which they are made.
+next_number = count().__next__
 #: By name, what becomes of a function or a method of torch that is called with values.
 OPERATORS: dict[str, Callable[..., Any]] = {}
 #: Those of them that take views of any strides.
@@ -198,7 +200,7 @@ class Value(Called):
     dims: tuple[int, ...]
     space: Space = Space.ROWS
     dtype: torch.dtype = torch.float32
-    number: int = field(default_factory=count().__next__, init=False)
+    number: int = field(default_factory=next_number, init=False)
 
     @property
     def width(self) -> int:

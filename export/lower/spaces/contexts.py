@@ -5,24 +5,30 @@ Shape letters: B rows, Q contexts, N number of IDs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
+
+from torch import fx
 
 from export.lower.bags import IdsSpace, Rows, ids_space
 from export.lower.formed import Operand
 from export.lower.operators.views import RowContext
+from export.lower.regions import Outside
+from export.lower.spaces.report import Journal
 from export.lower.values import Called, Expand, NotLoweredError, NumRows, Part, Space, Value, Weight
 
 
-class _MixedError(Exception):
-    """Something depends on rows."""
-
-
 class Contexts:
-    """Applies operators to contexts where all that they read is expanded from contexts, or the same for all rows."""
+    """Applies operators to contexts where all that they read is expanded from contexts, or the same for all rows.
 
-    def __init__(self) -> None:
+    Args:
+        journal: Where is noted what does not run on contexts.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._outside: set[fx.Node] = set()
         self._expanded: dict[Value, Value] = {}
         #: By what is there for each ID of expanded contexts, the same of the contexts.
         self._of_contexts: dict[Value, Value] = {}
@@ -35,46 +41,55 @@ class Contexts:
         self._expanded[rows], self._of_contexts[found] = found, rows
         return found
 
-    def apply(self, function: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
+    def apply(self, node: fx.Node, function: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
         """Return what a function makes of arguments, computed once for each context if they allow it.
 
         Args:
+            node: The node that calls it.
             function: Takes positional arguments and those by name.
             args: Positional arguments.
             kwargs: Arguments by name.
         """
-        try:
-            is_expanded = self._is_expanded((args, kwargs))
-        except _MixedError:
-            is_expanded = False
-        if is_expanded:
+        space = self._space_of((args, kwargs))
+        if space is Space.CONTEXTS:
             try:
                 return self._expand(function(*self._contexts_of((args, kwargs))))
-            except NotLoweredError:
-                pass
+            except NotLoweredError as error:
+                self._journal.kept.append((node, str(error)))
+        elif space is Space.ROWS and self._reads_contexts((args, kwargs)):
+            self._journal.meetings.append(node)
         return function(args, kwargs)
 
-    def _is_expanded(self, one: Any) -> bool:
-        """Return whether something depends on contexts alone.
+    def note_outside(self, node: fx.Node, read: Sequence[Any], why: str) -> None:
+        """Note that no step computes a node, if it reads contexts alone."""
+        if _either(self._space_of(one) for one in read) is Space.CONTEXTS:
+            self._outside.add(node)
+            self._journal.kept.append((node, why))
 
-        Raises:
-            _MixedError: It depends on rows.
-        """
-        if isinstance(one, NumRows):
-            # A number of rows is one of contexts where the rest is.
+    def _reads_contexts(self, one: Any) -> bool:
+        """Return whether something reads, directly, what is expanded from contexts."""
+        if isinstance(one, Value):
+            return isinstance(one, Expand) or one in self._of_contexts
+        if isinstance(one, slice):
             return False
+        return any(map(self._reads_contexts, _parts_of(one)))
+
+    def _space_of(self, one: Any) -> Space | None:
+        """Return whether something depends on rows or on contexts alone; None if it is the same for all."""
+        if isinstance(one, Outside):
+            return Space.CONTEXTS if one.node in self._outside else Space.ROWS
         if isinstance(one, Value):
             if self._is_constant(one):
-                return False
-            if isinstance(one, Expand) or one in self._of_contexts:
-                return True
-            raise _MixedError
+                return None
+            return Space.CONTEXTS if isinstance(one, Expand) or one in self._of_contexts else Space.ROWS
         if isinstance(one, Space | RowContext):
-            raise _MixedError
+            return Space.ROWS
+        if isinstance(one, NumRows):
+            # A number of rows is one of contexts where the rest is.
+            return None
         if isinstance(one, slice):
-            return self._is_expanded((one.start, one.stop, one.step))
-        found = [self._is_expanded(part) for part in _parts_of(one)]
-        return True in found
+            one = (one.start, one.stop, one.step)
+        return _either(map(self._space_of, _parts_of(one)))
 
     def _contexts_of(self, one: Any) -> Any:
         """Return something expanded as it is of contexts."""
@@ -131,6 +146,12 @@ class Contexts:
 
             self._in_spaces[key] = replace(_replaced(value, of), space=space)
         return self._in_spaces[key]
+
+
+def _either(spaces: Iterable[Space | None]) -> Space | None:
+    """Return the space of what depends on some others."""
+    found = set(spaces)
+    return Space.ROWS if Space.ROWS in found else Space.CONTEXTS if Space.CONTEXTS in found else None
 
 
 def _of_contexts(space: Space) -> Space:

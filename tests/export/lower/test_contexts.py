@@ -103,6 +103,38 @@ def test_an_export_verifies_that_both_forms_predict_the_same(name: str, tmp_path
     assert not report.without_program
 
 
+def test_the_report_says_what_is_computed_once_and_where_rows_meet_it() -> None:
+    spaces = lowered(Histories(_padded), is_ranking=True, context=("history",)).spaces
+    assert spaces is not None
+    works = {layer.layer: (layer.once, layer.each_row) for layer in spaces.layers}
+    assert works["layer"] == (_SIZE * _DIM * _DIM, 0)
+    assert spaces.each_row == works[""][1] == _DIM + _DIM + 1
+    (meeting,) = spaces.meetings
+    assert meeting.startswith("mul (")
+    assert "test_contexts.py" in meeting
+    assert not spaces.kept
+
+
+def test_the_report_says_what_is_kept_and_why() -> None:
+    def user_of(_: Histories, history: recsys.JaggedTensor) -> Tensor:
+        return torch.cumsum(history.to_padded_dense(_SIZE), dim=1).sum(dim=1)
+
+    spaces = lowered(Histories(user_of), is_ranking=True, context=("history",)).spaces
+    assert spaces is not None
+    assert any(kept.startswith("cumsum (") and "no step computes cumsum" in kept for kept in spaces.kept)
+
+
+def test_the_report_of_many_layers_shows_what_they_are_parts_of() -> None:
+    spaces = lowered(
+        SelfAttentive(recsys, 100), is_ranking=True, context=("history",), dense_widths={"dense": 1}
+    ).spaces
+    assert spaces is not None
+    assert spaces.shortened(100) == spaces.layers
+    short = spaces.shortened(2)
+    assert [layer.layer for layer in short] == ["", "layers"]
+    assert sum(layer.once for layer in short) == spaces.once
+
+
 @pytest.mark.parametrize("make", [SelfAttentive, Pointwise])
 def test_an_encoder_runs_once_for_each_context(make: type[nn.Module]) -> None:
     program = lowered(make(recsys, 100), is_ranking=True, context=("history",), dense_widths={"dense": 1})
