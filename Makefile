@@ -112,6 +112,7 @@ docs: $(VENV)/.dev
 
 bench: $(VENV)/.peer
 	$(BIN)/python -m benchmarks.artifact
+	$(BIN)/python -m benchmarks.ranking
 	$(BIN)/python -m benchmarks.loading.load
 	$(BIN)/python -m benchmarks.loading.program_load
 	$(BIN)/python -m benchmarks.rows

@@ -33,7 +33,8 @@ _HISTORY = 20
 _TABLE_STD = 0.1
 
 
-def _layers(sizes: Sequence[int], *, ends_in_relu: bool) -> nn.Sequential:
+def layers(sizes: Sequence[int], *, ends_in_relu: bool) -> nn.Sequential:
+    """Return linear layers of these sizes, with ReLUs between them."""
     made: list[nn.Module] = []
     for i in range(1, len(sizes)):
         made.append(nn.Linear(sizes[i - 1], sizes[i]))
@@ -67,10 +68,10 @@ class DlrmDcn(nn.Module):
             ],
             device=torch.device("cpu"),
         )
-        self.bottom = _layers([NUM_DENSE, 512, 256, dim], ends_in_relu=True)
+        self.bottom = layers([NUM_DENSE, 512, 256, dim], ends_in_relu=True)
         self.down = nn.ModuleList(nn.Linear(width, rank, bias=False) for _ in range(num_layers))
         self.up = nn.ModuleList(nn.Linear(rank, width) for _ in range(num_layers))
-        self.over = _layers([width, 1024, 1024, 512, 256, 1], ends_in_relu=False)
+        self.over = layers([width, 1024, 1024, 512, 256, 1], ends_in_relu=False)
 
     def forward(self, dense: Tensor, features: recsys.KeyedJaggedTensor) -> dict[str, Tensor]:
         """Score a batch."""
@@ -87,14 +88,16 @@ class InterestNetwork(nn.Module):
     Args:
         library: ``recsys`` or ``torchrec``: what collections come from.
         num_rows: Rows of each table.
+        size: The longest history.
     """
 
     features = ("history", "item", *(f"user_{i}" for i in range(6)))
     ids_per_feature = (_HISTORY, 1, 1, 1, 1, 1, 1, 1)
     fewest_ids = (1,) * 8
 
-    def __init__(self, library: ModuleType, num_rows: int) -> None:
+    def __init__(self, library: ModuleType, num_rows: int, size: int = _HISTORY) -> None:
         super().__init__()
+        self.size = size
         dim = 64
         self.items = library.EmbeddingCollection(
             tables=[
@@ -116,15 +119,15 @@ class InterestNetwork(nn.Module):
             ],
             device=torch.device("cpu"),
         )
-        self.attention = _layers([4 * dim, 80, 40, 1], ends_in_relu=False)
-        self.over = _layers([NUM_DENSE + 8 * dim, 200, 80, 1], ends_in_relu=False)
+        self.attention = layers([4 * dim, 80, 40, 1], ends_in_relu=False)
+        self.over = layers([NUM_DENSE + 8 * dim, 200, 80, 1], ends_in_relu=False)
 
     def forward(self, dense: Tensor, features: recsys.KeyedJaggedTensor) -> dict[str, Tensor]:
         """Score a batch; of a history the first IDs count."""
         found = self.items(features)
-        history = found["history"].to_padded_dense(_HISTORY)
+        history = found["history"].to_padded_dense(self.size)
         item = found["item"].to_padded_dense(1).squeeze(1)
-        targets = item.unsqueeze(1).expand(-1, _HISTORY, -1)
+        targets = item.unsqueeze(1).expand(-1, self.size, -1)
         # Vectors of zeros behind the end of a history add nothing.
         matches = self.attention(torch.cat((history, targets, history - targets, history * targets), dim=2))
         interest = (matches * history).sum(dim=1)
@@ -181,17 +184,29 @@ def build(name: str, num_rows: int) -> nn.Module:
 
 def peer(name: str, num_rows: int, model: nn.Module) -> Callable[[TensorDict], TensorDict]:
     """Return TorchRec's model with the same weights, quantized to INT8 and scripted."""
+    theirs = MODELS[name](import_module("torchrec"), num_rows)
+    theirs.load_state_dict(model.state_dict())
+    return script_peer(theirs, theirs.features, _as_dict(requests(name, 1, num_rows, num_batches=1)[0]))
+
+
+def script_peer(
+    theirs: nn.Module, features: Sequence[str], sample: TensorDict
+) -> Callable[[TensorDict], TensorDict]:
+    """Return a model over TorchRec's collections, quantized to INT8 and scripted.
+
+    Args:
+        theirs: The model.
+        features: Its features, in the order of the requests.
+        sample: A request.
+    """
     logging.getLogger("torch.fx").setLevel(logging.ERROR)
-    torchrec = import_module("torchrec")
     quantize = import_module("torchrec.inference.modules").quantize_inference_model
     tracer = import_module("torchrec.fx.tracer").Tracer(
         leaf_modules=["IntNBitTableBatchedEmbeddingBagsCodegen"]
     )
-    theirs = MODELS[name](torchrec, num_rows)
-    theirs.load_state_dict(model.state_dict())
-    quantized = quantize(_PeerInputs(theirs.eval(), theirs.features)).requires_grad_(False)
+    quantized = quantize(_PeerInputs(theirs.eval(), features)).requires_grad_(False)
     with torch.inference_mode():
-        quantized(_as_dict(requests(name, 1, num_rows, num_batches=1)[0]))
+        quantized(sample)
     return torchscript.script(torch.fx.GraphModule(quantized, tracer.trace(quantized)))
 
 

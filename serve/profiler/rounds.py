@@ -8,9 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-#: Calls before each turn, untimed: the caches hold the last contestant's weights.
-_NUM_WARM_UP_CALLS = 20
-
 Clock = Callable[[], float]
 CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": time.thread_time}
 
@@ -24,12 +21,14 @@ class RoundsConfig:
         turn_s: length of a turn, roughly.
         clock: ``wall``, or ``cpu``: the time that the calling thread was on a core, for machines that others use
             at the same time. On an idle machine both are the same for calls that use one thread.
+        num_warm_up_calls: before each turn, untimed: the caches hold the last contestant's weights.
         until_s: no further round begins after this time of ``time.monotonic``; the first one always runs.
     """
 
     num_rounds: int
     turn_s: float
     clock: str = "wall"
+    num_warm_up_calls: int = 20
     until_s: float = math.inf
 
 
@@ -69,9 +68,7 @@ def run_rounds(contestants: Mapping[str, Contestant], config: RoundsConfig) -> d
     in the rotation of the batches where the contestant's last turn stopped.
     """
     clock = CLOCKS[config.clock]
-    num_calls = {
-        name: _num_calls(contestant, config.turn_s, clock) for name, contestant in contestants.items()
-    }
+    num_calls = {name: _num_calls(contestant, config, clock) for name, contestant in contestants.items()}
     positions = dict.fromkeys(contestants, 0)
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     names = list(contestants)
@@ -81,8 +78,8 @@ def run_rounds(contestants: Mapping[str, Contestant], config: RoundsConfig) -> d
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
             contestant = contestants[name]
-            _turn(contestant, positions[name], _NUM_WARM_UP_CALLS, clock)
-            positions[name] += _NUM_WARM_UP_CALLS
+            _turn(contestant, positions[name], config.num_warm_up_calls, clock)
+            positions[name] += config.num_warm_up_calls
             seconds[name].append(_turn(contestant, positions[name], num_calls[name], clock))
             positions[name] += num_calls[name]
     return {name: Timing(seconds=tuple(rounds)) for name, rounds in seconds.items()}
@@ -97,11 +94,11 @@ def _turn(contestant: Contestant, start: int, num_calls: int, clock: Clock) -> f
     return (clock() - began) / num_calls
 
 
-def _num_calls(contestant: Contestant, turn_s: float, clock: Clock) -> int:
-    num_calls = _NUM_WARM_UP_CALLS
+def _num_calls(contestant: Contestant, config: RoundsConfig, clock: Clock) -> int:
+    num_calls = config.num_warm_up_calls
     _turn(contestant, 0, num_calls, clock)
     while True:
         took = _turn(contestant, 0, num_calls, clock) * num_calls
-        if took > turn_s / 8:
-            return max(3, round(num_calls * turn_s / took))
+        if took > config.turn_s / 8:
+            return max(3, round(num_calls * config.turn_s / took))
         num_calls *= 2

@@ -11,6 +11,7 @@ from benchmarks import artifact, engine, planner, training
 from benchmarks.measure.bars import MISSED, Bar, add_bar_options, bars_json, exit_status
 from benchmarks.measure.speed import SpeedResult, speed_bars
 from benchmarks.planner import Ratios
+from benchmarks.ranking import cli as ranking
 from benchmarks.trainers.case import TrainingCase
 
 MET, MISSED_BAR = Bar("a", 1.0, 1.0), Bar("b", 1.0, 0.99)
@@ -51,7 +52,7 @@ def test_only_a_check_fails(words: list[str], bars: list[Bar], status: int) -> N
     assert MISSED == 3
 
 
-@pytest.mark.parametrize("main", [artifact.main, engine.main, planner.main, training.main])
+@pytest.mark.parametrize("main", [artifact.main, engine.main, planner.main, ranking.main, training.main])
 def test_every_benchmark_with_bars_takes_the_options(
     main: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
 ) -> None:

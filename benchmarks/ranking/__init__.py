@@ -1,0 +1,1 @@
+"""Ranking requests: one context, many rows. With the context computed once, repeated for each row, and by hand."""

@@ -1,0 +1,210 @@
+"""How much faster rankings are where the user is computed once: the command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
+from benchmarks.measure.machine import Machine, prepare, wide_console
+from benchmarks.measure.processes import StepError
+from benchmarks.measure.speed import DisagreementError
+from benchmarks.models.peer import PeerMissingError, check_installed
+from benchmarks.ranking.cases import CASES, NUM_CANDIDATES
+from benchmarks.ranking.served import Served, measure_served
+from benchmarks.ranking.speed import FormSpeed, bars_of, measure
+from recsys.base.cli import count
+from recsys.kernels import operators
+from serve.profiler.rounds import CLOCKS, RoundsConfig
+
+_DESCRIPTION = """\
+Requests with one context and 200 candidates: the model exported with --context, whose ranking form computes the context
+once; the same artifact's plain form with the context repeated in each row, as clients without ranking requests send it;
+TorchRec's model, quantized to INT8 and scripted, with the same rows; and the model by hand in TorchScript, with float32
+tables and without padding, which computes the user once and all candidates by products of matrices. The same weights,
+one process, one intra-op thread; forms take turns. Then the native server, over loopback, with artifacts exported with
+and without --context.
+"""
+_EPILOG = f"""\
+examples:
+  python -m benchmarks.ranking --check
+  python -m benchmarks.ranking --models DLRM,"two towers" --clock cpu --no-server
+  python -m benchmarks.ranking --quick --json
+
+exit codes: 0 measured, 1 the forms disagree or a server failed, 2 bad usage or TorchRec missing, {MISSED_TEXT}
+"""
+_NUM_ROWS, _QUICK_ROWS = 20_000, 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The measurements.
+
+    Attributes:
+        machine: the machine and the versions.
+        instructions: the instruction set of the native kernels; "none" where there are none.
+        num_table_rows: rows of each table.
+        num_candidates: of a request.
+        rounds: the duration of the measurement.
+        speed: by model and form.
+        served: through the server.
+    """
+
+    machine: Machine
+    instructions: str
+    num_table_rows: int
+    num_candidates: int
+    rounds: RoundsConfig
+    speed: list[FormSpeed]
+    served: list[Served]
+
+    @property
+    def bars(self) -> list[Bar]:
+        """The bars of the speed."""
+        return bars_of(self.speed)
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain data."""
+        return {**asdict(self), "bars": bars_json(self.bars)}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    names = args.models.split(",") if args.models else list(CASES)
+    unknown = [name for name in names if name not in CASES]
+    if unknown:
+        parser.error(f"--models: got {unknown[0]!r}, expected some of {', '.join(CASES)}")
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", message="TorchScript will treat type annotations", category=UserWarning)
+    try:
+        check_installed()
+        with tempfile.TemporaryDirectory(dir=args.dir) as folder:
+            report = _measure(args, names, Path(folder))
+    except (PeerMissingError, OSError) as error:
+        print(f"benchmarks.ranking: {error}", file=sys.stderr)
+        return 2
+    except (DisagreementError, StepError) as error:
+        print(f"benchmarks.ranking: {error}", file=sys.stderr)
+        return 1
+    if args.json:
+        print(json.dumps(report.to_json()))
+    else:
+        _print(report, wide_console())
+    return exit_status(report.bars, args)
+
+
+def _measure(args: argparse.Namespace, names: Sequence[str], folder: Path) -> Report:
+    machine = prepare()
+    num_rows = args.rows or (_QUICK_ROWS if args.quick else _NUM_ROWS)
+    num_candidates = 8 if args.quick else NUM_CANDIDATES
+    rounds = RoundsConfig(
+        num_rounds=args.rounds or (2 if args.quick else 5),
+        turn_s=0.01 if args.quick else 0.2,
+        clock=args.clock,
+    )
+    console = Console(stderr=True)
+    speed: list[FormSpeed] = []
+    for i, name in enumerate(track(names, "models", console=console, disable=not sys.stderr.isatty())):
+        speed += measure(name, folder / str(i), num_rows, num_candidates, rounds)
+    served: list[Served] = []
+    if args.server:
+        served = measure_served(
+            names, folder, num_rows, num_candidates, args.rounds or (1 if args.quick else 3), args.seconds
+        )
+    return Report(
+        machine=machine,
+        instructions="none" if operators.why_missing() else operators.instructions(),
+        num_table_rows=num_rows,
+        num_candidates=num_candidates,
+        rounds=rounds,
+        speed=speed,
+        served=served,
+    )
+
+
+def _print(report: Report, console: Console) -> None:
+    console.print(report.machine.text(), soft_wrap=True)
+    console.print(
+        f"1 context × {report.num_candidates} candidates; tables of {report.num_table_rows:,} rows, dim 64, INT8; "
+        f"medians of {report.rounds.num_rounds} rounds in turns; {report.rounds.clock} time; "
+        f"instructions of the native kernels: {report.instructions}",
+        soft_wrap=True,
+    )
+    console.print(_speed_table(report.speed))
+    console.print(bar_table(report.bars))
+    if report.served:
+        console.print(_served_table(report.served))
+
+
+def _speed_table(results: Sequence[FormSpeed]) -> Table:
+    table = Table(title="a request, by form", title_justify="left")
+    for name in ("model", "form", "ms", "÷ context once", "middle half", "difference"):
+        table.add_column(name, justify="left" if name in ("model", "form") else "right")
+    for i, result in enumerate(results):
+        if i and result.model != results[i - 1].model:
+            table.add_section()
+        table.add_row(
+            result.model,
+            result.form,
+            f"{result.ms:.3f}",
+            f"{result.ratio:.2f}",
+            f"{result.ratio_low:.2f}–{result.ratio_high:.2f}",
+            f"{result.difference:.1g}",
+        )
+    return table
+
+
+def _served_table(results: Sequence[Served]) -> Table:
+    table = Table(title="through the server", title_justify="left")
+    for name in ("model", "artifact", "in flight", "requests/s", "p50 ms", "p99 ms"):
+        table.add_column(name, justify="left" if name in ("model", "artifact") else "right")
+    for result in results:
+        table.add_row(
+            result.model,
+            result.artifact,
+            str(result.in_flight),
+            f"{result.requests_per_s:,.0f}",
+            f"{result.p50_ms:.3f}",
+            f"{result.p99_ms:.3f}",
+        )
+    return table
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.ranking",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_bar_options(parser)
+    parser.add_argument("--quick", action="store_true", help="small tables, short turns: does it run at all?")
+    parser.add_argument("--models", metavar="NAME,NAME", help=f"some of: {', '.join(CASES)}")
+    parser.add_argument("--rows", type=count, metavar="R", help=f"rows of each table (default {_NUM_ROWS})")
+    parser.add_argument(
+        "--rounds", type=count, metavar="N", help="turns of each measurement (default 5, servers 3)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, metavar="S", help="of each turn of a server (default 1)"
+    )
+    parser.add_argument("--no-server", dest="server", action="store_false", help="leave the server out")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="where temporary artifacts go")
+    parser.add_argument(
+        "--clock",
+        choices=tuple(CLOCKS),
+        default="wall",
+        help="cpu: leave out the time that others had the core",
+    )
+    return parser
