@@ -74,6 +74,15 @@ class Archetype:
     asked: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def context(self) -> tuple[str, ...]:
+        """The inputs that the rows of a ranking request share: the user's."""
+        names = tuple(name for name in _OF_USERS if name in self.features and not self.asked)
+        # Only collections may read a context's features: HSTU reads times itself.
+        if len(names) == len(self.features) or "times" in self.features:
+            return ()
+        return (*(["dense_features"] if self.dense and names else []), *names)
+
     def rows(self, num_rows: int, seed: int) -> tuple[Tensor | None, Rows]:
         """Return random inputs."""
         generator = torch.Generator().manual_seed(seed)
@@ -85,6 +94,10 @@ class Archetype:
             rows[name] = [torch.randint(0, num_ids, (int(n),), generator=generator).tolist() for n in lengths]
         dense = torch.randn(num_rows, self.dense, generator=generator) if self.dense else None
         return dense, rows
+
+
+#: Features of users; others are those of candidates.
+_OF_USERS = ("user", "history", "cat_0", "cat_1", "cat_3")
 
 
 def call(model: nn.Module, dense: Tensor | None, rows: Rows) -> Any:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from export.config import ExportConfig, target_name
 from export.pipeline import export_model
 from recsys import DataType
 from recsys.errors import ExportError
-from serve.client import Client
+from serve.client import Client, Context
 from serve.config.models import ModelSettings
 from serve.config.settings import ServerConfig
 from serve.engine.choose import choose_engine
@@ -91,7 +93,8 @@ def served(
 
 def _export(name: str, model: nn.Module, path: Path) -> ExportError | None:
     path.parent.mkdir()
-    config = ExportConfig(name=name, targets=_TARGETS, **ARCHETYPES[name].options)
+    case = ARCHETYPES[name]
+    config = ExportConfig(name=name, targets=_TARGETS, context=case.context, **case.options)
     try:
         export_model(model, path, config)
     except ExportError as error:
@@ -127,4 +130,47 @@ def test_served_answers_are_the_float_models(served: dict[str, Served], name: st
                 if not want.is_floating_point():
                     assert found[output].dtype == np.int64
                     np.testing.assert_array_equal(found[output], want.numpy())
+                np.testing.assert_allclose(found[output], want.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def _ranked(address: str, name: str, dense: torch.Tensor | None, rows: Rows) -> dict[str, np.ndarray]:
+    """Return the answers for rows that share the inputs of the context, which are sent once."""
+    context = ARCHETYPES[name].context
+    shared = {feature: one[:1] for feature, one in rows.items() if feature in context}
+    with Client(address, model=name) as client:
+        return dict(
+            client.predict(
+                {},
+                {feature: one for feature, one in rows.items() if feature not in context},
+                context=Context(
+                    dense={} if dense is None else {"dense_features": dense[:1].numpy()}, sparse=shared
+                ),
+            )
+        )
+
+
+@pytest.mark.parametrize("target", [target_name(target) for target in _TARGETS])
+@pytest.mark.parametrize("name", [name for name, case in ARCHETYPES.items() if case.context])
+def test_ranking_answers_are_the_float_models(served: dict[str, Served], name: str, target: str) -> None:
+    one = served[name]
+    if one.failed is not None:
+        raise one.failed
+    exact = rounded(one.model, DataType.INT8)
+    requests = []
+    for num_rows in _BATCHES:
+        dense, rows = ARCHETYPES[name].rows(num_rows, seed=200 + num_rows)
+        for feature in ARCHETYPES[name].context:
+            if feature in rows:
+                rows[feature] = rows[feature][:1] * num_rows
+        requests.append((None if dense is None else dense[:1].repeat(num_rows, 1), rows))
+    for engine in ENGINES:
+        address = one.addresses[f"{target} {engine}"]
+        # At a time, so that a batch has several contexts.
+        with ThreadPoolExecutor(len(requests)) as threads:
+            answers = list(threads.map(partial(_ranked, address, name), *zip(*requests, strict=True)))
+        for (dense, rows), found in zip(requests, answers, strict=True):
+            with torch.no_grad():
+                expected = named(call(exact, dense, rows))
+            assert list(found) == list(expected)
+            for output, want in expected.items():
                 np.testing.assert_allclose(found[output], want.numpy(), rtol=1e-4, atol=1e-5)
