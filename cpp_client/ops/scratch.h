@@ -17,8 +17,9 @@ enum class Scratch {
   kIdBuffers,
   kRun,
   kLateBuffers,
+  kContexts,
 };
-constexpr int kNumScratches = 10;
+constexpr int kNumScratches = 11;
 
 /// Returns at least `num_bytes` of the calling thread's memory for a use, until it asks for more.
 ///

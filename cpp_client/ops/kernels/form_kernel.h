@@ -109,17 +109,44 @@ inline void SumsOfMatrices(const Form& form, const float* a, const Panels& panel
   }
 }
 
+/// Computes matrices [M, K] of all rows times the same one.
+inline void SumsOfRows(const Formed& step, const float* a, const Panels& panels, OutRows out) {
+  Form form = *step.form;
+  std::int64_t num_products = step.num_rows;
+  const Strides& by = form.strides;
+  const bool are_neighbors =
+      step.a.stride == form.sizes[1] * by.a[1] && out.stride == form.sizes[1] * by.out[1];
+  if (form.sizes[1] == 1 || are_neighbors) {
+    // As one matrix: weights, which are read for each of its blocks, are read less often.
+    if (form.sizes[1] == 1) {
+      form.strides.a[1] = step.a.stride;
+      form.strides.out[1] = out.stride;
+    }
+    form.sizes[1] *= num_products;
+    num_products = 1;
+  }
+  for (std::int64_t row = 0; row < num_products; ++row) {
+    SumsOfMatrices(form, a + row * step.a.stride, panels, out.data + row * out.stride);
+  }
+}
+
 void Contract(const Formed& step, OutRows out) {
   const Form& form = *step.form;
   const Strides& strides = form.strides;
-  // What is the same for every row and matrix is copied once.
-  const bool is_constant = step.b.stride == 0 && (form.sizes[0] == 1 || strides.b[0] == 0);
+  const bool is_shared = step.b.stride == 0;
   Panels panels;
+  if (is_shared) {
+    for (std::int64_t g = 0; g < form.sizes[0]; ++g) {
+      // What is the same for every row and matrix is copied once.
+      if (g == 0 || strides.b[0] != 0) panels = PanelsOf(step.b.data + g * strides.b[0], form);
+      SumsOfRows(step, step.a.data + g * strides.a[0], panels,
+                 {out.data + g * strides.out[0], out.stride});
+    }
+    return;
+  }
   for (std::int64_t row = 0; row < step.num_rows; ++row) {
     for (std::int64_t g = 0; g < form.sizes[0]; ++g) {
-      if (!is_constant || (row == 0 && g == 0)) {
-        panels = PanelsOf(step.b.data + row * step.b.stride + g * strides.b[0], form);
-      }
+      panels = PanelsOf(step.b.data + row * step.b.stride + g * strides.b[0], form);
       SumsOfMatrices(form, step.a.data + row * step.a.stride + g * strides.a[0], panels,
                      out.data + row * out.stride + g * strides.out[0]);
     }

@@ -130,6 +130,14 @@ struct FeatureIds {
   const std::int64_t* offsets = nullptr;
 };
 
+/// Buffers with a row for each context, which rows of the batch share.
+struct SharedBuffers {
+  /// By row of the batch, the row that it reads; below the number of rows there.
+  const std::int64_t* of_row = nullptr;
+  /// Inputs, by their positions among the buffers. Their `reads` are those of contexts.
+  std::vector<std::size_t> buffers;
+};
+
 /// A program with its tensors.
 struct BoundProgram {
   const Program* program = nullptr;
@@ -140,6 +148,7 @@ struct BoundProgram {
   std::vector<Packed> weights;
   std::vector<Lookup> lookups;
   std::vector<FeatureIds> features;
+  SharedBuffers contexts;
 };
 
 /// Checks what `program` does not know: the shapes of weights and lookups. Returns an error text,
@@ -171,6 +180,15 @@ class StepClock {
     last_ = now;
   }
 
+  /// Adds the time since the lap before to the copies of contexts' rows: for so many rows.
+  void LapCopies(std::int64_t num_rows) {
+    const Clock::time_point now = Clock::now();
+    copies_.time += now - last_;
+    copies_.num_rows += num_rows;
+    ++copies_.count;
+    last_ = now;
+  }
+
   struct Laps {
     Clock::duration time{};
     std::int64_t num_rows = 0;
@@ -179,9 +197,11 @@ class StepClock {
   };
   /// By step.
   const std::vector<Laps>& laps() const { return laps_; }
+  const Laps& copies() const { return copies_; }
 
  private:
   std::vector<Laps> laps_;
+  Laps copies_;
   Clock::time_point last_;
 };
 

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstring>
 
+#include "ops/program/contexts.h"
 #include "ops/program/places.h"
 #include "ops/program/program.h"
 #include "ops/program/row_steps.h"
@@ -37,6 +38,7 @@ class Tiles {
         found_(found),
         next_(next),
         clock_(clock),
+        contexts_(bound),
         tile_rows_(bound.program->tile_rows),
         late_(bound.program->late),
         most_late_(kProgramRows / tile_rows_ * tile_rows_) {
@@ -47,13 +49,13 @@ class Tiles {
   }
 
   WrongId Run(std::int64_t first, std::int64_t end) {
-    const std::int64_t num_rows = std::min(tile_rows_, end - first);
     if constexpr (kIsTimed) clock_->Start();
-    const WrongId wrong = Find(first, num_rows, next_);
+    num_next_ = contexts_.TileFrom(first, end);
+    const WrongId wrong = Find(first, num_next_, next_);
     if (wrong.lookup >= 0) return wrong;
-    FetchNext(num_rows, false);
+    FetchNext(num_next_, false);
     if (last_lookup_ >= 0) Lap(static_cast<std::size_t>(last_lookup_), 0);
-    for (; first < end; first += tile_rows_) {
+    for (; first < end; first += num_rows_) {
       const WrongId found = RunTile(first, end);
       if (found.lookup >= 0) return found;
     }
@@ -63,7 +65,9 @@ class Tiles {
  private:
   WrongId RunTile(std::int64_t first, std::int64_t end) {
     first_ = first;
-    count_ = num_rows_ = std::min(tile_rows_, end - first);
+    count_ = num_rows_ = num_next_;
+    num_next_ = contexts_.TileFrom(first + num_rows_, end);
+    FindContexts();
     std::swap(found_, next_);
     scratch_ = reinterpret_cast<float*>(
         ScratchOf(Scratch::kBuffers,
@@ -91,28 +95,36 @@ class Tiles {
         Lap(i, num_rows_);
       }
       const bool has_read = last_lookup_ >= begin && last_lookup_ <= static_cast<std::int64_t>(i);
-      if (!has_read || first + num_rows_ >= end) continue;
-      const std::int64_t num_next = std::min(tile_rows_, end - first - num_rows_);
-      const WrongId wrong = Find(first + num_rows_, num_next, next_);
+      if (!has_read || num_next_ == 0) continue;
+      const WrongId wrong = Find(first + num_rows_, num_next_, next_);
       if (wrong.lookup >= 0) return wrong;
       FetchNext(num_rows_, true);
       Lap(static_cast<std::size_t>(last_lookup_), 0);
     }
+    if (!late_.any()) return {};
     num_late_ += num_rows_;
-    if (late_.any() && (num_late_ == most_late_ || first + num_rows_ == end)) RunLate();
+    if (num_next_ == 0 || num_late_ + num_next_ > most_late_) RunLate();
     return {};
   }
 
   /// Runs the late steps for the rows of the tiles since the last time.
   void RunLate() {
     first_ = first_late_;
-    count_ = num_rows_ = num_late_;
+    count_ = num_late_;
+    FindContexts();
     const std::vector<Step>& steps = bound_.program->steps;
     for (auto i = static_cast<std::size_t>(late_.first); i < steps.size(); ++i) {
       Run(steps[i]);
-      Lap(i, num_rows_);
+      Lap(i, count_);
     }
     num_late_ = 0;
+  }
+
+  /// Finds the rows of contexts that steps read.
+  void FindContexts() {
+    if (!contexts_.any()) return;
+    [[maybe_unused]] const std::int64_t num_copied = contexts_.Find(first_, count_);
+    if constexpr (kIsTimed) clock_->LapCopies(num_copied);
   }
 
   void Lap(std::size_t step, std::int64_t num_rows) {
@@ -360,6 +372,9 @@ class Tiles {
       const OutRows rows = Write(place);
       return {rows.data, rows.stride};
     }
+    if (const Rows* const shared = contexts_.Of(place.buffer)) {
+      return {shared->data + place.column, shared->stride};
+    }
     const Rows rows = bound_.reads[static_cast<std::size_t>(place.buffer)];
     return {rows.data + first_ * rows.stride + place.column, rows.stride};
   }
@@ -368,6 +383,7 @@ class Tiles {
   const Kernels& kernels_;
   FoundRows *found_, *next_;
   StepClock* const clock_;
+  ContextRows contexts_;
   const std::int64_t tile_rows_;
   const LateSteps& late_;
   /// Rows that pass the late steps together, and those that wait for them.
@@ -375,7 +391,8 @@ class Tiles {
   std::int64_t first_late_ = 0, num_late_ = 0;
   std::int64_t last_lookup_ = -1;
   Ahead ahead_;
-  std::int64_t first_ = 0, num_rows_ = 0;
+  /// Those of the tile, and how many of the next one.
+  std::int64_t first_ = 0, num_rows_ = 0, num_next_ = 0;
   /// Rows, or IDs, that a step takes.
   std::int64_t count_ = 0;
   /// IDs of the tile for which steps have run before.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 
+#include "ops/program/contexts.h"
 #include "ops/program/places.h"
 
 namespace recsys::ops {
@@ -32,7 +33,28 @@ StepClock::Clock::duration ClockTime() {
 /// Tells the work of the steps of a program.
 class Telling {
  public:
-  Telling(const BoundProgram& bound, std::int64_t num_rows) : bound_(bound), num_rows_(num_rows) {}
+  Telling(const BoundProgram& bound, std::int64_t num_rows)
+      : bound_(bound), num_rows_(num_rows), is_shared_(bound.program->buffers.size()) {
+    for (const std::size_t at : bound.contexts.buffers) is_shared_[at] = true;
+    const std::int64_t* const of_row = bound.contexts.of_row;
+    for (std::int64_t row = 0; of_row != nullptr && row < num_rows; ++num_runs_) {
+      row += RunOfContext(of_row, row, num_rows);
+    }
+  }
+
+  /// Tells what was copied for rows that do not share a context with those beside them.
+  StepTime TellCopies(const StepClock::Laps& laps) const {
+    StepTime told;
+    told.kind = "gather";
+    told.num_rows = laps.num_rows;
+    told.time = std::max(laps.time - laps.count * ClockTime(), {});
+    for (const std::size_t at : bound_.contexts.buffers) {
+      told.in_width += bound_.program->buffers[at].width;
+    }
+    told.out_width = told.in_width;
+    told.num_bytes = kNumberBytes * told.in_width * told.num_rows;
+    return told;
+  }
 
   StepTime Tell(const Step& step, const StepClock::Laps& laps) const {
     StepTime told;
@@ -108,10 +130,12 @@ class Telling {
     return BytesOf(step.a, num_rows) + BytesOf(step.b, num_rows) + BytesOf(step.c, num_rows);
   }
 
-  /// Constants are the same for every row.
+  /// Constants are the same for every row, and those of a context for rows that follow each other.
   std::int64_t BytesOf(const Place& place, std::int64_t num_rows) const {
-    const Buffer& buffer = bound_.program->buffers[static_cast<std::size_t>(place.buffer)];
-    return kNumberBytes * place.width * (buffer.kind == BufferKind::kConstant ? 1 : num_rows);
+    const auto at = static_cast<std::size_t>(place.buffer);
+    const bool is_constant = bound_.program->buffers[at].kind == BufferKind::kConstant;
+    if (is_shared_[at]) num_rows = std::min(num_rows, num_runs_);
+    return kNumberBytes * place.width * (is_constant ? 1 : num_rows);
   }
 
   std::int64_t NumRowsRead(const Step& step) const {
@@ -130,6 +154,9 @@ class Telling {
 
   const BoundProgram& bound_;
   const std::int64_t num_rows_;
+  /// By buffer, whether it holds rows of contexts; and how often the context changes.
+  std::vector<bool> is_shared_;
+  std::int64_t num_runs_ = 0;
 };
 
 }  // namespace
@@ -138,6 +165,7 @@ std::vector<StepTime> StepTimes(const BoundProgram& bound, std::int64_t num_rows
                                 const StepClock& clock) {
   const Telling telling(bound, num_rows);
   std::vector<StepTime> times;
+  if (!bound.contexts.buffers.empty()) times.push_back(telling.TellCopies(clock.copies()));
   for (std::size_t i = 0; i < clock.laps().size(); ++i) {
     const Step& step = bound.program->steps[i];
     // They take no time of their own.

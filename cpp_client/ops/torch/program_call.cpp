@@ -18,16 +18,30 @@ constexpr std::int64_t kTilesOfThread = 2;
 
 }  // namespace
 
+bool IsReadBySteps(const Program& program, std::int64_t input) {
+  const auto reads = [input](const auto& from) {
+    return from.lengths == input || from.values == input;
+  };
+  const auto reads_more = [&](const LookupSource& from) {
+    return reads(from) || from.weights == input;
+  };
+  return std::none_of(program.lookups.begin(), program.lookups.end(), reads_more) &&
+         std::none_of(program.features.begin(), program.features.end(), reads);
+}
+
 PreparedProgram::PreparedProgram(const ProgramStep& step)
     : program_(step.program),
       constants_(step.constants),
       num_inputs_(static_cast<std::int64_t>(step.inputs.size())),
       rows_of_(step.rows_of),
       per_row_(step.per_row),
-      widths_(step.widths) {
+      widths_(step.widths),
+      are_contexts_(step.are_contexts) {
   TORCH_CHECK_VALUE(rows_of_ >= 0 && rows_of_ < num_inputs_, "rows_of: got ", rows_of_,
                     ", expected one of ", num_inputs_, " inputs");
   TORCH_CHECK_VALUE(per_row_ >= 1, "per_row: got ", per_row_, ", expected at least 1");
+  TORCH_CHECK_VALUE(are_contexts_.empty() || are_contexts_.size() == step.inputs.size(),
+                    "are_contexts: got ", are_contexts_.size(), ", expected ", num_inputs_);
   bound_.program = &program_;
   BindWeights();
   BindLookups();
@@ -119,17 +133,26 @@ void PreparedProgram::BindBuffers() {
       const std::int64_t width = widths_[static_cast<std::size_t>(buffer.index)];
       TORCH_CHECK_VALUE(buffer.width == std::max(width, std::int64_t{1}), "widths: got ",
                         at::IntArrayRef(widths_), ", which are not those of the program");
+    } else if (buffer.kind == BufferKind::kInput && HasContexts(buffer.index)) {
+      bound_.contexts.buffers.push_back(i);
     }
   }
 }
 
 class PreparedProgram::Call {
  public:
-  Call(const PreparedProgram& prepared, at::TensorList inputs)
+  Call(const PreparedProgram& prepared, at::TensorList inputs, const at::Tensor& row_context)
       : prepared_(prepared), inputs_(inputs), bound_(prepared.bound_) {
     TORCH_CHECK_VALUE(static_cast<std::int64_t>(inputs.size()) == prepared.num_inputs_,
                       "inputs: got ", inputs.size(), ", expected ", prepared.num_inputs_);
-    num_rows_ = Input(prepared.rows_of_).numel() / prepared.per_row_;
+    const bool is_of_contexts = prepared.HasContexts(prepared.rows_of_);
+    num_rows_ =
+        is_of_contexts ? row_context.numel() : Input(prepared.rows_of_).numel() / prepared.per_row_;
+    if (!bound_.contexts.buffers.empty()) {
+      TORCH_CHECK_VALUE(row_context.numel() == num_rows_, "inputs: got contexts of ",
+                        row_context.numel(), " rows, expected ", num_rows_);
+      bound_.contexts.of_row = row_context.const_data_ptr<std::int64_t>();
+    }
     BindLookups();
     BindBuffers();
   }
@@ -190,7 +213,9 @@ class PreparedProgram::Call {
     for (std::size_t i = 0; i < buffers.size(); ++i) {
       const Buffer& buffer = buffers[i];
       if (buffer.kind == BufferKind::kInput) {
-        bound_.reads[i] = RowsOf(Input(buffer.index), buffer.width);
+        const at::Tensor& input = Input(buffer.index);
+        const bool has_contexts = prepared_.HasContexts(buffer.index);
+        bound_.reads[i] = RowsOf(input, has_contexts ? input.size(0) : num_rows_, buffer.width);
       } else if (buffer.kind == BufferKind::kOutput) {
         at::Tensor& output = outputs_[static_cast<std::size_t>(buffer.index)];
         bound_.writes[i] = {output.mutable_data_ptr<float>(), buffer.width};
@@ -198,16 +223,16 @@ class PreparedProgram::Call {
     }
   }
 
-  Rows RowsOf(const at::Tensor& input, std::int64_t width) {
+  Rows RowsOf(const at::Tensor& input, std::int64_t num_rows, std::int64_t width) {
     TORCH_CHECK_TYPE(input.scalar_type() == at::kFloat, "inputs: got ", input.scalar_type(),
                      ", expected float32");
-    TORCH_CHECK_VALUE(input.numel() == num_rows_ * width, "inputs: got ", input.sizes(),
-                      ", expected ", width, " numbers for each of ", num_rows_, " rows");
+    TORCH_CHECK_VALUE(input.numel() == num_rows * width, "inputs: got ", input.sizes(),
+                      ", expected ", width, " numbers for each of ", num_rows, " rows");
     if (input.dim() == 2 && input.size(1) == width && input.stride(1) == 1 &&
         input.stride(0) >= 0) {
       return {input.const_data_ptr<float>(), input.stride(0)};
     }
-    held_.push_back(input.reshape({num_rows_, width}).contiguous());
+    held_.push_back(input.reshape({num_rows, width}).contiguous());
     return {held_.back().const_data_ptr<float>(), width};
   }
 
@@ -224,14 +249,16 @@ class PreparedProgram::Call {
   std::vector<at::Tensor> held_, outputs_;
 };
 
-std::vector<at::Tensor> PreparedProgram::Run(at::TensorList inputs) const {
-  return Call(*this, inputs).Run();
+std::vector<at::Tensor> PreparedProgram::Run(at::TensorList inputs,
+                                             const at::Tensor& row_context) const {
+  return Call(*this, inputs, row_context).Run();
 }
 
 std::vector<at::Tensor> PreparedProgram::Profile(at::TensorList inputs,
+                                                 const at::Tensor& row_context,
                                                  std::vector<StepTime>* times) const {
   const auto start = StepClock::Clock::now();
-  Call call(*this, inputs);
+  Call call(*this, inputs, row_context);
   StepTime& binding = times->emplace_back();
   binding.kind = "inputs";
   binding.time = StepClock::Clock::now() - start;

@@ -24,7 +24,13 @@ struct ProgramStep {
   std::int64_t rows_of = 0, per_row = 0;
   /// Outputs are [B, width] each, or [B] where the width is 0.
   std::vector<std::int64_t> widths;
+  /// By input, whether it holds a row for each context, which rows of the batch read in place.
+  /// Empty for none. Such inputs are read by steps alone: see IsReadBySteps.
+  std::vector<bool> are_contexts;
 };
+
+/// Returns whether nothing but the steps of a program reads an input, and not its lookups.
+bool IsReadBySteps(const Program& program, std::int64_t input);
 
 /// A program with its constants, checked: what stays the same between calls. Threads may share it.
 /// Not to be moved.
@@ -35,12 +41,14 @@ class PreparedProgram {
   PreparedProgram(const PreparedProgram&) = delete;
   PreparedProgram& operator=(const PreparedProgram&) = delete;
 
-  /// Runs the program's steps over the rows of a batch. Throws for inputs that do not fit, and for
-  /// IDs out of range.
-  std::vector<at::Tensor> Run(at::TensorList inputs) const;
+  /// Runs the program's steps over the rows of a batch. `row_context`: int64 [B], contiguous, which
+  /// row of inputs with contexts each row reads; its numbers are trusted. Not used without such
+  /// inputs. Throws for inputs that do not fit, and for IDs out of range.
+  std::vector<at::Tensor> Run(at::TensorList inputs, const at::Tensor& row_context) const;
 
   /// Does the same on this thread, and appends what its steps did.
-  std::vector<at::Tensor> Profile(at::TensorList inputs, std::vector<StepTime>* times) const;
+  std::vector<at::Tensor> Profile(at::TensorList inputs, const at::Tensor& row_context,
+                                  std::vector<StepTime>* times) const;
 
  private:
   /// The tensors of one call, bound to the program.
@@ -54,6 +62,9 @@ class PreparedProgram {
   struct IdInputs;
   /// Returns the position of the tensors that hold some IDs, which each are bound once.
   std::size_t PositionOf(const IdInputs& ids);
+  bool HasContexts(std::int64_t input) const {
+    return !are_contexts_.empty() && are_contexts_[static_cast<std::size_t>(input)];
+  }
   const at::Tensor& Constant(std::int64_t index) const {
     return constants_[static_cast<std::size_t>(index)];
   }
@@ -73,6 +84,7 @@ class PreparedProgram {
   std::vector<at::Tensor> constants_;
   const std::int64_t num_inputs_, rows_of_, per_row_;
   const std::vector<std::int64_t> widths_;
+  const std::vector<bool> are_contexts_;
   std::deque<LookupTables> tables_;
   /// Each once, and which of them each lookup reads.
   std::vector<IdInputs> ids_;

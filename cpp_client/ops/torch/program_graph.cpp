@@ -5,6 +5,7 @@
 #include <torch/csrc/jit/runtime/jit_exception.h>
 
 #include <cstdint>
+#include <map>
 #include <stdexcept>
 
 namespace recsys::ops {
@@ -30,6 +31,92 @@ class TimedCall {
   const char* const kind_;
   std::vector<StepTime>* const times_;
   const Clock::time_point start_;
+};
+
+/// Returns the index of a gather as programs take it.
+at::Tensor RowContextOf(const at::Tensor& index) {
+  TORCH_CHECK_INDEX(index.dim() == 1, "inputs: got an index ", index.sizes(), ", expected [B]");
+  TORCH_CHECK_INDEX(index.scalar_type() == at::kLong || index.scalar_type() == at::kInt,
+                    "inputs: got an index of ", index.scalar_type(), ", expected int64");
+  return index.to(at::kLong).contiguous();
+}
+
+/// Throws for an index of other rows than there are.
+void CheckIndex(const at::Tensor& rows, const at::Tensor& index) {
+  TORCH_CHECK_INDEX(rows.dim() > 0, "inputs: got one number, expected rows");
+  const auto* const numbers = index.const_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < index.numel(); ++i) {
+    TORCH_CHECK_INDEX(numbers[i] >= 0 && numbers[i] < rows.size(0),
+                      "inputs: index out of range: got ", numbers[i], " at position ", i,
+                      ", expected one of ", rows.size(0), " rows");
+  }
+}
+
+/// Lets programs read rows in place where nothing else reads what a gather makes of them.
+class Gathered {
+ public:
+  explicit Gathered(GraphParts parts) : parts_(std::move(parts)) {
+    std::size_t place = parts_.num_inputs;
+    for (GraphStep& step : parts_.steps) {
+      if (step.program) {
+        place += step.program->widths.size();
+      } else if (step.region) {
+        place += step.region->num_outputs;
+      } else {
+        gathers_.emplace(place++, &step.gather);
+      }
+    }
+  }
+
+  GraphParts ReadInPlace() {
+    for (const auto& [name, at] : parts_.outputs) gathers_.erase(at);
+    for (const GraphStep& step : parts_.steps) {
+      if (step.region) {
+        for (const std::size_t at : step.region->inputs) gathers_.erase(at);
+      } else if (step.program) {
+        Drop(*step.program);
+      } else {
+        gathers_.erase(step.gather.rows);
+        gathers_.erase(step.gather.index);
+      }
+    }
+    for (const auto& [at, gather] : gathers_) gather->is_in_place = true;
+    for (GraphStep& step : parts_.steps) {
+      if (step.program) Mark(&step);
+    }
+    return std::move(parts_);
+  }
+
+ private:
+  /// Drops what a program reads in another way than by steps, or by another index.
+  void Drop(const ProgramStep& program) {
+    const GatherStep* first = nullptr;
+    for (std::size_t i = 0; i < program.inputs.size(); ++i) {
+      const auto found = gathers_.find(program.inputs[i]);
+      if (found == gathers_.end()) continue;
+      const bool is_first = first == nullptr || first->index == found->second->index;
+      if (!is_first || !IsReadBySteps(program.program, static_cast<std::int64_t>(i))) {
+        gathers_.erase(found);
+      } else {
+        first = found->second;
+      }
+    }
+  }
+
+  void Mark(GraphStep* step) const {
+    ProgramStep& program = *step->program;
+    for (std::size_t i = 0; i < program.inputs.size(); ++i) {
+      const auto found = gathers_.find(program.inputs[i]);
+      if (found == gathers_.end()) continue;
+      program.are_contexts.resize(program.inputs.size());
+      program.are_contexts[i] = true;
+      step->row_context = found->second->index;
+    }
+  }
+
+  GraphParts parts_;
+  /// By the places of their results.
+  std::map<std::size_t, GatherStep*> gathers_;
 };
 
 }  // namespace
@@ -59,7 +146,7 @@ void PreparedRegion::Run(std::vector<at::Tensor>* places) const {
   }
 }
 
-ProgramGraph::ProgramGraph(GraphParts parts) : parts_(std::move(parts)) {
+ProgramGraph::ProgramGraph(GraphParts parts) : parts_(Gathered(std::move(parts)).ReadInPlace()) {
   for (const GraphStep& step : parts_.steps) {
     if (step.region) regions_.emplace_back(*step.region);
     if (step.program) programs_.emplace_back(*step.program);
@@ -104,7 +191,9 @@ ProgramGraph::Outputs ProgramGraph::Run(const std::vector<at::Tensor>& inputs,
     }
     if (!step.program) {
       const TimedCall timed("gather", times);
-      places.push_back(at::index_select(places[step.gather.rows], 0, places[step.gather.index]));
+      const at::Tensor &rows = places[step.gather.rows], &index = places[step.gather.index];
+      if (step.gather.is_in_place) CheckIndex(rows, RowContextOf(index));
+      places.push_back(step.gather.is_in_place ? rows : at::index_select(rows, 0, index));
       continue;
     }
     // As it appears in torch's profiles.
@@ -112,9 +201,11 @@ ProgramGraph::Outputs ProgramGraph::Run(const std::vector<at::Tensor>& inputs,
     std::vector<at::Tensor> taken;
     taken.reserve(step.program->inputs.size());
     for (const std::size_t at : step.program->inputs) taken.push_back(places[at]);
+    const at::Tensor row_context =
+        step.program->are_contexts.empty() ? at::Tensor() : RowContextOf(places[step.row_context]);
     const PreparedProgram& prepared = *program++;
-    for (at::Tensor& output :
-         times == nullptr ? prepared.Run(taken) : prepared.Profile(taken, times)) {
+    for (at::Tensor& output : times == nullptr ? prepared.Run(taken, row_context)
+                                               : prepared.Profile(taken, row_context, times)) {
       places.push_back(std::move(output));
     }
   }

@@ -19,6 +19,8 @@ namespace recsys::ops {
 /// Rows of one tensor by the numbers in another: index_select(rows, 0, index).
 struct GatherStep {
   std::size_t rows = 0, index = 0;
+  /// Whether programs alone read the result, which then is never made: they read `rows` in place.
+  bool is_in_place = false;
 };
 
 /// A call of a function of TorchScript; `inputs` are places. It returns a tuple of tensors.
@@ -33,6 +35,8 @@ struct GraphStep {
   std::optional<ProgramStep> program;
   std::optional<RegionStep> region;
   GatherStep gather;
+  /// The index of the gathers whose rows a program reads in place, if it reads some.
+  std::size_t row_context = 0;
 };
 
 /// The shape of an input: [n], or [n, width] where the width is not 0, with n = size(of, 0) //
@@ -71,7 +75,7 @@ class ProgramGraph {
  public:
   using Outputs = std::vector<std::pair<std::string, at::Tensor>>;
 
-  /// Throws for parts that do not fit each other; places are trusted.
+  /// Throws for parts that do not fit each other; places are trusted. No gather is in place yet.
   explicit ProgramGraph(GraphParts parts);
 
   /// Runs the graph. Throws std::runtime_error for inputs that do not fit, and for IDs out of
