@@ -9,6 +9,7 @@ A move counts if whoever follows the steps must go there. These do not, and are 
 * Properties: they read as data, and say by their name what they hold.
 * Methods that syntax calls, such as ``__getitem__`` and ``__enter__``: no step is called by such a name. What makes an
   object, ``__init__`` and ``__new__``, counts.
+* What an event loop runs when its time has come, as no call of the function that runs the loop.
 * What runs inside the model that an export takes, which is the subject of the walk and no part of it: that it is called
   counts, but not what it calls in the library of models.
 
@@ -18,6 +19,7 @@ A move counts if whoever follows the steps must go there. These do not, and are 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import inspect
 import io
@@ -51,6 +53,8 @@ from recsys import (
 
 _ROOT = Path(__file__).resolve().parent.parent
 _SERVE = "serve-for-a-walk"
+#: What calls all that an event loop runs.
+_EVENT_LOOP = asyncio.Handle._run.__code__
 _MODEL: dict[str, Any] = {
     "tables": [
         {"name": f"t{i}", "num_embeddings": 100, "embedding_dim": 8, "feature_names": [f"f{i}"]}
@@ -151,8 +155,9 @@ class _Tracer:
 
     def _record(self, frame: FrameType, callee: str, *, is_within: bool) -> None:
         self.walk.raw_files.add(callee)
-        caller = frame.f_back
+        caller, is_later = frame.f_back, False
         while caller is not None and self._name_of(caller.f_code) is None:
+            is_later |= caller.f_code is _EVENT_LOOP
             caller = caller.f_back
         source = None if caller is None else self._name_of(caller.f_code)
         if caller is None or source is None or source == callee:
@@ -160,7 +165,7 @@ class _Tracer:
         move = (source, caller.f_code.co_qualname, callee, frame.f_code.co_qualname)
         self.walk.raw_moves.add(move)
         self.walk.entries[callee] += 1
-        if not is_within and self._is_step(frame):
+        if not is_within and not is_later and self._is_step(frame):
             self.walk.moves.add(move)
 
     def run(self, call: Callable[[], object]) -> Walk:

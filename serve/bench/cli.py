@@ -25,6 +25,7 @@ example:
   recsys-bench 127.0.0.1:8500 --find-rate --p99-ms 20               the highest rate with a p99 of 20 ms
   recsys-bench 127.0.0.1:8500 --rate 200 --rows 1:0.9,50:0.1 --ids-per-bag genres=0-20 --zipf 1.05
   recsys-bench 127.0.0.1:8500 --rate 50 --candidates 200            ranking requests
+  recsys-bench 127.0.0.1:8500 --candidates 200 --users 10000 --zipf 1.1 --metrics 127.0.0.1:8501
   recsys-bench 127.0.0.1:8500 --replay requests.capture --speed 2
   recsys-bench 127.0.0.1:8500 --sender native --processes 2 --in-flight 256 --json
 
@@ -108,9 +109,16 @@ _REQUESTS = (
         "from which numbers, sizes of bags and raw IDs are taken otherwise",
     ),
     Option(
+        "--users",
+        COUNT,
+        "users of ranking requests, whose contexts repeat (default: a context of its own for each request); "
+        "--distinct is then 4 for each user, at least",
+        metavar="N",
+    ),
+    Option(
         "--zipf",
         ZIPF,
-        "the ID of rank k with a probability proportional to k to the power of -S; 0 is uniform",
+        "the ID, and the user, of rank k with a probability proportional to k to the power of -S; 0 is uniform",
         default=0.0,
     ),
     Option("--priority", text_like("high:0.1,normal:0.9", "MIX"), "such as high:0.1,normal:0.8,low:0.1"),
@@ -118,8 +126,7 @@ _REQUESTS = (
     Option(
         "--distinct",
         COUNT,
-        "requests that are made, then sent over and over; at most 256 MiB",
-        default=4096,
+        "requests that are made, then sent over and over; at most 256 MiB (default: 4096)",
     ),
     Option(
         "--payload-bytes",

@@ -85,7 +85,7 @@ def scrape(address: str) -> dict[str, float]:
 
 
 def server_figures(before: dict[str, float], after: dict[str, float]) -> dict[str, float | None]:
-    """Return means between two scrapes: rows and requests of a batch, and milliseconds of each stage.
+    """Return what the server counted between two scrapes: its mean batch, its stages in ms, and its caches of contexts.
 
     All models and versions of the server count. None if nothing happened between the scrapes.
     """
@@ -96,7 +96,23 @@ def server_figures(before: dict[str, float], after: dict[str, float]) -> dict[st
     for stage in _STAGES:
         mean_s = _mean(before, after, "recsys_stage_seconds", f'stage="{stage}"')
         figures[f"mean_{stage}_ms"] = None if mean_s is None else 1e3 * mean_s
-    return figures
+    return figures | _context_cache(before, after)
+
+
+def _context_cache(before: dict[str, float], after: dict[str, float]) -> dict[str, float | None]:
+    """Return what context caches did, and their bytes at the end; nothing where none was asked."""
+    hits, misses, evictions = (
+        _sum(after, name, "") - _sum(before, name, "")
+        for name in (f"recsys_context_cache_{what}_total" for what in ("hits", "misses", "evictions"))
+    )
+    if hits + misses <= 0:
+        return {}
+    return {
+        "context_cache_hit_rate": hits / (hits + misses),
+        "contexts_computed": misses,
+        "context_cache_evictions": evictions,
+        "context_cache_bytes": _sum(after, "recsys_context_cache_bytes", ""),
+    }
 
 
 def _mean(before: dict[str, float], after: dict[str, float], name: str, label: str = "") -> float | None:

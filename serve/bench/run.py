@@ -197,7 +197,8 @@ def _one(settings: Settings, load: Load, begin: Begin, recorded_s: float) -> Fig
         max_in_flight=asked.max_in_flight,
     )
     length_s = min(step.warm_up_s + step.duration_s, recorded_s)
-    return figures(load.measure(step, begin("measuring", length_s)), step)
+    measured = load.measure(step, begin("measuring", length_s))
+    return figures(measured, step, is_ranking=settings.shape.ranking)
 
 
 def _recorded_s(recording: Recording | None) -> float:
@@ -248,7 +249,7 @@ def search_rate(
         )
         length_s = step.warm_up_s + step.duration_s
         what = f"step {step.number}: {rate_per_s:,.0f}/s, at most {end_s - begin_s:.0f} s left"
-        made = figures(load.measure(step, begin(what, length_s)), step)
+        made = figures(load.measure(step, begin(what, length_s)), step, is_ranking=settings.shape.ranking)
         overrun_s = max(overrun_s, clock() - begin_s - length_s)
         steps.append(Tried(verdict=verdict(made, bound_ms), figures=made))
         return steps[-1].verdict

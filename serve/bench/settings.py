@@ -34,6 +34,8 @@ _NUM_STEPS = 24
 _SEARCH_S = 60.0
 _LEAST_STEPS = 3
 _CONNECTIONS = 4
+# Requests that are made by default. With fewer for each user, rare users would be missing.
+_DISTINCT, _REQUESTS_OF_USER = 4096, 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +156,7 @@ class Settings:
             "candidates" if shape.ranking else "rows": str(shape.rows),
             **bags,
             "zipf": shape.zipf,
+            "users": shape.users or None,
             "priorities": _priority_text(shape.priorities),
             "num_distinct": shape.num_distinct,
         }
@@ -309,6 +312,8 @@ def _check_payload(args: argparse.Namespace, mode: str) -> None:
 def _shape(args: argparse.Namespace) -> Shape:
     if args.rows and args.candidates:
         raise ValueError("--candidates: got --rows too, expected one of the two")
+    if args.users and not args.candidates:
+        raise ValueError("--users: expected with --candidates: users are contexts of ranking requests")
     general, by_name = _bags(args.ids_per_bag or ["1"])
     rows_text = args.candidates or args.rows or "1"
     priorities = _option("--priority", lambda text: parse_names(text, PRIORITIES), args.priority)
@@ -318,9 +323,10 @@ def _shape(args: argparse.Namespace) -> Shape:
         ids_per_bag=general,
         ids_per_bag_of=by_name,
         zipf=args.zipf,
+        users=args.users or 0,
         priorities=priorities,
         deadlines_ms=_option("--deadline-ms", lambda text: parse_mix(text, least=1), args.deadline_ms),
-        num_distinct=args.distinct,
+        num_distinct=args.distinct or max(_DISTINCT, _REQUESTS_OF_USER * (args.users or 0)),
         payload_bytes=args.payload_bytes or 0,
         model=args.model or "",
         version=args.version or "",

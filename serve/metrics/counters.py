@@ -193,6 +193,8 @@ class ModelCounters:
         self.version = version
         # Held for well below a microsecond.
         self._lock = threading.Lock()
+        self._num_active = 0
+        self._all_ended = threading.Condition(self._lock)
         self._outcomes = dict.fromkeys(OUTCOMES, 0)
         self._accepted = 0
         self._stages = {stage: Histogram(_SECONDS) for stage in STAGES}
@@ -205,6 +207,23 @@ class ModelCounters:
         self._table_bytes: dict[str, int] = {}
         self._shadow = dict.fromkeys(SHADOW_RESULTS, 0)
         self._description: ModelDescription | None = None
+
+    def begin_request(self) -> None:
+        """Note that a request was routed to this version, which ``end_request`` ends once it is counted."""
+        with self._lock:
+            self._num_active += 1
+
+    def end_request(self) -> None:
+        """Note that a request has ended here, or was routed elsewhere."""
+        with self._lock:
+            self._num_active -= 1
+            if self._num_active == 0:
+                self._all_ended.notify_all()
+
+    def wait_until_ended(self) -> None:
+        """Block until every request that has begun has ended."""
+        with self._all_ended:
+            self._all_ended.wait_for(lambda: self._num_active == 0)
 
     def count(self, outcome: str) -> None:
         """Count one ended request, by one of ``OUTCOMES``; see ``answered`` for successful ones."""

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from recsys.inputs.signature import DenseInput, IdPolicy, Output, Signature, SparseInput, TableUse
 from serve.config.models import BatchLimits
 from serve.engine.reference.collate import collate
+from serve.engine.reference.raw_request import RawDense, RawRequest, RawSparse
 from serve.engine.reference.request_check import RequestChecker
-from serve.engine.reference.requests import RawDense, RawRequest, RawSparse
 from serve.errors import RequestError
 from tests.cases.fields import field_of
 from tests.cases.texts import DECIMALS, LIST_TEXTS, array, setting, spoiled, texts_at, with_texts

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from serve.engine.reference.requests import RawRequest
+from serve.engine.reference.raw_request import RawRequest
 from tests.cases.requests import FILE, dumps, made, outcome_of, request_json, request_of
 
 TABLE = json.loads(FILE.read_text())

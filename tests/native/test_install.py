@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from recsys.inputs.signature import Signature
-from serve.engine.reference.requests import RawDense, RawRequest, RawSparse
+from serve.engine.reference.raw_request import RawDense, RawRequest, RawSparse
 from tests.conformance.support.artifacts import export_small
 from tests.native.models.test_model import python_answer
 from tests.native.tool import BUILD, needs_tool

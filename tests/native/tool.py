@@ -16,7 +16,7 @@ import pytest
 from recsys import errors
 from recsys.inputs.signature import Signature
 from serve import errors as serve_errors
-from serve.engine.reference.requests import RawRequestLike
+from serve.engine.reference.raw_request import RawRequestLike
 from tests.cases.fields import field_of
 
 #: Where `make native` builds, unless the environment says otherwise.

@@ -55,6 +55,7 @@ class Figures:
         duration_s: measured time.
         requests_per_s: answers within the measured time, per second.
         rows_per_s: rows of these answers, per second.
+        contexts_per_s: contexts of these answers, per second; None where not all are of ranking requests.
         num_answered: requests that were answered, within the measured time or later.
         num_failed: requests that failed.
         errors: failed requests by code.
@@ -77,6 +78,7 @@ class Figures:
     duration_s: float
     requests_per_s: float
     rows_per_s: float
+    contexts_per_s: float | None
     num_answered: int
     num_failed: int
     errors: dict[str, int]
@@ -113,8 +115,14 @@ class Figures:
         return self.latency_ms["p99"]
 
 
-def figures(measured: Measured, step: Step) -> Figures:
-    """Return the figures of one measurement."""
+def figures(measured: Measured, step: Step, *, is_ranking: bool = False) -> Figures:
+    """Return the figures of one measurement.
+
+    Args:
+        measured: the counts.
+        step: what was measured.
+        is_ranking: whether each request has one context.
+    """
     duration_s = step.duration_s if measured.elapsed_s is None else max(measured.elapsed_s, 1e-9)
     latency_ms = measured.latencies.figures_ms()
     late_ms = max(LATE_MS, LATE_SHARE_OF_P99 * (latency_ms["p99"] or 0.0))
@@ -125,6 +133,7 @@ def figures(measured: Measured, step: Step) -> Figures:
         duration_s=duration_s,
         requests_per_s=measured.num_in_time / duration_s,
         rows_per_s=measured.num_rows / duration_s,
+        contexts_per_s=measured.num_in_time / duration_s if is_ranking else None,
         num_answered=measured.num_answered,
         num_failed=measured.num_failed,
         errors=dict(measured.errors),

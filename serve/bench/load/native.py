@@ -20,7 +20,7 @@ from serve.bench.load.drive import played
 from serve.bench.load.latencies import Interval, Latencies, Series
 from serve.bench.load.measured import NOT_SENT, Kind, Measured
 from serve.bench.load.plan import Job, LoadError, Progress, Step, Target
-from serve.bench.load.requests import prepare, request_generator
+from serve.bench.load.pool import prepare, request_generator
 from serve.bench.load.wires import PROTOCOLS, encoder
 from serve.wire import predict_pb2 as wire
 
@@ -114,7 +114,7 @@ class NativeLoad:
         encode = encoder(job.target.protocol, metadata)
         offsets_s: list[float] = []
         if job.recording is None:
-            requests = prepare(metadata, job.shape, encode, request_generator(job.seed))
+            requests = prepare(metadata, job.shape, encode, request_generator(job.seed), job.seed)
         else:
             offsets_s, requests = played(job.recording, encode, 0, 1)
             offsets_s = [offset_s / (job.recording.speed or 1.0) for offset_s in offsets_s]

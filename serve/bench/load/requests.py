@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -27,12 +27,6 @@ PRIORITIES = {
 }
 _PRIORITY_NAMES = {number: name for name, number in PRIORITIES.items()}
 _MOST = 10**9
-# Distinct requests are generated up to this size; then they are repeated.
-_MOST_POOL_BYTES = 256 << 20
-# Rows drawn at a time: enough for numpy to be fast, few enough to need little memory.
-_DRAW_ROWS = 1 << 14
-# Separates this use of the seed from others (numpy's SeedSequence).
-_REQUESTS = 0
 
 _Ints = npt.NDArray[np.int64]
 
@@ -175,7 +169,8 @@ class Shape:
         ranking: whether to give the model's context inputs once per request.
         ids_per_bag: IDs of a row in each sparse input whose bags the model takes in any size.
         ids_per_bag_of: the same for inputs by name, whatever the model says.
-        zipf: exponent of the IDs' distribution; 0 for uniform.
+        zipf: exponent of the distribution of IDs, and of users; 0 for uniform.
+        users: contexts of ranking requests that there are; 0 for one of its own for each.
         priorities: numbers of the wire's priorities; None for requests without one.
         deadlines_ms: deadline of each request; None for the tool's timeout.
         num_distinct: number of requests to generate; fewer if they are large.
@@ -193,6 +188,7 @@ class Shape:
     ids_per_bag: Mix = _ONE
     ids_per_bag_of: Mapping[str, Mix] = field(default_factory=dict)
     zipf: float = 0.0
+    users: int = 0
     priorities: Mix | None = None
     deadlines_ms: Mix | None = None
     num_distinct: int = 4096
@@ -231,43 +227,12 @@ class Prepared:
     deadline_s: float | None = None
 
 
-def request_generator(seed: int, index: int = 0) -> np.random.Generator:
-    """Return the random generator for one process's requests."""
-    return np.random.default_rng([seed, index, _REQUESTS, 0])
-
-
-def prepare(
+def draw_requests(
     metadata: wire.ModelMetadata,
     shape: Shape,
-    encode: Callable[[wire.PredictRequest], bytes],
+    count: int,
     generator: np.random.Generator,
-) -> list[Prepared]:
-    """Return the requests that a process sends repeatedly.
-
-    Args:
-        metadata: metadata of the model, from the server.
-        shape: shape of the requests.
-        encode: turns a request into bytes of the protocol.
-        generator: source of random numbers.
-    """
-    if shape.payload_bytes:
-        return [Prepared(data=b"\xff" * shape.payload_bytes, num_rows=1)]
-    found: list[Prepared] = []
-    num_bytes = 0
-    per_draw = max(_DRAW_ROWS // max(shape.rows.most, 1), 1)
-    while len(found) < shape.num_distinct and num_bytes < _MOST_POOL_BYTES:
-        count = min(per_draw, shape.num_distinct - len(found))
-        deadlines_ms = shape.deadlines_ms.draw(count, generator) if shape.deadlines_ms else None
-        for i, (request, kind) in enumerate(draw_requests(metadata, shape, count, generator)):
-            deadline_s = None if deadlines_ms is None else int(deadlines_ms[i]) * 1e-3
-            data = encode(request)
-            num_bytes += len(data)
-            found.append(Prepared(data=data, num_rows=request.num_rows, kind=kind, deadline_s=deadline_s))
-    return found
-
-
-def draw_requests(
-    metadata: wire.ModelMetadata, shape: Shape, count: int, generator: np.random.Generator
+    contexts: Sequence[wire.PredictRequest] | None = None,
 ) -> Iterator[tuple[wire.PredictRequest, str]]:
     """Yield valid requests with their kinds: weights between 0 and 1, and standard normal dense inputs.
 
@@ -279,6 +244,7 @@ def draw_requests(
         shape: shape of the requests.
         count: number of requests; all are drawn at once.
         generator: source of random numbers.
+        contexts: requests with the context inputs of each of them; None to draw these too.
     """
     parts = shape.rows.draw_parts(count, generator)
     rows = shape.rows.draw_from(parts, generator)
@@ -289,8 +255,13 @@ def draw_requests(
     ]
     context = set(metadata.context) if shape.ranking else set()
     examples = metadata.examples if shape.like_examples and metadata.examples.num_rows else None
+    for request, known in zip(requests, contexts or (), strict=contexts is not None):
+        request.context_dense.extend(known.context_dense)
+        request.context_sparse.extend(known.context_sparse)
     for dense in metadata.dense:
         is_context = dense.name in context
+        if is_context and contexts is not None:
+            continue
         borders = _borders(np.ones_like(rows) if is_context else rows)
         values = _draw_dense(dense, int(borders[-1]), examples, generator)
         for i, request in enumerate(requests):
@@ -299,6 +270,8 @@ def draw_requests(
     equal: dict[str, _Ints] = {}
     for sparse in metadata.sparse:
         is_context = sparse.name in context
+        if is_context and contexts is not None:
+            continue
         of_example = next((s for s in examples.sparse if s.name == sparse.name), None) if examples else None
         of_rows = np.ones_like(rows) if is_context else rows
         group = [
@@ -311,8 +284,11 @@ def draw_requests(
             if group[0].name not in equal:
                 # An input that is given once has as many in all rows of a request, and so have the others.
                 is_once = any(s.name in context for s in group)
-                drawn_lengths = _mix_of(group[0], shape).draw(
-                    len(rows) if is_once else int(rows.sum()), generator
+                of_users = _lengths_of(contexts, [s.name for s in group]) if is_once and contexts else None
+                drawn_lengths = (
+                    _mix_of(group[0], shape).draw(len(rows) if is_once else int(rows.sum()), generator)
+                    if of_users is None
+                    else of_users
                 )
                 equal[group[0].name] = np.repeat(drawn_lengths, rows) if is_once else drawn_lengths
             lengths = equal[group[0].name]
@@ -322,6 +298,13 @@ def draw_requests(
             (request.context_sparse if is_context else request.sparse).append(message)
     for request, part, priority in zip(requests, parts.tolist(), priorities.tolist(), strict=True):
         yield request, shape.kind(part, priority)
+
+
+def _lengths_of(contexts: Sequence[wire.PredictRequest], names: Sequence[str]) -> _Ints:
+    """Return the number of IDs of each context in one of some inputs."""
+    name = next(sparse.name for sparse in contexts[0].context_sparse if sparse.name in names)
+    found = [sparse.lengths for known in contexts for sparse in known.context_sparse if sparse.name == name]
+    return np.frombuffer(b"".join(found), "<i4").astype(np.int64)
 
 
 def _draw_dense(

@@ -22,7 +22,8 @@ import numpy as np
 from serve.bench.load.drive import closed_loop, open_loop, played, poisson, replayed, shuffled, until
 from serve.bench.load.measured import Measured, Recorder
 from serve.bench.load.plan import Job, Step
-from serve.bench.load.requests import Prepared, prepare, request_generator
+from serve.bench.load.pool import prepare, request_generator
+from serve.bench.load.requests import Prepared
 from serve.bench.load.senders import Sender, sender
 from serve.bench.load.wires import encoder
 from serve.wire import predict_pb2 as wire
@@ -69,7 +70,8 @@ class _Worker:
         encode = encoder(job.target.protocol, metadata)
         self._offsets_s: Sequence[float] = ()
         if job.recording is None:
-            self._requests = prepare(metadata, job.shape, encode, request_generator(job.seed, job.index))
+            generator = request_generator(job.seed, job.index)
+            self._requests = prepare(metadata, job.shape, encode, generator, job.seed)
         else:
             self._offsets_s, self._requests = played(job.recording, encode, job.index, job.num_processes)
         model = job.shape.model or metadata.model

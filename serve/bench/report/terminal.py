@@ -109,8 +109,9 @@ def headline(result: Result) -> str:
         return f"{found.rate_per_s:,.1f} requests/s with a {bound}{of}{unsure}"
     if made is None or not made.num_answered:
         return "nothing was answered"
+    contexts = "" if made.contexts_per_s is None else f"{made.contexts_per_s:,.1f} contexts/s, "
     return (
-        f"{made.requests_per_s:,.1f} requests/s, {made.rows_per_s:,.1f} rows/s; "
+        f"{made.requests_per_s:,.1f} requests/s, {contexts}{made.rows_per_s:,.1f} rows/s; "
         f"p50 {number(made.latency_ms['p50'])} ms, p99 {number(made.p99_ms)} ms"
         + ("" if made.is_valid else "; NOT VALID, see the warning")
     )
@@ -127,7 +128,8 @@ def about(result: Result) -> list[str]:
     elif "replay" in said:
         shape = "a recording"
     elif "candidates" in said:
-        shape = f"requests of one context and {said['candidates']} candidates"
+        users = f" of {said['users']:,} users" if said["users"] else ""
+        shape = f"requests of one context{users} and {said['candidates']} candidates"
     else:
         shape = f"rows per request: {said['rows']}"
     lines = [

@@ -19,7 +19,7 @@ from torch import Tensor
 from recsys.inputs.signature import Output, Signature
 from recsys.ops import fbgemm
 from serve.engine.reference.request_check import CheckedRequest
-from serve.engine.reference.sparse_check import SparseArrays
+from serve.engine.reference.sparse_arrays import SparseArrays
 
 
 def collate(requests: Sequence[CheckedRequest]) -> tuple[Tensor, ...]:

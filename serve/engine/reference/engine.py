@@ -1,8 +1,8 @@
 """The reference engine: the same steps as the native one, in Python, written for readability.
 
-The path of a request, module by module: ``port`` takes the call; ``protocols`` parses the message;
-``gateway`` routes it; ``request_check`` and ``sparse_check`` check it against the model; ``batching`` queues
-it until an ``executor`` takes its batch; ``collate`` collates the batch; and ``protocols`` writes the answer.
+The path of a request, module by module: ``port`` takes the call; ``protocols`` parses the message; ``gateway`` routes
+it; ``request_check`` checks it against the model; ``batching`` queues it until an ``executor`` takes its batch;
+``collate`` collates the batch; and ``protocols`` writes the answer.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,15 +27,17 @@ from serve.engine.records import BatchTimes
 from serve.engine.reference.batching import BatchQueue
 from serve.engine.reference.collate import check_outputs, collate
 from serve.engine.reference.request_check import CheckedRequest
-from serve.engine.reference.requests import Answer, Request
 from serve.errors import DeadlineExpiredError, DrainingError, ExecutionError, QueueFullError, RequestError
 from serve.metrics.counters import ModelCounters
+
+if TYPE_CHECKING:
+    from serve.engine.reference.gateway import Request
 
 _log = logging.getLogger("serve")
 _EXPIRED = "the deadline passed while the request waited for its batch"
 
-
-Answered = list[tuple[Request, Answer]]
+Answer = bytes | Exception
+Answered: TypeAlias = "list[tuple[Request, Answer]]"
 
 
 class ServedModel(Protocol):

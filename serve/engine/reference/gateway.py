@@ -1,6 +1,11 @@
-"""The common path of requests of every protocol: route, check, queue, answer, count.
+"""Requests, and the common path of those of every protocol: route, check, queue, answer, count.
 
-Belongs to the event loop, except ``deliver``, which is called from executors' threads.
+One ``Request`` object passes all stages: the port makes it, the gateway routes and checks it, the queue holds it, an
+executor computes it and lets it encode its answer. Each protocol has a subclass for its messages.
+
+The gateway belongs to the event loop, except ``deliver``, which is called from executors' threads.
+
+Shape letters: B rows of a request.
 """
 
 from __future__ import annotations
@@ -9,18 +14,21 @@ import asyncio
 import contextlib
 import logging
 import random
+import threading
 import time
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, cast
 
 import grpc
 
 from recsys.base.hashing import hash_text
 from serve.config.models import Priority
-from serve.engine.records import TRACE_PARENT, Captured, EndedRequest, Observer
-from serve.engine.reference.executor import Answered
+from serve.engine.records import TRACE_PARENT, BatchTimes, Captured, EndedRequest, Observer, ShadowPair
+from serve.engine.reference.batching import Pending
+from serve.engine.reference.executor import Answer, Answered
+from serve.engine.reference.raw_request import RawRequestLike, serialized
 from serve.engine.reference.request_check import CheckedRequest
-from serve.engine.reference.requests import Answer, RawRequestLike, Request, ShadowRequest, serialized
 from serve.engine.reference.servable import ReferenceServable
 from serve.engine.routes import Route, Routes, RouteTable
 from serve.errors import (
@@ -36,6 +44,140 @@ from serve.metrics.counters import OUTCOMES
 _log = logging.getLogger("serve")
 # A client may hang up at its deadline slightly before the deadline passes on our clock.
 _CLOCKS_APART_S = 0.02
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Request(Pending):
+    """One request, from its arrival to its answer.
+
+    Attributes:
+        PROTOCOL: the protocol's name in logs and traces.
+        protocol: the same, unless the request came through another port.
+        model: empty for the only model.
+        version: empty to let the routing choose.
+        drew_version: whether the routing chose ``version`` before.
+        key: what decides between a canary and the version that serves; None if it is not known.
+        request_id: the client's own name for it.
+        remaining_s: seconds until the client's deadline, on arrival; None for none.
+        trace_parent: the W3C ``traceparent`` header; empty if the client sent none.
+        started_s: when it arrived, in seconds of ``time.monotonic``.
+        servable: the servable that answers it; set by the routing.
+        checked: its inputs, once checked.
+        times: times of its batch, once taken.
+        answer: the future that the port awaits; set on the event loop.
+        shadow: the same request for the shadow version; None for none.
+    """
+
+    PROTOCOL: ClassVar[str] = ""
+
+    protocol: str = ""
+    model: str = ""
+    version: str = ""
+    drew_version: bool = False
+    key: int | None = None
+    request_id: str = ""
+    remaining_s: float | None = None
+    trace_parent: str = ""
+    started_s: float = field(default_factory=time.monotonic)
+    servable: ReferenceServable | None = None
+    checked: CheckedRequest | None = None
+    times: BatchTimes | None = None
+    answer: asyncio.Future[Answer] | None = None
+    shadow: ShadowRequest | None = None
+
+    def read(self, servable: ReferenceServable) -> RawRequestLike:
+        """Return the inputs under the servable's names.
+
+        Raises:
+            RequestError: the message does not fit this model.
+        """
+        raise NotImplementedError
+
+    def encode(self, values: Sequence[bytes]) -> bytes:
+        """Encode the answer, in an executor's thread. An exception becomes the answer.
+
+        Args:
+            values: the request's values of each output of the signature: little-endian float32 or int64,
+                ``[B, *shape]``.
+        """
+        raise NotImplementedError
+
+    def expect_within(self, remaining_s: float | None) -> None:
+        """Apply the call's deadline in addition to the message's: the earlier counts. None for none."""
+        if self.remaining_s is None or (remaining_s is not None and remaining_s < self.remaining_s):
+            self.remaining_s = remaining_s
+
+    def join(self, servable: ReferenceServable, checked: CheckedRequest) -> None:
+        """Set the servable and the checked inputs, whose sizes the queue counts."""
+        self.servable, self.checked = servable, checked
+        self.num_rows, self.num_ids = checked.num_rows, checked.num_ids
+        self.num_bytes = max(self.num_bytes, checked.spread_bytes)
+
+    def settle(self, answer: Answer) -> None:
+        """Pass the answer to the port; called on the event loop."""
+        if self.answer is not None and not self.answer.done():
+            self.answer.set_result(answer)
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class ShadowRequest(Request):
+    """The same request for the version in the shadow.
+
+    Both versions' outputs are reported as one pair. The shadow's metrics count ``failed`` if it refused the
+    request (it does not fit its signature) or failed on it, and ``dropped`` if its queue was full. If the
+    answering version failed, nothing is compared or counted.
+
+    Attributes:
+        observer: receives the pair.
+        primary: the version that answers.
+    """
+
+    observer: Observer
+    primary: ReferenceServable
+    _expected: Sequence[bytes] | None = None
+    _got: Sequence[bytes] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def encode(self, values: Sequence[bytes]) -> bytes:
+        """Keep the shadow's outputs; no answer is sent."""
+        with self._lock:
+            self._got = values
+            is_whole = self._expected is not None
+        if is_whole:
+            self._leave()
+        return b""
+
+    def answered(self, values: Sequence[bytes]) -> None:
+        """Keep the outputs of the answering version."""
+        with self._lock:
+            self._expected = values
+            is_whole = self._got is not None
+        if is_whole:
+            self._leave()
+
+    def settle(self, answer: Answer) -> None:
+        """Count a failure."""
+        assert self.servable is not None
+        if isinstance(answer, QueueFullError):
+            self.servable.counters.shadow("dropped")
+        elif isinstance(answer, Exception):
+            self.servable.counters.shadow("failed")
+
+    def _leave(self) -> None:
+        assert self.servable is not None
+        assert self._expected is not None
+        assert self._got is not None
+        pair = ShadowPair(
+            model=self.servable.info.name,
+            version=self.primary.info.version,
+            shadow=self.servable.info.version,
+            num_rows=self.num_rows,
+            expected=self._expected,
+            got=self._got,
+            expected_outputs=self.primary.signature.outputs,
+            got_outputs=self.servable.signature.outputs,
+        )
+        self.observer.shadowed(pair)
 
 
 class Gateway:
@@ -97,7 +239,7 @@ class Gateway:
             return await self._predict(request)
         finally:
             if request.servable is not None:
-                request.servable.release()
+                request.servable.counters.end_request()
             self.num_active -= 1
             if self.num_active == 0:
                 self._idle.set()
@@ -248,11 +390,11 @@ class Gateway:
 
 
 def _examine(request: Request, servable: ReferenceServable) -> tuple[RawRequestLike, CheckedRequest]:
-    """Read and check a request for a version, which it leases in place of an earlier one."""
+    """Read and check a request for a version, which stays open for it in place of an earlier one."""
     if request.servable is not None:
-        request.servable.release()
+        request.servable.counters.end_request()
     request.servable = servable
-    servable.lease()
+    servable.counters.begin_request()
     raw = request.read(servable)
     return raw, servable.checker.check(raw)
 

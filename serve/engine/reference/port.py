@@ -17,12 +17,11 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from serve.engine.interface import HostCall, PortSettings
-from serve.engine.reference.gateway import Gateway
+from serve.engine.reference.gateway import Gateway, Request
 from serve.engine.reference.protocols import recsys_v1, torchrec
 from serve.engine.reference.protocols.open_inference import InferRequest
 from serve.engine.reference.protocols.recsys_v1 import PredictRequest
 from serve.engine.reference.protocols.torchrec import PredictionRequest
-from serve.engine.reference.requests import Request
 from serve.net.limits import channel_options
 from serve.net.sockets import add_port
 from serve.protocols import open_inference

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -20,8 +19,8 @@ from serve.metrics.counters import ModelCounters, ModelDescription, ModelTotals
 class ReferenceServable:
     """See ``serve.engine.interface.Servable``. Ready once ``open`` has returned.
 
-    Every routed request holds a lease until it has ended, and ``close`` waits for all leases. So the counters
-    are complete when it has closed, and the model is not in use any more.
+    ``close`` waits until every routed request has ended. So the counters are complete when it has closed, and the model
+    is not in use any more.
 
     Args:
         model: runs the batches.
@@ -55,8 +54,6 @@ class ReferenceServable:
             deliver,
         )
         self._model: ServedModel | None = model
-        self._num_leases = 0
-        self._unleased = threading.Condition()
 
     def open(self, warm_up: Iterable[bytes] = ()) -> None:
         """Start the threads and warm them up; blocks.
@@ -93,18 +90,6 @@ class ReferenceServable:
             *captured_batches(captured, self.checker, limits),
         ]
 
-    def lease(self) -> None:
-        """Take a lease for a request."""
-        with self._unleased:
-            self._num_leases += 1
-
-    def release(self) -> None:
-        """End a lease."""
-        with self._unleased:
-            self._num_leases -= 1
-            if self._num_leases == 0:
-                self._unleased.notify_all()
-
     def apply_delta(self, path: Path) -> int:
         """See ``Servable``."""
         model = self._model
@@ -126,6 +111,5 @@ class ReferenceServable:
     def close(self) -> None:
         """See ``Servable``."""
         self.executor.close()
-        with self._unleased:
-            self._unleased.wait_for(lambda: self._num_leases == 0)
+        self.counters.wait_until_ended()
         self._model = None

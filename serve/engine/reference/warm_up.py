@@ -22,7 +22,7 @@ from recsys.artifact.batches.warm_up import warm_up_rows, warm_up_sizes
 from recsys.inputs.signature import Signature
 from serve.config.models import BatchLimits
 from serve.engine.reference.request_check import CheckedRequest, RequestChecker
-from serve.engine.reference.sparse_check import SparseArrays
+from serve.engine.reference.sparse_arrays import SparseArrays
 from serve.errors import RequestError
 from serve.protocols.calls import parse
 from serve.wire import predict_pb2 as wire

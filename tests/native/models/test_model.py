@@ -24,8 +24,8 @@ from recsys.rows.memory import RowsMemory, RowsPages
 from serve.config.models import BatchLimits
 from serve.engine.interface import ModelInfo
 from serve.engine.reference.collate import check_outputs, collate
+from serve.engine.reference.raw_request import RawRequestLike
 from serve.engine.reference.request_check import RequestChecker
-from serve.engine.reference.requests import RawRequestLike
 from serve.errors import RequestError
 from tests.conformance.support.artifacts import (
     Exported,

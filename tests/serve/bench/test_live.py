@@ -238,6 +238,23 @@ def test_ranking_requests(
 
 
 @both_senders
+def test_users_of_ranking_requests_return(
+    ranking: LiveServer, capsys: pytest.CaptureFixture[str], sender: str
+) -> None:
+    asked = ("--candidates", "3", "--users", "10", "--zipf", "1.1", "--in-flight", "4", "--sender", sender)
+    code, result = _bench(ranking.address, capsys, *asked)
+    assert code == 0
+    check(result)
+    assert result["settings"]["users"] == 10
+    made = result["measurement"]
+    assert made["contexts_per_s"] == made["requests_per_s"]
+    assert bench.main([ranking.address, *_SHORT, *asked]) == 0
+    said = capsys.readouterr().out
+    assert " contexts/s, " in said
+    assert "requests of one context of 10 users and 3 candidates" in said
+
+
+@both_senders
 def test_deadlines_are_the_requests_own(
     model: ServedModel, capsys: pytest.CaptureFixture[str], sender: str
 ) -> None:

@@ -69,6 +69,7 @@ def test_a_recording_has_its_own_pace_and_end(speed: str, mode: tuple[float | No
         (["--processes", "3", "--connections", "2"], "--connections: got 2"),
         (["--rows", "-1"], "--rows: got '-1'"),
         (["--rows", "1", "--candidates", "5"], "--candidates: got --rows too"),
+        (["--users", "5"], "--users: expected with --candidates"),
         (["--ids-per-bag", "user=x"], "--ids-per-bag: got 'x'"),
         (["--priority", "urgent"], "--priority: got 'urgent'"),
         (["--deadline-ms", "0"], "--deadline-ms: got '0'"),
@@ -111,6 +112,19 @@ def test_paths_of_this_machine_stay_out_of_the_result(tmp_path: Path) -> None:
     assert str(tmp_path) not in str(settings.to_json())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "num_distinct"),
+    [
+        ([], 4096),
+        (["--candidates", "5", "--users", "10"], 4096),
+        (["--candidates", "5", "--users", "10000"], 40_000),
+        (["--candidates", "5", "--users", "10000", "--distinct", "7"], 7),
+    ],
+)
+def test_many_users_need_many_requests(arguments: list[str], num_distinct: int) -> None:
+    assert _read(*arguments).shape.num_distinct == num_distinct
+
+
 def test_processes_share_what_is_in_flight_and_the_rate() -> None:
     parts = shares(Step(duration_s=1.0, num_in_flight=7, number=3), 3)
     assert [part.num_in_flight for part in parts] == [3, 2, 2]
@@ -132,6 +146,7 @@ def test_processes_share_what_is_in_flight_and_the_rate() -> None:
         ("--warm-up-s", "-1"),
         ("--seed", "-1"),
         ("--distinct", "0"),
+        ("--users", "0"),
         ("--precision", "0"),
     ],
 )

@@ -18,7 +18,7 @@ import pytest
 
 from serve.config.settings import CaptureConfig
 from serve.engine.records import Captured
-from serve.engine.reference.requests import RawDense, RawRequest, RawRequestLike, RawSparse, serialized
+from serve.engine.reference.raw_request import RawDense, RawRequest, RawRequestLike, RawSparse, serialized
 from serve.observe.capture import Capture
 from serve.observe.capture_file import (
     HEADER_BYTES,

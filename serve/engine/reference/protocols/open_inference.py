@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from serve.engine.reference.gateway import Request
 from serve.engine.reference.protocols.tensors import Tensor, raw_request
-from serve.engine.reference.requests import RawRequestLike, Request
+from serve.engine.reference.raw_request import RawRequestLike
 from serve.engine.reference.servable import ReferenceServable
 from serve.errors import RequestError, listed
 from serve.protocols.calls import checked_request_id, parse

@@ -10,7 +10,8 @@ from typing import ClassVar
 from recsys.inputs.signature import Output, Signature
 from serve.config.models import Priority
 from serve.engine.interface import ModelInfo
-from serve.engine.reference.requests import RawRequestLike, Request
+from serve.engine.reference.gateway import Request
+from serve.engine.reference.raw_request import RawRequestLike
 from serve.engine.reference.servable import ReferenceServable
 from serve.errors import RequestError
 from serve.protocols.calls import checked_request_id, parse

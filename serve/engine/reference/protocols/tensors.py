@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from recsys.inputs.signature import DenseInput, Signature, SparseInput
 from serve.config.models import BatchLimits
-from serve.engine.reference.requests import RawDense, RawRequest, RawSparse
+from serve.engine.reference.raw_request import RawDense, RawRequest, RawSparse
 from serve.errors import MAX_CHARS, RequestError, listed
 from serve.protocols.open_inference import DTYPES, FLOAT, ID, LENGTH, TEXT, input_specs, unpack_texts
 

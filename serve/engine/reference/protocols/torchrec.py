@@ -15,7 +15,8 @@ from google.protobuf.wrappers_pb2 import BytesValue
 
 from recsys.inputs.signature import DenseInput, Signature, SparseInput
 from serve.config.models import BatchLimits
-from serve.engine.reference.requests import RawDense, RawRequest, RawRequestLike, RawSparse, Request
+from serve.engine.reference.gateway import Request
+from serve.engine.reference.raw_request import RawDense, RawRequest, RawRequestLike, RawSparse
 from serve.engine.reference.servable import ReferenceServable
 from serve.errors import RequestError, listed, short
 from serve.protocols.calls import parse

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from serve.bench.load.requests import PRIORITIES, Shape, draw_requests, parse_mix, parse_names, prepare
+from serve.bench.load.pool import prepare
+from serve.bench.load.requests import PRIORITIES, Shape, draw_requests, parse_mix, parse_names
 from serve.bench.load.wires import encoder, kserve_request, rest_body, torchrec_request, with_request_id
 from serve.config.models import BatchLimits
 from serve.engine.interface import ModelInfo

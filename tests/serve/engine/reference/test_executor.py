@@ -18,10 +18,10 @@ from torch import Tensor
 from recsys.errors import ComputedIdError
 from serve.client.packing import read_response
 from serve.config.models import BatchLimits
-from serve.engine.reference.executor import Answered, Executor, ExecutorSettings, ServedModel
+from serve.engine.reference.executor import Answer, Answered, Executor, ExecutorSettings, ServedModel
+from serve.engine.reference.gateway import Request
 from serve.engine.reference.protocols.recsys_v1 import encode_response
 from serve.engine.reference.request_check import CheckedRequest, RequestChecker
-from serve.engine.reference.requests import Answer, Request
 from serve.engine.reference.warm_up import warm_up_batches
 from serve.errors import DeadlineExpiredError, DrainingError, ExecutionError, RequestError
 from serve.metrics.counters import ModelCounters

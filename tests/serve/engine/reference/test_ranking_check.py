@@ -19,7 +19,7 @@ from serve.client.packing import Context, build_request
 from serve.config.models import BatchLimits
 from serve.engine.reference.collate import collate
 from serve.engine.reference.request_check import RequestChecker
-from serve.engine.reference.sparse_check import SparseArrays
+from serve.engine.reference.sparse_arrays import SparseArrays
 from serve.errors import RequestError, RequestTooLargeError
 from serve.wire import predict_pb2 as wire
 from tests.support.serve.messages.cases import Sample, forward_inputs, random_sample

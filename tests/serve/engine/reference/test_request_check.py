@@ -12,8 +12,8 @@ import pytest
 
 from recsys.inputs.signature import Output, Signature, SparseInput, TableUse
 from serve.config.models import BatchLimits
+from serve.engine.reference.raw_request import RawRequest, RawSparse
 from serve.engine.reference.request_check import RequestChecker
-from serve.engine.reference.requests import RawRequest, RawSparse
 from serve.errors import RequestError, RequestTooLargeError
 from tests.support.serve.messages.wrong import WRONG, Wrong, good
 from tests.support.serve.models import SIGNATURE

@@ -12,19 +12,19 @@ from tests.support.serve.live import INFO
 from tests.support.serve.models import GatedModel
 
 
-def test_closing_waits_for_the_leases_of_requests(model: LoadedArtifact) -> None:
+def test_closing_waits_until_its_requests_have_ended(model: LoadedArtifact) -> None:
     servable = ReferenceServable(model, INFO, ModelSettings(num_executors=1), lambda _: None)
     servable.open()
-    servable.lease()
-    servable.lease()
+    servable.counters.begin_request()
+    servable.counters.begin_request()
     closing = threading.Thread(target=servable.close)
     closing.start()
     servable.counters.answered(0.1)
-    servable.release()
+    servable.counters.end_request()
     closing.join(0.2)
     assert closing.is_alive()
     servable.counters.answered(0.1)
-    servable.release()
+    servable.counters.end_request()
     closing.join(60)
     assert not closing.is_alive()
     assert servable.totals().outcomes["ok"] == 2

@@ -12,8 +12,8 @@ import pytest
 from recsys.base.hashing import hash_text, hash_texts
 from recsys.inputs.signature import IdPolicy, Signature, SparseInput, TableUse
 from serve.config.models import BatchLimits
+from serve.engine.reference.raw_request import RawRequest, RawSparse, serialized
 from serve.engine.reference.request_check import RequestChecker
-from serve.engine.reference.requests import RawRequest, RawSparse, serialized
 from serve.engine.reference.texts import ids_of_texts
 from serve.errors import RequestError, RequestTooLargeError, short
 from serve.wire import predict_pb2 as wire

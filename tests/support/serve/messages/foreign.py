@@ -7,8 +7,8 @@ import numpy as np
 from recsys.inputs.signature import Signature
 from serve.config.models import BatchLimits
 from serve.engine.reference.protocols.tensors import Tensor
+from serve.engine.reference.raw_request import RawRequestLike
 from serve.engine.reference.request_check import CheckedRequest, RequestChecker
-from serve.engine.reference.requests import RawRequestLike
 from serve.wire import open_inference_pb2 as kserve
 from serve.wire import predictor_pb2 as torchrec
 from tests.support.serve.messages.cases import Sample

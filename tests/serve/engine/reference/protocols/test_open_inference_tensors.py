@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from recsys.inputs.signature import DenseInput, Output, Signature, SparseInput, TableUse
 from serve.engine.reference.protocols.tensors import Tensor, raw_request
-from serve.engine.reference.requests import RawRequest
+from serve.engine.reference.raw_request import RawRequest
 from serve.errors import RequestError, RequestTooLargeError
 from serve.protocols.open_inference import input_specs, output_specs, pack_texts, unpack_texts
 from tests.support.serve.messages.cases import random_sample
