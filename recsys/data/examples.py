@@ -19,6 +19,7 @@ from recsys import KeyedJaggedTensor
 from recsys.data.labels import check_both_classes
 from recsys.inputs.example_rows import ExampleRows
 from recsys.inputs.schema import Schema, TableSpec
+from recsys.metrics.ranked import RankMetrics
 
 Ints = NDArray[np.int64]
 
@@ -228,11 +229,13 @@ class Reference:
         name: A short name, for JSON: ``popularity``, ``planted``.
         text: A description.
         auc: The AUC on the held-out examples; None if it is not defined.
+        ranked: How it ranks the held-out next items; None where labels are learned.
     """
 
     name: str
     text: str
-    auc: float | None
+    auc: float | None = None
+    ranked: RankMetrics | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +255,7 @@ class Dataset:
         labels: Starts a pass over the labels of the training examples, ``[N, L]`` each; None reads the examples.
         rows_as_sent: Returns so many held-out rows, or fewer, as clients send them; None where they send the IDs of
             ``held_out``.
+        splits_histories: Whether the next item of each row is the last of a history, which is then without it.
         notices: What a user should know of the data, one line each.
         columns: What the columns were taken for where the schema was inferred, in a few lines.
     """
@@ -267,15 +271,18 @@ class Dataset:
     vocabularies: Callable[[], dict[str, Ints]] = dict
     labels: Callable[[], Iterator[NDArray[np.float32]]] | None = None
     rows_as_sent: Callable[[int], ExampleRows] | None = None
+    splits_histories: bool = False
     notices: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
 
     def check_labels(self) -> None:
-        """Check that each label is 0 for some training examples and 1 for others.
+        """Check that each label is 0 for some training examples and 1 for others. There may be no labels.
 
         Raises:
             DataError: One is not.
         """
+        if not self.schema.labels:
+            return
         if self.labels is not None:
             check_both_classes(self.schema.labels, self.labels())
             return

@@ -148,7 +148,7 @@ class Schema:
     """The columns by their use.
 
     Attributes:
-        labels: The labels, at least one.
+        labels: The labels; none where the next item of a history is learned.
         dense: The dense features, in the order of the model's input.
         tables: The tables of the sparse features; at least one.
         weight: The column of the examples' weights; None for equal ones.
@@ -169,10 +169,8 @@ class Schema:
     held_out_from: str = ""
 
     def __post_init__(self) -> None:
-        if not self.labels or not self.tables:
-            raise SchemaError(
-                f"schema: got {len(self.labels)} labels and {len(self.tables)} tables, expected at least one of each"
-            )
+        if not self.tables:
+            raise SchemaError("schema.tables: got none, expected at least one")
         if not 0 < self.held_out < 1:
             raise SchemaError(f"schema.held_out: got {self.held_out}, expected a share above 0 and below 1")
         for name in ("held_out_from", "time_format"):
@@ -278,7 +276,9 @@ def _schema(data: Any) -> Schema:
     if "label" in data:
         labels: tuple[LabelColumn, ...] = (LabelColumn(name=text(data, "label", "schema")),)
     else:
-        labels = tuple(_label(item, at) for at, item in a_list(data, "labels", "schema"))
+        labels = tuple(
+            _label(item, at) for at, item in (a_list(data, "labels", "schema") if "labels" in data else [])
+        )
     dense = a_list(data, "dense", "schema") if "dense" in data else []
     optional: dict[str, Any] = {name: text(data, name, "schema") for name in _TEXTS if name in data}
     if "held_out" in data:

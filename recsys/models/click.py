@@ -66,7 +66,7 @@ class ClickModel(nn.Module):
     def forward(self, dense_features: Tensor, sparse_features: KeyedJaggedTensor) -> dict[str, Tensor]:
         """Map ``[B, number of dense features]`` and a batch of B rows to the probabilities, ``[B]`` each.
 
-        They are named ``score``, or by their labels where there are several.
+        They are named ``score``, or by their labels where there are several. Without a label, ``score`` is the logit.
         """
         return self._named(self.logits(dense_features, sparse_features))
 
@@ -78,6 +78,8 @@ class ClickModel(nn.Module):
         return logits
 
     def _named(self, logits: Tensor) -> dict[str, Tensor]:
+        if self.inputs is not None and not self.inputs.labels:
+            return {"score": logits.select(1, 0)}
         names = ("score",) if self.inputs is None or len(self.inputs.labels) == 1 else self.inputs.label_names
         probabilities = logits.sigmoid()
         return {name: probabilities.select(1, i) for i, name in enumerate(names)}
@@ -152,7 +154,13 @@ def schema_of(inputs: Mapping[str, Any] | None) -> Schema | None:
 
 
 def num_labels_of(schema: Schema | None) -> int:
-    """Return the number of labels; 1 where the columns are not known."""
+    """Return the number of labels; 1 where the columns are not known.
+
+    Raises:
+        ValueError: There are none.
+    """
+    if schema is not None and not schema.labels:
+        raise ValueError("inputs.labels: got none, expected at least one: the model learns labels")
     return 1 if schema is None else len(schema.labels)
 
 
@@ -222,6 +230,40 @@ def table_configs(tables: Sequence[Mapping[str, Any]]) -> list[EmbeddingBagConfi
     if not isinstance(tables, Sequence) or not all(isinstance(table, Mapping) for table in tables):
         raise ValueError("tables: expected a list of objects")
     return [_table_config(table, f"tables[{i}]") for i, table in enumerate(tables)]
+
+
+def split_item_table(
+    tables: Sequence[Mapping[str, Any]], history: str, target: str
+) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
+    """Return the table of a history and a target, and the others.
+
+    Args:
+        tables: See ``bag_collection``.
+        history: The feature of the history.
+        target: The feature of the target.
+
+    Raises:
+        ValueError: They have not one table, or it has other features too.
+    """
+    table_of = {name: i for i, table in enumerate(table_configs(tables)) for name in table.feature_names}
+    for field, name in (("history", history), ("target", target)):
+        if name not in table_of:
+            raise ValueError(f"{field}: got {name!r}, expected one of the sparse features {sorted(table_of)}")
+    at = table_of[history]
+    of_history, of_target = tables[at], tables[table_of[target]]
+    if history == target or of_history is not of_target:
+        raise ValueError(
+            f"history, target: got {history!r} of table {of_history['name']!r} and {target!r} of table "
+            f"{of_target['name']!r}, expected two features of one table: name both in the features of one table of "
+            "the schema"
+        )
+    more = sorted(set(of_history["feature_names"]) - {history, target})
+    if more:
+        raise ValueError(
+            f"table {of_history['name']!r}: got the features {more} beside history and target, expected these two "
+            "alone: name others in the features of another table"
+        )
+    return of_history, [table for i, table in enumerate(tables) if i != at]
 
 
 def check_sizes(at: str, sizes: object) -> None:

@@ -24,7 +24,7 @@ from recsys.models.click import (
     num_labels_of,
     schema_of,
     sequence_collection,
-    table_configs,
+    split_item_table,
     transformed_width,
 )
 from recsys.models.dcn import CrossAndDeep
@@ -210,7 +210,7 @@ def build_din(
     check_sizes("over_layer_sizes", over_layer_sizes)
     config = _attention(attention)
     schema = schema_of(inputs)
-    of_items, others = _split_tables(tables, config)
+    of_items, others = split_item_table(tables, config.history, config.target)
     model = DeepInterestNetwork(
         sequence_collection([of_items]),
         bag_collection(others) if others else None,
@@ -273,26 +273,3 @@ def _attention(data: Mapping[str, Any]) -> AttentionConfig:
     if type(data["softmax"]) is not bool:
         raise ValueError(f"attention.softmax: got {str(data['softmax'])[:80]}, expected true or false")
     return AttentionConfig(**data)
-
-
-def _split_tables(tables: Tables, config: AttentionConfig) -> tuple[Mapping[str, Any], Tables]:
-    """Return the table of the history and the target, and the others."""
-    table_of = {name: i for i, table in enumerate(table_configs(tables)) for name in table.feature_names}
-    for field, name in (("history", config.history), ("target", config.target)):
-        if name not in table_of:
-            raise ValueError(f"{field}: got {name!r}, expected one of the sparse features {sorted(table_of)}")
-    at = table_of[config.history]
-    of_history, of_target = tables[at], tables[table_of[config.target]]
-    if config.history == config.target or of_history is not of_target:
-        raise ValueError(
-            f"history, target: got {config.history!r} of table {of_history['name']!r} and {config.target!r} of table "
-            f"{of_target['name']!r}, expected two features of one table: name both in the features of one table of "
-            "the schema"
-        )
-    more = sorted(set(of_history["feature_names"]) - {config.history, config.target})
-    if more:
-        raise ValueError(
-            f"table {of_history['name']!r}: got the features {more} beside history and target, expected these two "
-            "alone: name others in the features of another table"
-        )
-    return of_history, [table for i, table in enumerate(tables) if i != at]

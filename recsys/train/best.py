@@ -10,8 +10,11 @@ if TYPE_CHECKING:  # options need no torch
     from recsys.train.progress import Epoch
 
 #: "last" keeps the last epoch, whatever its metrics.
-BEST_METRICS = ("loss", "auc", "ne", "last")
-_HIGHER_IS_BETTER = ("auc",)
+BEST_METRICS = ("loss", "auc", "ne", "hit_rate", "ndcg", "last")
+#: Those of one objective alone.
+OF_CLICKS, OF_NEXT_ITEMS = ("auc", "ne"), ("hit_rate", "ndcg")
+_HIGHER_IS_BETTER = ("auc", "hit_rate", "ndcg")
+_NAMES = {"loss": "loss", "auc": "AUC", "ne": "NE", "hit_rate": "hit rate", "ndcg": "NDCG"}
 
 
 def is_better(epoch: Epoch, best: Epoch | None, metric: str) -> bool:
@@ -55,7 +58,7 @@ def kept_text(epochs: Sequence[Epoch], kept: Epoch, metric: str) -> str:
     text = f"kept epoch {kept.number} of {len(epochs)}"
     if metric == "last":
         return f"{text}, the last (--best-metric last)"
-    name, value = metric if metric == "loss" else metric.upper(), held_out(kept, metric)
+    name, value = _NAMES[metric], held_out(kept, metric)
     if value is None:
         return f"{text}: the held-out {name} is undefined (--best-metric)"
     most = "highest" if metric in _HIGHER_IS_BETTER else "lowest"

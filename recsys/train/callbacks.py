@@ -14,6 +14,7 @@ from recsys.base.machine import install_command
 from recsys.data.examples import Dataset, Reference
 from recsys.data.lines import counted
 from recsys.metrics.exact import Metrics
+from recsys.metrics.ranked import TOP, RankMetrics
 from recsys.train.progress import Epoch, Window
 
 
@@ -73,6 +74,7 @@ class ConsoleCallback(Callback):
     def __init__(self, dataset: Dataset, num_epochs: int) -> None:
         console = Console(stderr=True)
         self._num_epochs = num_epochs
+        self._has_labels = bool(dataset.schema.labels)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -112,9 +114,10 @@ class ConsoleCallback(Callback):
         """Print the numbers of a full window."""
         if not window.is_full:
             return
+        of_labels = f"NE {_number(window.ne)}, calibration {_number(window.calibration)}, "
         print(
-            f"step {window.step}: train loss {window.loss:.4f}, NE {_number(window.ne)}, "
-            f"calibration {_number(window.calibration)}, {window.examples_per_second:,.0f} examples/s",
+            f"step {window.step}: train loss {window.loss:.4f}, {of_labels if self._has_labels else ''}"
+            f"{window.examples_per_second:,.0f} examples/s",
             flush=True,
         )
 
@@ -130,8 +133,10 @@ class ConsoleCallback(Callback):
             print(f"  label {name}: held out: {metrics_text(metrics)}", flush=True)
 
 
-def metrics_text(metrics: Metrics) -> str:
+def metrics_text(metrics: Metrics | RankMetrics) -> str:
     """Return all metrics in one line."""
+    if isinstance(metrics, RankMetrics):
+        return f"loss {metrics.loss:.4f}, {_top_text(metrics)}"
     return (
         f"loss {metrics.loss:.4f}, AUC {_number(metrics.auc)}, NE {_number(metrics.ne)}, "
         f"calibration {_number(metrics.calibration)}"
@@ -140,12 +145,25 @@ def metrics_text(metrics: Metrics) -> str:
 
 def summary_text(epoch: Epoch, reference: Reference | None, saved: Sequence[Path]) -> str:
     """Return the last lines: the AUC with its reference, and the path of the model."""
-    lines = [f"held-out AUC {_number(epoch.held_out.auc)}, this model"]
+    lines = [f"held-out {_main_text(epoch.held_out)}, this model"]
     if epoch.labels:
-        lines = [f"held-out AUC {_number(m.auc)}, label {name}" for name, m in epoch.labels.items()]
+        lines = [f"held-out {_main_text(m)}, label {name}" for name, m in epoch.labels.items()]
     if reference is not None:
-        lines.append(f"held-out AUC {_number(reference.auc)}, {reference.text}")
+        of_reference = (
+            f"AUC {_number(reference.auc)}" if reference.ranked is None else _main_text(reference.ranked)
+        )
+        lines.append(f"held-out {of_reference}, {reference.text}")
     return "\n".join([*lines, *(f"saved {path}" for path in saved)])
+
+
+def _main_text(metrics: Metrics | RankMetrics) -> str:
+    return _top_text(metrics) if isinstance(metrics, RankMetrics) else f"AUC {_number(metrics.auc)}"
+
+
+def _top_text(metrics: RankMetrics) -> str:
+    return (
+        f"hit rate@{TOP} {metrics.hit_rate:.4f}, NDCG@{TOP} {metrics.ndcg:.4f} of {metrics.num_items:,} items"
+    )
 
 
 def _number(value: float | None) -> str:
@@ -153,7 +171,7 @@ def _number(value: float | None) -> str:
 
 
 _WINDOW_NAMES = ("loss", "ne", "calibration", "examples_per_second")
-_HELD_OUT_NAMES = ("loss", "auc", "ne", "calibration")
+_HELD_OUT_NAMES = ("loss", "auc", "ne", "calibration", "hit_rate", "ndcg")
 
 
 class TensorBoardCallback(Callback):
@@ -195,8 +213,10 @@ class TensorBoardCallback(Callback):
         for kind, metrics in (by_kind or {"held_out": epoch.held_out}).items():
             self._write(kind, metrics, _HELD_OUT_NAMES, epoch.step)
 
-    def _write(self, kind: str, numbers: Window | Metrics, names: tuple[str, ...], step: int) -> None:
+    def _write(
+        self, kind: str, numbers: Window | Metrics | RankMetrics, names: tuple[str, ...], step: int
+    ) -> None:
         for name in names:
-            value = getattr(numbers, name)
+            value = getattr(numbers, name, None)
             if value is not None:
                 self._writer.add_scalar(f"{kind}/{name}", value, step)

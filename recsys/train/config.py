@@ -11,9 +11,15 @@ from recsys.train.best import BEST_METRICS
 
 if TYPE_CHECKING:  # options and their defaults need no torch
     from recsys.data.examples import Dataset
+    from recsys.data.next_items import NextItemColumns
     from recsys.inputs.schema import TableSpec
 
-MODELS = ("dlrm", "dcn", "deepfm", "din", "mmoe", "twotower")
+MODELS = ("dlrm", "dcn", "deepfm", "din", "mmoe", "twotower", "sasrec", "hstu")
+#: What a model is trained for: the labels of a row, or the item that follows a history.
+OBJECTIVES = ("click", "next-item")
+#: Models over the items of a history, which share a table with the target.
+_OF_HISTORIES = ("din", "sasrec", "hstu")
+_SEQUENTIAL = ("sasrec", "hstu")
 _FACTORIES = {
     "dlrm": "recsys.models.click:build_dlrm",
     "dcn": "recsys.models.zoo:build_dcn",
@@ -21,6 +27,7 @@ _FACTORIES = {
     "din": "recsys.models.zoo:build_din",
     "mmoe": "recsys.models.zoo:build_mmoe",
     "twotower": "recsys.models.zoo:build_two_tower",
+    **dict.fromkeys(_SEQUENTIAL, "recsys.models.sequential:build_sequential"),
 }
 #: By torch's names for them.
 MATMUL_PRECISIONS = {"float32": "highest", "bfloat16": "medium"}
@@ -37,17 +44,21 @@ class ModelConfig:
         embedding_dim: D of every table.
         dense_layers: dlrm: sizes of the layers on the dense features; a last one of D is added.
         over_layers: Sizes of the layers before the logits: over the interactions (dlrm), the deep part (dcn, deepfm),
-            over all vectors (din), the experts (mmoe), the towers (twotower).
+            over all vectors (din, hstu), the experts (mmoe), the towers (twotower).
         cross_layers: dcn: number of cross layers.
         cross_rank: dcn: the rank of their matrices; 0 for full rank.
         experts: mmoe: number of experts.
         tower_layers: mmoe: sizes of each label's layers before its logit.
-        item_features: twotower: the items' sparse features.
-        history: din: the sparse feature of the user's items, the latest last.
-        target: din: the sparse feature of the item, of the same table.
-        max_history: din: of longer histories the last so many IDs count.
+        item_features: twotower, sasrec, hstu: the items' sparse features, beside the target.
+        history: din, sasrec, hstu: the sparse feature of the user's items, the latest last.
+        target: din, sasrec, hstu: the sparse feature of the item, of the same table.
+        max_history: din, sasrec, hstu: of longer histories the last so many IDs count.
         attention_layers: din: sizes of the layers before the score of an item of the history.
         attention_softmax: din: whether the scores of a history are normalized.
+        encoder_layers: sasrec, hstu: layers over the history.
+        heads: sasrec, hstu: heads of their attention; a divisor of D.
+        dropout: sasrec, hstu: the share of numbers of the encoder that training leaves out.
+        objective: One of ``OBJECTIVES``; "next-item" for sasrec and hstu alone.
     """
 
     model: str = "dlrm"
@@ -64,12 +75,20 @@ class ModelConfig:
     max_history: int = 50
     attention_layers: tuple[int, ...] = (32, 16)
     attention_softmax: bool = False
+    encoder_layers: int = 2
+    heads: int = 1
+    dropout: float = 0.2
+    objective: str = "click"
 
     def __post_init__(self) -> None:
         if self.model not in MODELS:
             raise ValueError(f"model: got {self.model!r}, expected one of {', '.join(MODELS)}")
         stacks = (self.over_layers, self.tower_layers, self.attention_layers)
-        sizes = (self.embedding_dim, self.max_history, *self.dense_layers, *chain(*stacks))
+        sizes = (
+            *(self.embedding_dim, self.max_history, self.encoder_layers, self.heads),
+            *self.dense_layers,
+            *chain(*stacks),
+        )
         if min(sizes) < 1 or not all(stacks):
             raise ValueError(
                 f"model sizes: got {self}, expected sizes of at least 1, and one over layer, one tower layer and one "
@@ -79,16 +98,45 @@ class ModelConfig:
             raise ValueError(
                 "item_features, over_layers: a twotower model needs the items' features and at least two layers"
             )
-        if self.model == "din" and not (self.history and self.target):
+        if self.model in _OF_HISTORIES and not (self.history and self.target):
             raise ValueError(
-                f"history, target: got {self.history!r} and {self.target!r}, expected two features of one table: a din "
-                "model needs both"
+                f"history, target: got {self.history!r} and {self.target!r}, expected two features of one table: a "
+                f"{self.model} model needs both"
+            )
+        self._check_sequential()
+
+    def _check_sequential(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise ValueError(f"objective: got {self.objective!r}, expected one of {', '.join(OBJECTIVES)}")
+        if self.objective == "next-item" and self.model not in _SEQUENTIAL:
+            raise ValueError(
+                f"objective: got next-item with the model {self.model}, expected one of {', '.join(_SEQUENTIAL)}"
+            )
+        if self.objective == "next-item" and self.item_features:
+            raise ValueError(
+                f"item_features: got {', '.join(self.item_features)} with the objective next-item, expected none: the "
+                "items of histories have their IDs alone"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout: got {self.dropout}, expected a share of at least 0 and below 1")
+        if self.model in _SEQUENTIAL and self.embedding_dim % self.heads:
+            raise ValueError(
+                f"heads: got {self.heads}, expected a divisor of {self.embedding_dim}, the embedding_dim"
             )
 
     @property
     def factory(self) -> str:
         """The name of the factory in a checkpoint."""
         return _FACTORIES[self.model]
+
+    @property
+    def next_item(self) -> NextItemColumns | None:
+        """What is learned with the objective next-item; None for labels."""
+        if self.objective != "next-item":
+            return None
+        from recsys.data.next_items import NextItemColumns
+
+        return NextItemColumns(history=self.history, target=self.target)
 
     def arguments(self, dataset: Dataset) -> dict[str, object]:
         """Return the factory's arguments for a model of the data set: plain data."""
@@ -125,6 +173,21 @@ class ModelConfig:
                     "num_experts": self.experts,
                     "expert_layer_sizes": list(self.over_layers),
                     "tower_layer_sizes": list(self.tower_layers),
+                }
+            case "sasrec" | "hstu":
+                return {
+                    "sequence": {
+                        "encoder": self.model,
+                        "history": self.history,
+                        "target": self.target,
+                        "max_history": self.max_history,
+                        "num_layers": self.encoder_layers,
+                        "num_heads": self.heads,
+                        "dropout": self.dropout,
+                        "objective": self.objective,
+                        "item_features": list(self.item_features),
+                    },
+                    "over_layer_sizes": list(self.over_layers),
                 }
             case "twotower":
                 return {

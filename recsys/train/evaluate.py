@@ -16,11 +16,13 @@ from recsys.data.batches import ONE_RANK, Share, batches
 from recsys.data.examples import Dataset, LabeledBatch
 from recsys.data.prefetch import prefetched
 from recsys.metrics.exact import Metrics, measure
+from recsys.metrics.ranked import RankMetrics
 from recsys.models.click import ClickModel
 
 _BATCH_SIZE = 4096
 _PREFETCH = 2
 
+HeldOut = Metrics | RankMetrics
 Scorer = Callable[[Iterable[LabeledBatch]], Iterator[tuple[Tensor, Tensor, Tensor | None]]]
 
 

@@ -19,14 +19,17 @@ from recsys.checkpoint.lock import locked
 from recsys.checkpoint.ranks import from_first
 from recsys.checkpoint.run import best, choose_best, newest, read_record
 from recsys.data.example_rows import example_rows
-from recsys.data.examples import Dataset
+from recsys.data.examples import Dataset, Reference
+from recsys.data.next_items import NextItemColumns, by_popularity, count_items
 from recsys.errors import CheckpointError
 from recsys.inputs.example_rows import EXAMPLE_ROWS
 from recsys.models.click import ClickModel
 from recsys.sharding.plan.plan import ShardingPlan
+from recsys.train.best import BEST_METRICS, OF_CLICKS, OF_NEXT_ITEMS
 from recsys.train.callbacks import Callback
 from recsys.train.config import MATMUL_PRECISIONS, ModelConfig, RunConfig, TrainConfig
 from recsys.train.loop import Loop, Saving
+from recsys.train.next_item import NextItem
 from recsys.train.progress import Epoch, TrainProgress
 from recsys.train.ranks import ONE_RANK, Ranks, process_group
 from recsys.train.trainer import Trainer
@@ -72,6 +75,7 @@ class TrainJob:
             raise ValueError(f"{what}: got it without checkpoint_dir, expected both")
         if self.start is not None:
             self.start.check(self.dataset)
+        self._check_objective()
         self.dataset.check_labels()
 
     @property
@@ -82,6 +86,36 @@ class TrainJob:
     def arguments(self) -> dict[str, Any]:
         """Return the factory's arguments."""
         return self.model.arguments(self.dataset) if self.start is None else dict(self.start.arguments)
+
+    @cached_property
+    def next_item(self) -> NextItem | None:
+        """The items that are learned in place of labels, for which the training examples are read once; else None."""
+        columns = next_item_columns(self.arguments())
+        if columns is None:
+            return None
+        items = count_items(self.dataset.train(), columns)
+        return NextItem(columns=columns, items=items, each=self.dataset.splits_histories)
+
+    def reference(self) -> Reference | None:
+        """Return the reference for the model's metrics; None if there is none."""
+        if self.next_item is None:
+            return self.dataset.reference()
+        ranked = by_popularity(self.dataset, self.next_item.items, self.next_item.columns)
+        return Reference(name="popularity", text="the most frequent items", ranked=ranked)
+
+    def _check_objective(self) -> None:
+        is_next_item = next_item_columns(self.arguments()) is not None
+        if not is_next_item and not self.dataset.schema.labels:
+            raise ValueError(
+                "schema.labels: got none, expected at least one; without labels, --model sasrec --objective next-item "
+                "learns the items that follow histories"
+            )
+        wrong = OF_CLICKS if is_next_item else OF_NEXT_ITEMS
+        if self.train.best_metric in wrong:
+            known = [name for name in BEST_METRICS if name not in wrong]
+            raise ValueError(
+                f"best_metric: got {self.train.best_metric!r}, expected one of {', '.join(known)} for this objective"
+            )
 
     @cached_property
     def _data_digest(self) -> str:
@@ -126,6 +160,14 @@ class Trained:
     kept: Epoch
     plan: ShardingPlan
     state_dict: dict[str, Tensor] | None
+
+
+def next_item_columns(arguments: Mapping[str, Any]) -> NextItemColumns | None:
+    """Return what a model learns that learns next items, by its factory's arguments; None for labels."""
+    sequence = arguments.get("sequence")
+    if not isinstance(sequence, Mapping) or sequence.get("objective") != "next-item":
+        return None
+    return NextItemColumns(history=str(sequence.get("history")), target=str(sequence.get("target")))
 
 
 def train_over_ranks(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: bool) -> Trained:
@@ -175,7 +217,7 @@ def _locked(job: TrainJob) -> Iterator[None]:
 def _trained(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: bool) -> Trained:
     """Train. A separate function, so that the trainer is freed before the process group is destroyed."""
     arguments = job.arguments()
-    trainer = Trainer(job.factory, arguments, job.train, ranks, job.plan)
+    trainer = Trainer(job.factory, arguments, job.train, ranks, job.plan, job.next_item)
     loop = Loop(trainer, job.dataset, job.train, job.run, callback)
     start = _start(job, ranks, trainer)
     if start is not None:

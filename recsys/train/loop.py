@@ -14,9 +14,11 @@ from recsys.data.prefetch import prefetched
 from recsys.train.best import has_ended, is_better
 from recsys.train.callbacks import Callback
 from recsys.train.config import RunConfig, TrainConfig
-from recsys.train.evaluate import evaluate_shares
+from recsys.train.evaluate import HeldOut, evaluate_shares
+from recsys.train.next_item import rank_shares
 from recsys.train.progress import Epoch, Sums, TrainProgress, Window, window
-from recsys.train.trainer import Step, Trainer
+from recsys.train.steps import Step
+from recsys.train.trainer import Trainer
 
 
 class DivergedError(RuntimeError):
@@ -116,9 +118,7 @@ class Loop:
             self._callback.window_done(meter.close_window(is_full=False))
         done = meter.progress()
         self._trainer.clear_untrained()
-        metrics = evaluate_shares(
-            self._trainer.score, self._dataset, self._trainer.share, self._trainer.group
-        )
+        metrics = self._measured()
         epoch = Epoch(
             number=len(start.epochs) + 1,
             step=done.step,
@@ -132,6 +132,14 @@ class Loop:
         return TrainProgress(
             epochs=(*start.epochs, epoch), step=done.step, best=epoch.number if is_best else start.best
         )
+
+    def _measured(self) -> dict[str, HeldOut]:
+        """Return the held-out metrics by label, or of the next items."""
+        trainer, dataset = self._trainer, self._dataset
+        if trainer.next_item is not None:
+            ranked = rank_shares(trainer.vectors, dataset, trainer.next_item, trainer.share, trainer.group)
+            return {trainer.next_item.columns.target: ranked}
+        return {**evaluate_shares(trainer.score, dataset, trainer.share, trainer.group)}
 
     @contextmanager
     def _batches(self, start: TrainProgress) -> Iterator[Iterator[LabeledBatch]]:

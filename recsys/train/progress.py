@@ -13,6 +13,7 @@ from torch import distributed as dist
 from recsys.base.json_checks import a_list, json_field, whole, wrong
 from recsys.errors import CheckpointError, ManifestError
 from recsys.metrics.exact import Metrics, entropy
+from recsys.metrics.ranked import RankMetrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,7 @@ class Epoch:
         step: Steps done since the training began.
         train_loss: The mean loss during the epoch.
         examples_per_second: The throughput of all ranks together, during the epoch.
-        held_out: The metrics after it, of the first label.
+        held_out: The metrics after it, of the first label or of the next items.
         labels: The metrics by label, where there are several.
     """
 
@@ -32,8 +33,8 @@ class Epoch:
     step: int
     train_loss: float
     examples_per_second: float
-    held_out: Metrics
-    labels: Mapping[str, Metrics] = field(default_factory=dict)
+    held_out: Metrics | RankMetrics
+    labels: Mapping[str, Metrics | RankMetrics] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +121,15 @@ def _epoch(data: Any, at: str) -> Epoch:
     )
 
 
-def _metrics(data: Any, at: str) -> Metrics:
+def _metrics(data: Any, at: str) -> Metrics | RankMetrics:
+    if isinstance(data, Mapping) and "num_items" in data:
+        return RankMetrics(
+            num_rows=whole(data, "num_rows", at, least=1),
+            num_items=whole(data, "num_items", at, least=1),
+            loss=_number(data, "loss", at),
+            hit_rate=_number(data, "hit_rate", at),
+            ndcg=_number(data, "ndcg", at),
+        )
     return Metrics(
         num_rows=whole(data, "num_rows", at, least=1),
         loss=_number(data, "loss", at),
@@ -148,8 +157,8 @@ class Window:
     Attributes:
         step: Steps done since the training began.
         num_rows: Examples in the window.
-        loss: Mean binary cross entropy, in nats.
-        ne: Normalized entropy (see ``metrics``); None if all labels are equal.
+        loss: Mean cross entropy, in nats.
+        ne: Normalized entropy (see ``metrics``); None if all labels are equal, or there are none.
         calibration: Mean prediction divided by mean label, over all labels; None without clicks.
         examples_per_second: The throughput of all ranks together.
         is_full: Whether it has the configured number of steps; the last window of an epoch may have fewer.
@@ -246,7 +255,8 @@ def window(step: int, totals: Totals, seconds: float, *, is_full: bool) -> Windo
         is_full: See ``Window``.
     """
     num_rows, loss = totals.num_rows, _mean(totals.loss, totals.weight)
-    base = sum(entropy(_mean(labels, totals.weight)) for labels in totals.labels) / len(totals.labels)
+    num_labels = max(len(totals.labels), 1)
+    base = sum(entropy(_mean(labels, totals.weight)) for labels in totals.labels) / num_labels
     num_clicks = sum(totals.labels)
     return Window(
         step=step,

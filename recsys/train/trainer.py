@@ -7,8 +7,8 @@ Shape letters: B batch, L labels, W world size.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -25,7 +25,7 @@ from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.kernels.training import FusedLookup
 from recsys.managed import ManagedCollisionCollection, VocabularyModule
 from recsys.model_parallel import DistributedModelParallel
-from recsys.models.click import ClickModel, num_labels_of
+from recsys.models.click import ClickModel
 from recsys.optim import (
     CombinedOptimizer,
     EmbOptimType,
@@ -44,30 +44,13 @@ from recsys.sharding.sharders import (
 )
 from recsys.sharding.table_shards import TableShards
 from recsys.train.config import TrainConfig
+from recsys.train.next_item import NextItem, NextItemTask, StatesOf
 from recsys.train.pipeline import TrainPipelineSparseDist
 from recsys.train.ranks import Ranks, one_rank_plan, whole_state_dict
+from recsys.train.steps import Step
 
 _FUSED_STATE = "momentum1"
 _DENSE_STATE = "sum"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """The results of one step; nothing in it has been read from the device.
-
-    Attributes:
-        loss: The sum over this rank's batch, of the mean over the labels, a scalar.
-        logits: ``[B, L]``, before the model learned from the batch.
-        labels: ``[B, L]``.
-        weights: ``[B]``; None for 1.
-        num_global_rows: Rows of the step on all ranks.
-    """
-
-    loss: Tensor
-    logits: Tensor
-    labels: Tensor
-    weights: Tensor | None
-    num_global_rows: int
 
 
 class Trainer:
@@ -81,6 +64,7 @@ class Trainer:
         config: How to train. Row-wise Adagrad trains the tables, inside the lookups if their kernel is fused.
         ranks: This rank among the others.
         plan: The placement. If None, one rank holds every table whole, and the planner makes it for several.
+        next_item: The items that are learned in place of labels; None for labels.
 
     Attributes:
         model: The model over the ranks; its names are those of the factory's model.
@@ -90,6 +74,7 @@ class Trainer:
         device: The device of this rank.
         num_labels: L.
         is_frozen: Whether the tables alone are trained.
+        next_item: The items that are learned in place of labels; None for labels.
 
     Raises:
         PlanError: The plan does not fit the tables or the ranks.
@@ -103,6 +88,7 @@ class Trainer:
         config: TrainConfig,
         ranks: Ranks,
         plan: ShardingPlan | None = None,
+        next_item: NextItem | None = None,
     ) -> None:
         env = ranks.env()
         assert env.process_group is not None
@@ -111,10 +97,11 @@ class Trainer:
         on_host = ranks.device.type == "cpu"
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            model = _Logits.of(empty_model(factory, arguments))
+            of_factory = empty_model(factory, arguments)
+            model = _Logits.of(of_factory) if next_item is None else StatesOf.of(of_factory)
             if config.freeze_dense:
                 _freeze_dense(model)
-            self.num_labels = num_labels_of(model.inputs)
+            self.num_labels = 1 if model.inputs is None else len(model.inputs.labels)
             if plan is None and ranks.world_size == 1:
                 plan = one_rank_plan(model)
             self.model = DistributedModelParallel(
@@ -124,7 +111,12 @@ class Trainer:
         self.optimizer = _optimizer(self.model, config)
         self._keeps_untrained = False
         self._weight_decay = RowWeightDecay(self._fused_lookups() if on_host else [], config.row_weight_decay)
-        self._task = _Task(self.model, ranks.world_size)
+        self.next_item = next_item
+        self._task: nn.Module = (
+            _Task(self.model, ranks.world_size)
+            if next_item is None
+            else NextItemTask(self.model, ranks.world_size, next_item)
+        )
         self._pipeline: TrainPipelineSparseDist[LabeledBatch, Any] = TrainPipelineSparseDist(
             self._task, self.optimizer, ranks.device
         )
@@ -156,6 +148,25 @@ class Trainer:
         self._task.eval()
         while (step := self._progress(ahead)) is not None:
             yield step.logits, step.labels, step.weights
+
+    @torch.no_grad()
+    def vectors(self, batches: Iterable[LabeledBatch]) -> Iterator[tuple[LabeledBatch, Tensor, Tensor]]:
+        """Yield each batch with the vectors of its users and of its next items, ``[B, D]`` each, without training.
+
+        All ranks need the same number of batches.
+        """
+        taken: deque[LabeledBatch] = deque()
+
+        def recorded() -> Iterator[LabeledBatch]:
+            for batch in batches:
+                taken.append(batch)
+                yield batch
+
+        ahead = recorded()
+        self._task.eval()
+        while (step := self._progress(ahead)) is not None:
+            assert step.vectors is not None
+            yield taken.popleft(), step.vectors[0], step.vectors[1]
 
     def _progress(self, batches: Iterator[LabeledBatch]) -> Step | None:
         try:

@@ -75,7 +75,7 @@ def dataset_of(files: Sequence[TableFile], schema: Schema, limit_rows: int | Non
         num_held_out_rows=sum(map(len, parts.held_out)),
         train=partial(_blocks, parts.train, schema),
         held_out=partial(_blocks, parts.held_out, schema),
-        labels=partial(label_blocks, parts.train, schema.labels),
+        labels=partial(label_blocks, parts.train, schema.labels) if schema.labels else None,
         reference=lambda: None,
         vocabularies=partial(_vocabularies, parts.train, schema),
         rows_as_sent=partial(rows_as_sent, parts.held_out, schema),

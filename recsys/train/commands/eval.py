@@ -83,6 +83,11 @@ def _measured(args: argparse.Namespace) -> dict[str, dict[str, Metrics]]:
     """Return the metrics of the artifact and, if asked for, of the checkpoint, by label."""
     artifact = load_artifact(args.artifact)
     schema = schema_for(artifact, None if args.schema is None else read_schema(args.schema))
+    if not schema.labels:
+        raise ValueError(
+            "schema.labels: got none, expected at least one: the model learned next items, whose metrics recsys-train "
+            "prints"
+        )
     model = None if args.checkpoint is None else _click_model(args.checkpoint)
     outputs = label_outputs(schema, {output.name: output for output in artifact.signature.outputs})
     logits: dict[str, list[NDArray[Any]]] = {"artifact": [], **({} if model is None else {"checkpoint": []})}

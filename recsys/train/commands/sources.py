@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from recsys.data.examples import Dataset
+from recsys.data.next_items import NextItemColumns, next_item_dataset
 from recsys.data.sources.criteo import criteo
 from recsys.data.sources.movielens import movielens
 from recsys.data.sources.synthetic import synthetic
@@ -34,6 +35,7 @@ class DataConfig:
         labels: The labels' columns, for a table without a schema; empty finds them by their names.
         ignore: Columns to leave out, of a table without a schema.
         seed: The seed of the synthetic stream.
+        next_item: What a model learns that learns next items, of a table; None for labels.
     """
 
     name: str
@@ -45,6 +47,7 @@ class DataConfig:
     labels: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     seed: int = 0
+    next_item: NextItemColumns | None = None
 
 
 def open_dataset(config: DataConfig) -> Dataset:
@@ -60,6 +63,10 @@ def open_dataset(config: DataConfig) -> Dataset:
     for name, given in (("schema", config.schema), ("labels", config.labels), ("ignore", config.ignore)):
         if given and config.name != "table":
             raise ValueError(f"{name}: got {str(given)!r}, expected none: {config.name} data has its own")
+    if config.next_item is not None and config.name != "table":
+        raise ValueError(
+            f"objective: got next-item with {config.name} data, expected a table with a column of histories"
+        )
     if config.name == "synthetic":
         if config.path is not None:
             raise ValueError(f"path: got {str(config.path)!r}, expected none: synthetic data is not read")
@@ -78,12 +85,19 @@ def open_dataset(config: DataConfig) -> Dataset:
             schema = read_schema(config.schema)
         elif config.inputs is not None:
             schema = config.inputs
+        elif config.next_item is not None:
+            raise ValueError(
+                "schema: got none, expected one with the table of the histories: a table without labels does not say "
+                "what its columns are for"
+            )
         else:
             schema, columns, notices = _inferred(config)
             pa.default_memory_pool().release_unused()  # the sample is larger than what is read at a time
             dataset = table_dataset(config.path, schema, config.limit_rows)
             notices = tuple(dict.fromkeys((*notices, *dataset.notices)))
             return replace(dataset, columns=columns, notices=notices)
+        if config.next_item is not None:
+            return next_item_dataset(config.path, schema, config.next_item, config.limit_rows)
         return table_dataset(config.path, schema, config.limit_rows)
     return movielens(config.path, config.limit_rows)
 

@@ -26,6 +26,7 @@ from recsys.data.examples import Dataset
 from recsys.data.tables.reading.files import is_pattern
 from recsys.errors import CheckpointWriteError
 from recsys.inputs.schema import Schema
+from recsys.metrics.exact import Metrics
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.plan_file import read_plan
 from recsys.train.best import kept_text
@@ -38,7 +39,7 @@ from recsys.train.config import (
     RunConfig,
     TrainConfig,
 )
-from recsys.train.job import Trained, TrainJob, train_over_ranks
+from recsys.train.job import Trained, TrainJob, next_item_columns, train_over_ranks
 from recsys.train.loop import DivergedError
 from recsys.train.progress import Epoch
 from recsys.train.ranks import Ranks, find_ranks
@@ -85,12 +86,15 @@ def _run(args: argparse.Namespace) -> int:
         )
     source = replace(_source(args), inputs=_known_schema(args, start))
     defaults = DEFAULTS[source.name]
+    model = replace(defaults.model, **given(args, ModelConfig))
+    next_item = model.next_item if start is None else next_item_columns(start.arguments)
+    source = replace(source, next_item=next_item)
     reading = nullcontext() if ranks.rank else announced("recsys-train", f"reading {args.data}")
     with reading:
         dataset = open_dataset(source)
     job = TrainJob(
         dataset=dataset,
-        model=replace(defaults.model, **given(args, ModelConfig)),
+        model=model,
         train=replace(defaults.train, **given(args, TrainConfig)),
         run=RunConfig(**given(args, RunConfig)),
         plan=None if args.plan is None else _plan(args.plan, ranks),
@@ -198,9 +202,13 @@ def _check_room(args: argparse.Namespace, job: TrainJob) -> None:
 def _finish(args: argparse.Namespace, job: TrainJob, trained: Trained, ranks: Ranks, started: float) -> None:
     """Write the model and print the results; rank 0 only."""
     dataset, epochs, kept = job.dataset, trained.epochs, trained.kept
-    reference = dataset.reference()
-    measured = kept.labels or {dataset.schema.label_names[0]: kept.held_out}
-    one_class = [text for name, metrics in measured.items() if (text := metrics.one_class_text(name))]
+    reference = job.reference()
+    measured = kept.labels or dict(zip(dataset.schema.label_names, [kept.held_out], strict=False))
+    one_class = [
+        text
+        for name, metrics in measured.items()
+        if isinstance(metrics, Metrics) and (text := metrics.one_class_text(name))
+    ]
     for text in one_class:
         _complain(text)
     info = {

@@ -24,12 +24,14 @@ from recsys.options.kinds import (
 from recsys.options.table import Command, Group, Option, json_option, threads_option
 from recsys.train.best import BEST_METRICS
 from recsys.train.commands.defaults import DEFAULTS, SYNTHETIC_ROWS
-from recsys.train.config import MATMUL_PRECISIONS, MODELS, RunConfig, TrainConfig
+from recsys.train.config import MATMUL_PRECISIONS, MODELS, OBJECTIVES, ModelConfig, RunConfig, TrainConfig
 
 _EXAMPLES = """\
 examples:
   recsys-train --data clicks.csv --out model.pt
   recsys-train --data clicks/ --schema schema.toml --model dcn --checkpoint-dir run --resume
+  recsys-train --data histories.parquet --schema schema.toml --model sasrec --objective next-item \\
+      --history seen --target-feature item --out model.pt
   recsys-train --data synthetic --out model.pt
   recsys-train --data movielens --path data/ml-100k --out model.pt
   recsys-train --data criteo --path train.txt --hash-rows 1000000 --limit-rows 5000000 --out model.pt
@@ -147,6 +149,12 @@ _RANKS = (
 )
 _MODEL = (
     Option("--model", one_of(MODELS), "the model (default dlrm)"),
+    Option(
+        "--objective",
+        one_of(OBJECTIVES),
+        "sasrec, hstu: learn labels, or the item that follows each history, in a table without labels (default "
+        f"{ModelConfig.objective})",
+    ),
     Option("--embedding-dim", COUNT, f"of every table {_default('embedding_dim')}", metavar="D"),
     Option(
         "--dense-layers",
@@ -156,29 +164,57 @@ _MODEL = (
     Option(
         "--over-layers",
         COUNTS,
-        f"layers before the logits; twotower: of each tower {_default('over_layers')}",
+        "layers before the logits; twotower: of each tower; none in sasrec, and in hstu for next-item "
+        f"{_default('over_layers')}",
     ),
     Option("--cross-layers", COUNT, "dcn: cross layers (default 3)"),
     Option("--cross-rank", whole(0), "dcn: rank of their matrices; 0 is full (default: full)", metavar="R"),
     Option("--experts", COUNT, "mmoe: experts (default 4)"),
     Option("--tower-layers", COUNTS, "mmoe: layers of each label (default 32)"),
-    Option("--item-features", NAMES, "twotower: the items' sparse features; the others are the user's"),
-    Option("--history", TEXT, "din: the sparse feature of the user's items, the latest last", metavar="NAME"),
+    Option(
+        "--item-features",
+        NAMES,
+        "twotower, sasrec, hstu: the items' sparse features (beside --target-feature); the others are the user's",
+    ),
+    Option(
+        "--history",
+        TEXT,
+        "din, sasrec, hstu: the sparse feature of the user's items, the latest last",
+        metavar="NAME",
+    ),
     Option(
         "--target-feature",
         TEXT,
-        "din: the sparse feature of the item, of the same table",
+        "din, sasrec, hstu: the sparse feature of the item, of the same table; for next-item it need not be a column: "
+        "then the last item of a history is the next one",
         metavar="NAME",
         dest="target",
         old=("--target",),
     ),
-    Option("--max-history", COUNT, "din: the last N IDs of a history count (default 50)"),
+    Option("--max-history", COUNT, "din, sasrec, hstu: the last N IDs of a history count (default 50)"),
     Option(
         "--attention-layers",
         COUNTS,
         "din: layers before the score of an item of the history (default 32,16)",
     ),
     Option("--attention-softmax", SWITCH, "din: normalize the scores of a history"),
+    Option(
+        "--encoder-layers",
+        COUNT,
+        f"sasrec, hstu: layers over the history (default {ModelConfig.encoder_layers})",
+    ),
+    Option(
+        "--heads",
+        COUNT,
+        f"sasrec, hstu: heads of their attention; a divisor of D (default {ModelConfig.heads})",
+    ),
+    Option(
+        "--dropout",
+        number(0, 0.99),
+        "sasrec, hstu: the share of the encoder's numbers that training leaves out (default "
+        f"{ModelConfig.dropout:g})",
+        metavar="P",
+    ),
 )
 _TRAINING = (
     Option("--epochs", COUNT, f"passes over the training rows {_default('epochs')}"),
