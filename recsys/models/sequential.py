@@ -157,6 +157,11 @@ class StateModel(nn.Module):
         self.item_layer = nn.Linear(features.item_width, dim) if features.item_width else None
         self.bias = nn.Parameter(torch.zeros(1)) if has_bias else None
 
+    def reset_parameters(self) -> None:
+        """Set the number that is added."""
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
     def forward(self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor) -> Tensor:
         """Score a batch: logits ``[B, 1]``."""
         history, lengths, item, of_user, of_item = self.features(dense_features, sparse_features)
