@@ -11,7 +11,7 @@ shift
 parts=("$@")
 [[ ${#parts[@]} -gt 0 ]] || parts=(build style unit address arm fuzz thread)
 # Rooms that need gRPC, torch or generated messages; all others are tested with sanitizers alone.
-programs=(test_client test_bench test_port test_protocols test_engine recsys-predict-tool recsys-client-tool compiled)
+programs=(test_client test_bench test_port test_protocols test_engine test_ops_torch recsys-predict-tool recsys-client-tool compiled)
 # fuzzer-no-link makes a fuzzer see what its inputs reach.
 fuzzed=address,undefined,fuzzer-no-link
 launcher=()
@@ -58,7 +58,7 @@ style() {
 }
 
 unit() {
-  ctest --test-dir "$build" --output-on-failure --timeout 300 -R '^(client|bench|port|protocols|engine)$'
+  ctest --test-dir "$build" --output-on-failure --timeout 300 -R '^(client|bench|port|protocols|engine|ops_torch)$'
 }
 
 address() {
@@ -79,9 +79,11 @@ arm() {
 thread() {
   local rooms=(core counters port routes settings)
   configure "$build-thread" thread
-  cmake --build "$build-thread" --target "${rooms[@]/#/test_}"
+  cmake --build "$build-thread" --target "${rooms[@]/#/test_}" test_ops
   TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1" \
     ctest --test-dir "$build-thread" --output-on-failure --timeout 300 -R "^($(IFS='|' && echo "${rooms[*]}"))\$"
+  # The kernels have no state.
+  TSAN_OPTIONS="halt_on_error=1" "$build-thread/test_ops" --gtest_brief=1 --gtest_filter='ContextCache.*'
 }
 
 # Run each target for FUZZ_SECONDS on its seeds and on what it found before; print how many inputs it ran.

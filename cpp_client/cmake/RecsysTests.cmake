@@ -47,6 +47,7 @@ recsys_test(routes ROOMS recsys_routes)
 target_sources(test_routes PRIVATE tests/core/fakes.cpp)
 if(RECSYS_MODEL)
   recsys_test(model ROOMS recsys_model)
+  recsys_test(ops_torch ROOMS recsys_ops_torch)
   # The runtime library at the end of a pipe: tests/native compares it with the Python one.
   recsys_program(recsys-predict-tool tests/tools)
   target_link_libraries(recsys-predict-tool PRIVATE recsys_model)

@@ -207,6 +207,8 @@ void Model::ApplyDelta(const PreparedDelta& delta) {
   const c10::InferenceMode guard;
   const std::lock_guard<std::mutex> lock(loaded.lock);
   CheckState(delta.base, loaded);
+  // Also where writing fails: what is held was computed of the rows before.
+  if (parts_->context_cache != nullptr) parts_->context_cache->Clear();
   for (const BlockChange& change : delta.changes) change.Write();
   if (delta.graphs) parts_->graphs->Write(*delta.graphs);
   Synchronize(delta.changes);

@@ -29,6 +29,13 @@ const VerifiedRows& Model::verified_rows() const {
 }
 std::string Model::rows_state() const { return parts_->rows->state(); }
 
+ContextCacheCounts Model::context_cache() const {
+  return parts_->context_cache == nullptr ? ContextCacheCounts() : parts_->context_cache->counts();
+}
+void Model::ResetContextCacheCounts() {
+  if (parts_->context_cache != nullptr) parts_->context_cache->ResetCounts();
+}
+
 Outputs Model::Predict(const Batch& batch) const {
   if (parts_->rows->file != nullptr) parts_->rows->file->Check();
   if (batch.is_ranking && parts_->graphs->ranking() == nullptr) {

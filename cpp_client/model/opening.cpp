@@ -62,7 +62,11 @@ std::vector<FileDigest> DigestsOf(const Manifest& manifest) {
 class Opening {
  public:
   Opening(const std::string& path, const ModelOptions& options)
-      : path_(path), options_(options), rows_(std::make_shared<LoadedRows>()) {}
+      : path_(path), options_(options), rows_(std::make_shared<LoadedRows>()) {
+    if (options.context_cache_bytes > 0) {
+      cache_ = std::make_shared<ops::ContextCache>(options.context_cache_bytes);
+    }
+  }
 
   std::unique_ptr<Model::Parts> Run();
 
@@ -99,6 +103,8 @@ class Opening {
   std::vector<torch::jit::Module> modules_;
   /// Set instead of modules.
   std::optional<LoadedGraphs> programs_;
+  /// Of contexts; null for none.
+  std::shared_ptr<ops::ContextCache> cache_;
   at::Tensor blob_;
 };
 
@@ -163,6 +169,7 @@ void Opening::LoadPrograms() {
   }
   programs.rows = blob_;
   programs.linear_dtype = target_->linear_dtype;
+  if (target_->ranking) programs.contexts = ContextInputsOf(manifest().signature, cache_);
   programs_.emplace(std::move(programs));
 }
 
@@ -244,6 +251,7 @@ std::unique_ptr<Model::Parts> Opening::Run() {
   constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
   parts->checker.emplace(manifest().signature, RequestLimits{kAny, kAny, kAny});
   parts->rows = std::move(rows_);
+  parts->context_cache = std::move(cache_);
   const Json& answers = parts->rows->manifest.answers;
   if (answers.is_object() && !answers.empty()) {
     parts->answers.emplace(answers, parts->signature());
@@ -270,6 +278,18 @@ void LogTiles(const Target& target) {
   if (why.empty()) return;
   Log(LogLevel::kInfo, "target " + Repr(target.name) + ": linear layers multiply by " +
                            ops::NameOf(ops::ChosenIsa()) + ", not by amx: " + why);
+}
+
+/// Forgets what was computed while the model was opened; says why no context will be kept, if so.
+void StartContextCache(Model::Parts* parts) {
+  if (parts->context_cache == nullptr) return;
+  parts->context_cache->Clear();
+  parts->context_cache->ResetCounts();
+  const std::string why = parts->graphs->why_no_context_cache();
+  if (why.empty()) return;
+  parts->context_cache.reset();
+  Log(LogLevel::kInfo,
+      "target " + Repr(parts->description.target) + ": context_cache_bytes is not used: " + why);
 }
 
 /// Opens a model with its program if that answers as it was verified; else with TorchScript.
@@ -325,7 +345,11 @@ auto Guarded(Step step) {
 }  // namespace
 
 Model Model::Open(const std::string& path, const ModelOptions& options) {
-  return Guarded([&] { return Model(OpenChecked(path, options)); });
+  return Guarded([&] {
+    std::unique_ptr<Parts> parts = OpenChecked(path, options);
+    StartContextCache(parts.get());
+    return Model(std::move(parts));
+  });
 }
 
 void SetIntraOpThreads(int num_threads) { at::set_num_threads(num_threads); }

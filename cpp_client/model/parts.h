@@ -14,6 +14,7 @@
 #include "model/graphs/graphs.h"
 #include "model/rows/device_rows.h"
 #include "model/rows/rows_file.h"
+#include "ops/context_cache.h"
 #include "recsys/model.h"
 #include "recsys/request.h"
 
@@ -45,6 +46,8 @@ struct Model::Parts {
   /// Not set if the artifact holds none.
   std::optional<Answers> answers;
   std::optional<LoadedGraphs> graphs;
+  /// Which the graphs use; null for none.
+  std::shared_ptr<ops::ContextCache> context_cache;
   /// For programs that do no batching: accepts requests of any size.
   std::optional<RequestChecker> checker;
 

@@ -8,12 +8,15 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "binding/build.h"
+#include "ops/context_cache.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/probe.h"
 #include "ops/row_wise.h"
+#include "ops/torch/contexts/context_batch.h"
 #include "ops/torch/operators.h"
 #include "ops/torch/stored_program.h"
 
@@ -126,6 +129,37 @@ py::dict CallProgram(const recsys::ops::ProgramGraph& program, const py::args& a
   return outputs;
 }
 
+/// Returns the counts of a cache, as recsys.kernels.operators.context_cache names them.
+py::dict CountsOf(const recsys::ops::ContextCache& cache) {
+  const recsys::ContextCacheCounts counts = cache.counts();
+  py::dict made;
+  made["hits"] = counts.hits;
+  made["misses"] = counts.misses;
+  made["evictions"] = counts.evictions;
+  made["entries"] = counts.entries;
+  made["bytes"] = counts.bytes;
+  return made;
+}
+
+void DefineContexts(py::module_& module) {
+  using recsys::ops::ContextCache;
+  using recsys::ops::ContextInputs;
+  py::class_<ContextCache, std::shared_ptr<ContextCache>>(module, "ContextCache")
+      .def(py::init<std::int64_t>())
+      .def("clear", &ContextCache::Clear, py::call_guard<py::gil_scoped_release>())
+      .def("reset_counts", &ContextCache::ResetCounts)
+      .def("counts", &CountsOf);
+  py::class_<ContextInputs>(module, "ContextInputs")
+      .def(py::init([](std::vector<std::size_t> dense, std::size_t lengths,
+                       std::int64_t num_features, bool is_weighted,
+                       std::shared_ptr<ContextCache> cache) {
+             return ContextInputs{true,         std::move(dense), lengths,
+                                  num_features, is_weighted,      std::move(cache)};
+           }),
+           py::kw_only(), py::arg("dense"), py::arg("lengths"), py::arg("num_features"),
+           py::arg("is_weighted"), py::arg("cache"));
+}
+
 /// Returns what the steps of a program did, as recsys.kernels.operators.StepTime takes it.
 py::list ProfileSteps(const recsys::ops::ProgramGraph& program,
                       const std::vector<at::Tensor>& inputs) {
@@ -161,6 +195,7 @@ PYBIND11_MODULE(_ops, module) {
   py::class_<recsys::ops::ProgramGraph, std::shared_ptr<recsys::ops::ProgramGraph>>(module,
                                                                                     "Program")
       .def("__call__", &CallProgram)
+      .def("why_not_cached", &recsys::ops::ProgramGraph::why_not_cached)
       .def("profile", &ProfileSteps);
   py::class_<recsys::ops::StoredProgram, std::shared_ptr<recsys::ops::StoredProgram>>(
       module, "StoredProgram")
@@ -168,7 +203,17 @@ PYBIND11_MODULE(_ops, module) {
              return std::make_shared<recsys::ops::StoredProgram>(std::string_view(bytes));
            }),
            py::keep_alive<1, 2>())
-      .def("bind", &recsys::ops::StoredProgram::Bind, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "bind",
+          [](const recsys::ops::StoredProgram& program, const at::Tensor& rows,
+             const recsys::ops::StoredProgram::Weights& weights, const std::string& linear_dtype,
+             const recsys::ops::ContextInputs* contexts) {
+            const py::gil_scoped_release released;
+            return program.Bind(rows, weights, linear_dtype,
+                                contexts == nullptr ? recsys::ops::ContextInputs() : *contexts);
+          },
+          py::arg("rows"), py::arg("weights"), py::arg("linear_dtype"),
+          py::arg("contexts") = py::none())
       .def("dense",
            [](const recsys::ops::StoredProgram& program) {
              py::dict found;
@@ -181,6 +226,7 @@ PYBIND11_MODULE(_ops, module) {
         const recsys::ops::StepCounts counts = program.Counts();
         return py::make_tuple(counts.linear, counts.products, counts.lookups, counts.all);
       });
+  DefineContexts(module);
   module.def("isa", [] { return recsys::ops::NameOf(recsys::ops::ChosenIsa()); });
   module.def("why_no_tiles", &recsys::ops::WhyNoTiles);
   module.def("multiplies_in", &recsys::ops::MultipliesIn);

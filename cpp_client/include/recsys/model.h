@@ -40,6 +40,9 @@ struct ModelOptions {
   std::string fbgemm_path;
   /// Run the TorchScript graph by torch's operators in float32, also where the program could run.
   bool scripted = false;
+  /// Bytes of memory for what the program computes of contexts alone: a context that comes again is
+  /// not computed again. 0 keeps nothing.
+  std::int64_t context_cache_bytes = 0;
 };
 
 /// Bags of all sparse inputs of a batch, key-major: all B lengths of the first input, then those of
@@ -119,6 +122,17 @@ struct ModelDescription {
   RowsPages rows_pages;
 };
 
+/// What happened to the contexts of ranking batches in a cache, and what it holds.
+struct ContextCacheCounts {
+  /// Contexts whose values were there, and those that were computed. Equal contexts of a batch are
+  /// one.
+  std::int64_t hits = 0, misses = 0;
+  /// Contexts whose values were dropped to make room.
+  std::int64_t evictions = 0;
+  /// Contexts held now, and the bytes that they take.
+  std::int64_t entries = 0, bytes = 0;
+};
+
 /// A delta read and checked against a model; to be applied while no batch runs.
 class PreparedDelta;
 
@@ -140,6 +154,11 @@ class Model {
   const ModelDescription& description() const;
   /// For programs that warm the model up.
   const VerifiedRows& verified_rows() const;
+
+  /// Returns zeros without a cache.
+  ContextCacheCounts context_cache() const;
+  /// Counts hits, misses and evictions from 0 on: for programs that have warmed the model up.
+  void ResetContextCacheCounts();
 
   /// Computes a valid batch: its requests passed a RequestChecker, and a BatchWriter assembled it.
   /// One without rows reaches no graph: its outputs are empty.

@@ -82,13 +82,21 @@ c10::IValue Callable::Call(std::vector<c10::IValue> inputs) const {
 LoadedGraphs::LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan)
     : modules_(std::move(modules)), plan_(std::move(plan)), frozen_(Frozen()) {}
 
+std::string LoadedGraphs::why_no_context_cache() const {
+  if (ranking() == nullptr) return "the model has no context";
+  if (programs_.parts.empty()) return "torch's operators run it, not a program";
+  return ranking()->program()->why_not_cached();
+}
+
 LoadedGraphs::LoadedGraphs(ProgramForms programs)
     : programs_(std::move(programs)), frozen_(Bound({})) {}
 
 std::vector<Callable> LoadedGraphs::Bound(const TensorMap& weights) const {
   std::vector<Callable> bound;
   for (const ProgramPart& part : programs_.parts) {
-    bound.emplace_back(part.Bind(programs_.rows, weights, programs_.linear_dtype));
+    const bool is_ranking = !bound.empty();
+    bound.emplace_back(part.Bind(programs_.rows, weights, programs_.linear_dtype,
+                                 is_ranking ? programs_.contexts : ops::ContextInputs()));
   }
   return bound;
 }

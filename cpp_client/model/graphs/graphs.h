@@ -32,6 +32,8 @@ class Callable {
 
   /// Throws torch's exceptions.
   c10::IValue Call(std::vector<c10::IValue> inputs) const;
+  /// Null of a graph.
+  const ops::ProgramGraph* program() const { return program_.get(); }
 
  private:
   /// Null of a program.
@@ -61,6 +63,9 @@ class LoadedGraphs {
   const Callable& plain() const { return frozen_[0]; }
   /// Null if the model has no ranking form.
   const Callable* ranking() const { return frozen_.size() > 1 ? &frozen_[1] : nullptr; }
+
+  /// Returns why a cache of contexts would hold nothing; empty if it would.
+  std::string why_no_context_cache() const;
 
   /// Checks that every dense weight of a delta is a tensor of a form, with its type and shape.
   /// Throws Error (kManifest).

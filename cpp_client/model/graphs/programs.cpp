@@ -1,5 +1,6 @@
 #include "model/graphs/programs.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/text.h"
@@ -31,8 +32,24 @@ const std::vector<DenseWeight>& ProgramPart::dense() const { return program_->fi
 
 std::shared_ptr<const ops::ProgramGraph> ProgramPart::Bind(
     const at::Tensor& rows, const std::map<std::string, at::Tensor>& weights,
-    const std::string& linear_dtype) const {
-  return InPart(name_, [&] { return program_->Bind(rows, weights, linear_dtype); });
+    const std::string& linear_dtype, const ops::ContextInputs& contexts) const {
+  return InPart(name_, [&] { return program_->Bind(rows, weights, linear_dtype, contexts); });
+}
+
+ops::ContextInputs ContextInputsOf(const Signature& signature,
+                                   std::shared_ptr<ops::ContextCache> cache) {
+  ops::ContextInputs inputs;
+  inputs.is_ranking = true;
+  for (std::size_t i = 0; i < signature.dense.size(); ++i) {
+    if (signature.InContext(signature.dense[i].name)) inputs.dense.push_back(i);
+  }
+  inputs.lengths = signature.dense.size();
+  inputs.num_features =
+      std::count_if(signature.sparse.begin(), signature.sparse.end(),
+                    [&](const SparseInput& input) { return signature.InContext(input.name); });
+  inputs.is_weighted = signature.is_weighted();
+  inputs.cache = std::move(cache);
+  return inputs;
 }
 
 }  // namespace recsys

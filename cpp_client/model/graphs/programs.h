@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "format/program_file.h"
+#include "ops/torch/contexts/context_batch.h"
+#include "recsys/signature.h"
 
 namespace recsys {
 
@@ -28,11 +30,12 @@ class ProgramPart {
   /// Returns the dense weights of the model that deltas may change.
   const std::vector<DenseWeight>& dense() const;
 
-  /// Returns the graph over these rows. `weights`: replace the part's, by path. Throws
-  /// Error (kManifest).
+  /// Returns the graph over these rows. `weights`: replace the part's, by path; `contexts`: of a
+  /// ranking form. Throws Error (kManifest).
   std::shared_ptr<const ops::ProgramGraph> Bind(const at::Tensor& rows,
                                                 const std::map<std::string, at::Tensor>& weights,
-                                                const std::string& linear_dtype) const;
+                                                const std::string& linear_dtype,
+                                                const ops::ContextInputs& contexts) const;
 
  private:
   const std::string name_;
@@ -49,7 +52,13 @@ struct ProgramForms {
   at::Tensor rows;
   /// In which linear layers multiply.
   std::string linear_dtype;
+  /// Those of the ranking form.
+  ops::ContextInputs contexts;
 };
+
+/// Returns the inputs of a model's ranking form. `cache`: null for none.
+ops::ContextInputs ContextInputsOf(const Signature& signature,
+                                   std::shared_ptr<ops::ContextCache> cache);
 
 }  // namespace recsys
 

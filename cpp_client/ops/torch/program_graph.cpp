@@ -4,9 +4,11 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/jit/runtime/jit_exception.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <stdexcept>
+#include <utility>
 
 namespace recsys::ops {
 namespace {
@@ -119,6 +121,26 @@ class Gathered {
   std::map<std::size_t, GatherStep*> gathers_;
 };
 
+/// Runs `run` with checked inputs. Returns its result; has one type for all errors of graphs, as
+/// TorchScript's interpreter has it, without the stack.
+template <typename Run>
+auto Guarded(const std::vector<at::Tensor>& inputs, std::size_t num_inputs, Run run) try {
+  TORCH_CHECK(inputs.size() == num_inputs, "inputs: got ", inputs.size(), " tensors, expected ",
+              num_inputs);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    TORCH_CHECK(inputs[i].defined() && inputs[i].is_cpu() && inputs[i].layout() == at::kStrided,
+                "inputs: got ", inputs[i].toString(), " at position ", i,
+                ", expected a tensor in host memory");
+  }
+  const c10::InferenceMode mode;
+  return run();
+} catch (const torch::jit::JITException& error) {
+  // What a region raised itself.
+  throw std::runtime_error(error.what());
+} catch (const c10::Error& error) {
+  throw std::runtime_error(error.what_without_backtrace());
+}
+
 }  // namespace
 
 PreparedRegion::PreparedRegion(const RegionStep& step)
@@ -135,22 +157,40 @@ PreparedRegion::PreparedRegion(const RegionStep& step)
               type->repr_str(), ", expected ", num_outputs_, " tensors");
 }
 
-void PreparedRegion::Run(std::vector<at::Tensor>* places) const {
+void PreparedRegion::Run(std::size_t first, std::vector<at::Tensor>* places) const {
   std::vector<c10::IValue> stack{self_};
   stack.reserve(inputs_.size() + 1);
   for (const std::size_t at : inputs_) stack.emplace_back((*places)[at]);
   const c10::IValue result = (*forward_)(std::move(stack));
   for (const c10::IValue& one : result.toTupleRef().elements()) {
     TORCH_CHECK(one.isTensor(), "a region returns a ", one.tagKind(), ", expected tensors");
-    places->push_back(one.toTensor());
+    (*places)[first++] = one.toTensor();
   }
 }
 
-ProgramGraph::ProgramGraph(GraphParts parts) : parts_(Gathered(std::move(parts)).ReadInPlace()) {
+ProgramGraph::ProgramGraph(GraphParts parts, ContextInputs contexts)
+    : parts_(Gathered(std::move(parts)).ReadInPlace()),
+      contexts_(std::move(contexts)),
+      num_places_(parts_.num_inputs) {
   for (const GraphStep& step : parts_.steps) {
-    if (step.region) regions_.emplace_back(*step.region);
-    if (step.program) programs_.emplace_back(*step.program);
+    PreparedStep& prepared = steps_.emplace_back(PreparedStep{num_places_, nullptr, nullptr});
+    if (step.region) {
+      prepared.region = &regions_.emplace_back(*step.region);
+      num_places_ += step.region->num_outputs;
+    } else if (step.program) {
+      prepared.program = &programs_.emplace_back(*step.program);
+      num_places_ += step.program->widths.size();
+    } else {
+      num_places_ += 1;
+    }
   }
+  if (contexts_.is_ranking) space_ = ContextSpaceOf(parts_, contexts_);
+  if (space_.values.empty()) contexts_.cache.reset();
+  if (contexts_.cache != nullptr) owner_ = contexts_.cache->AddOwner();
+}
+
+std::string ProgramGraph::why_not_cached() const {
+  return space_.values.empty() ? "no step computes values of contexts alone" : "";
 }
 
 void ProgramGraph::Check(const std::vector<at::Tensor>& inputs, const ShapeCheck& check) {
@@ -163,62 +203,109 @@ void ProgramGraph::Check(const std::vector<at::Tensor>& inputs, const ShapeCheck
               num_rows, " rows");
 }
 
-std::vector<StepTime> ProgramGraph::Profile(const std::vector<at::Tensor>& inputs) const {
-  std::vector<StepTime> times;
-  Run(inputs, &times);
-  return times;
+std::vector<at::Tensor> ProgramGraph::PlacesOf(const std::vector<at::Tensor>& inputs) const {
+  for (const ShapeCheck& check : parts_.checks) Check(inputs, check);
+  std::vector<at::Tensor> places = inputs;
+  places.resize(num_places_);
+  return places;
 }
 
-ProgramGraph::Outputs ProgramGraph::Run(const std::vector<at::Tensor>& inputs,
-                                        std::vector<StepTime>* times) const try {
-  TORCH_CHECK(inputs.size() == parts_.num_inputs, "inputs: got ", inputs.size(),
-              " tensors, expected ", parts_.num_inputs);
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    TORCH_CHECK(inputs[i].defined() && inputs[i].is_cpu() && inputs[i].layout() == at::kStrided,
-                "inputs: got ", inputs[i].toString(), " at position ", i,
-                ", expected a tensor in host memory");
+void ProgramGraph::RunStep(std::size_t step, std::vector<at::Tensor>* places,
+                           std::vector<StepTime>* times) const {
+  const auto& [first, program, region] = steps_[step];
+  if (region != nullptr) {
+    const TimedCall timed("region", times);
+    return region->Run(first, places);
   }
-  for (const ShapeCheck& check : parts_.checks) Check(inputs, check);
-  const c10::InferenceMode mode;
-  std::vector<at::Tensor> places = inputs;
-  auto program = programs_.begin();
-  auto region = regions_.begin();
-  for (const GraphStep& step : parts_.steps) {
-    if (step.region) {
-      const TimedCall timed("region", times);
-      (region++)->Run(&places);
-      continue;
-    }
-    if (!step.program) {
-      const TimedCall timed("gather", times);
-      const at::Tensor &rows = places[step.gather.rows], &index = places[step.gather.index];
-      if (step.gather.is_in_place) CheckIndex(rows, RowContextOf(index));
-      places.push_back(step.gather.is_in_place ? rows : at::index_select(rows, 0, index));
-      continue;
-    }
-    // As it appears in torch's profiles.
-    RECORD_FUNCTION("recsys_ops::plan", c10::ArrayRef<const c10::IValue>{});
-    std::vector<at::Tensor> taken;
-    taken.reserve(step.program->inputs.size());
-    for (const std::size_t at : step.program->inputs) taken.push_back(places[at]);
-    const at::Tensor row_context =
-        step.program->are_contexts.empty() ? at::Tensor() : RowContextOf(places[step.row_context]);
-    const PreparedProgram& prepared = *program++;
-    for (at::Tensor& output : times == nullptr ? prepared.Run(taken, row_context)
-                                               : prepared.Profile(taken, row_context, times)) {
-      places.push_back(std::move(output));
+  if (program == nullptr) {
+    const TimedCall timed("gather", times);
+    const GatherStep& gather = parts_.steps[step].gather;
+    const at::Tensor &rows = (*places)[gather.rows], &index = (*places)[gather.index];
+    if (gather.is_in_place) CheckIndex(rows, RowContextOf(index));
+    (*places)[first] = gather.is_in_place ? rows : at::index_select(rows, 0, index);
+    return;
+  }
+  // As it appears in torch's profiles.
+  RECORD_FUNCTION("recsys_ops::plan", c10::ArrayRef<const c10::IValue>{});
+  const GraphStep& of = parts_.steps[step];
+  std::vector<at::Tensor> taken;
+  taken.reserve(of.program->inputs.size());
+  for (const std::size_t at : of.program->inputs) taken.push_back((*places)[at]);
+  const at::Tensor row_context =
+      of.program->are_contexts.empty() ? at::Tensor() : RowContextOf((*places)[of.row_context]);
+  std::vector<at::Tensor> outputs = times == nullptr ? program->Run(taken, row_context)
+                                                     : program->Profile(taken, row_context, times);
+  std::move(outputs.begin(), outputs.end(), places->begin() + static_cast<std::ptrdiff_t>(first));
+}
+
+void ProgramGraph::RunSteps(Steps which, std::vector<at::Tensor>* places,
+                            std::vector<StepTime>* times) const {
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    if (which == Steps::kAll || space_.steps[i] == (which == Steps::kOfContexts)) {
+      RunStep(i, places, times);
     }
   }
+}
+
+void ProgramGraph::FillContexts(const ContextBatch& batch, std::vector<at::Tensor>* places) const {
+  ContextCache& cache = *contexts_.cache;
+  const std::vector<ContextKey>& keys = batch.keys();
+  auto [values, generation] = cache.Find(owner_, keys);
+  std::vector<std::size_t> missing;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (values[i] == nullptr) missing.push_back(i);
+  }
+  const bool is_all = missing.size() == keys.size();
+  std::vector<at::Tensor> some;
+  if (!is_all && !missing.empty()) {
+    some = batch.Some(missing);
+    some.resize(num_places_);
+  }
+  std::vector<at::Tensor>* const computed = is_all ? places : &some;
+  if (!missing.empty()) {
+    RunSteps(Steps::kOfContexts, computed, nullptr);
+    CheckContexts(space_, *computed, static_cast<std::int64_t>(missing.size()));
+  }
+  for (std::size_t row = 0; row < missing.size(); ++row) {
+    const ContextKey& key = keys[missing[row]];
+    const bool fits = cache.Fits(key, space_.num_values);
+    if (is_all && !fits) continue;
+    ContextCache::Values& kept = values[missing[row]];
+    kept = CopyOfContext(space_, *computed, static_cast<std::int64_t>(row));
+    if (fits) cache.Add(owner_, generation, key, kept, space_.num_values);
+  }
+  if (!is_all) PlaceContexts(space_, values, places);
+}
+
+ProgramGraph::Outputs ProgramGraph::OutputsOf(const std::vector<at::Tensor>& places) const {
   Outputs outputs;
   outputs.reserve(parts_.outputs.size());
   for (const auto& [name, at] : parts_.outputs) outputs.emplace_back(name, places[at]);
   return outputs;
-} catch (const torch::jit::JITException& error) {
-  // What a region raised itself.
-  throw std::runtime_error(error.what());
-} catch (const c10::Error& error) {
-  // One type for all errors of graphs, as TorchScript's interpreter has it; without the stack.
-  throw std::runtime_error(error.what_without_backtrace());
+}
+
+std::vector<StepTime> ProgramGraph::Profile(const std::vector<at::Tensor>& inputs) const {
+  return Guarded(inputs, parts_.num_inputs, [&] {
+    std::vector<StepTime> times;
+    std::vector<at::Tensor> places = PlacesOf(inputs);
+    RunSteps(Steps::kAll, &places, &times);
+    return times;
+  });
+}
+
+ProgramGraph::Outputs ProgramGraph::Run(const std::vector<at::Tensor>& inputs) const {
+  return Guarded(inputs, parts_.num_inputs, [&] {
+    ContextBatch batch;
+    const bool is_read = contexts_.is_ranking && batch.Read(contexts_, inputs);
+    std::vector<at::Tensor> places = PlacesOf(is_read ? batch.Distinct() : inputs);
+    if (is_read && contexts_.cache != nullptr) {
+      FillContexts(batch, &places);
+      RunSteps(Steps::kOthers, &places, nullptr);
+    } else {
+      RunSteps(Steps::kAll, &places, nullptr);
+    }
+    return OutputsOf(places);
+  });
 }
 
 }  // namespace recsys::ops

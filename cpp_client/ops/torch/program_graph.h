@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "ops/torch/contexts/context_batch.h"
+#include "ops/torch/contexts/context_space.h"
 #include "ops/torch/program_call.h"
 
 namespace recsys::ops {
@@ -60,8 +62,8 @@ struct GraphParts {
 class PreparedRegion {
  public:
   explicit PreparedRegion(const RegionStep& step);
-  /// Appends its results to `places`.
-  void Run(std::vector<at::Tensor>* places) const;
+  /// Writes its results to `places`, from `first` on.
+  void Run(std::size_t first, std::vector<at::Tensor>* places) const;
 
  private:
   torch::jit::ObjectPtr self_;
@@ -75,26 +77,51 @@ class ProgramGraph {
  public:
   using Outputs = std::vector<std::pair<std::string, at::Tensor>>;
 
-  /// Throws for parts that do not fit each other; places are trusted. No gather is in place yet.
-  explicit ProgramGraph(GraphParts parts);
+  /// `contexts`: of a ranking form. Throws for parts that do not fit each other; places are
+  /// trusted. No gather is in place yet.
+  explicit ProgramGraph(GraphParts parts, ContextInputs contexts = {});
 
-  /// Runs the graph. Throws std::runtime_error for inputs that do not fit, and for IDs out of
-  /// range.
-  Outputs Run(const std::vector<at::Tensor>& inputs) const { return Run(inputs, nullptr); }
+  /// Runs the graph: for each of a batch's contexts that differ once, and not at all what a cache
+  /// holds of them. Throws std::runtime_error for inputs that do not fit, and for IDs out of range.
+  Outputs Run(const std::vector<at::Tensor>& inputs) const;
 
-  /// Runs the graph with each program on this thread. Returns what its steps did, in their order.
-  /// Throws as above.
+  /// Runs all steps with each program on this thread. Returns what they did, in their order. Throws
+  /// as above.
   std::vector<StepTime> Profile(const std::vector<at::Tensor>& inputs) const;
 
+  /// Returns why a cache of contexts would hold nothing; empty if it would.
+  std::string why_not_cached() const;
+
  private:
-  Outputs Run(const std::vector<at::Tensor>& inputs, std::vector<StepTime>* times) const;
+  /// Where a step writes, and what it runs: both null of a gather.
+  struct PreparedStep {
+    std::size_t first_place;
+    const PreparedProgram* program;
+    const PreparedRegion* region;
+  };
+  enum class Steps { kAll, kOfContexts, kOthers };
+
+  /// Returns the places with the inputs, checked.
+  std::vector<at::Tensor> PlacesOf(const std::vector<at::Tensor>& inputs) const;
   static void Check(const std::vector<at::Tensor>& inputs, const ShapeCheck& check);
+  void RunSteps(Steps which, std::vector<at::Tensor>* places, std::vector<StepTime>* times) const;
+  void RunStep(std::size_t step, std::vector<at::Tensor>* places,
+               std::vector<StepTime>* times) const;
+  /// Writes what the graph computes of contexts alone to its places.
+  void FillContexts(const ContextBatch& batch, std::vector<at::Tensor>* places) const;
+  Outputs OutputsOf(const std::vector<at::Tensor>& places) const;
 
   const GraphParts parts_;
-  /// Those of the steps that are programs, in order.
+  /// Its cache is null where nothing can be kept.
+  ContextInputs contexts_;
+  ContextSpace space_;
+  /// Its number in the cache.
+  std::uint64_t owner_ = 0;
+  /// Those of the steps that are programs or regions; their places in memory stay.
   std::deque<PreparedProgram> programs_;
-  /// Those of the steps that are regions, in order.
-  std::vector<PreparedRegion> regions_;
+  std::deque<PreparedRegion> regions_;
+  std::vector<PreparedStep> steps_;
+  std::size_t num_places_ = 0;
 };
 
 }  // namespace recsys::ops

@@ -140,7 +140,8 @@ RegionStep StoredProgram::RegionOf(const FileStep& step, const Weights& weights)
 }
 
 std::shared_ptr<ProgramGraph> StoredProgram::Bind(const at::Tensor& rows, const Weights& weights,
-                                                  const std::string& linear_dtype) const try {
+                                                  const std::string& linear_dtype,
+                                                  const ContextInputs& contexts) const try {
   GraphParts parts;
   parts.num_inputs = static_cast<std::size_t>(file_.num_inputs);
   for (const FileCheck& check : file_.checks) {
@@ -175,7 +176,7 @@ std::shared_ptr<ProgramGraph> StoredProgram::Bind(const at::Tensor& rows, const 
   for (const auto& [name, place] : file_.outputs) {
     parts.outputs.emplace_back(name, static_cast<std::size_t>(place));
   }
-  return std::make_shared<ProgramGraph>(std::move(parts));
+  return std::make_shared<ProgramGraph>(std::move(parts), contexts);
 } catch (const c10::Error& error) {
   throw recsys::Error(ErrorKind::kManifest,
                       std::string("operators: ") + error.what_without_backtrace());

@@ -31,10 +31,11 @@ class StoredProgram {
   explicit StoredProgram(std::string_view bytes);
 
   /// Returns the graph over an artifact's rows. `weights` replace the file's; others are
-  /// ignored. `linear_dtype`: in which linear layers multiply. Throws recsys::Error if the parts do
-  /// not fit each other.
+  /// ignored. `linear_dtype`: in which linear layers multiply. `contexts`: of a ranking form.
+  /// Throws recsys::Error if the parts do not fit each other.
   std::shared_ptr<ProgramGraph> Bind(const at::Tensor& rows, const Weights& weights,
-                                     const std::string& linear_dtype) const;
+                                     const std::string& linear_dtype,
+                                     const ContextInputs& contexts = {}) const;
 
   const ProgramFile& file() const { return file_; }
   /// Throws recsys::Error for programs that do not fit.

@@ -5,7 +5,9 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -104,6 +106,9 @@ class Tool {
     }
     if (name == "predict") return Predict(command["requests"]);
     if (name == "predict_in_threads") return PredictInThreads(command["requests"]);
+    if (name == "predict_while_applying") {
+      return PredictWhileApplying(command["batches"], command["paths"]);
+    }
     if (name == "predict_one") return Written(model_->Predict(Request(command["request"]).raw()));
     if (name == "describe") return Described(recsys::DescribeArtifact(text("path")));
     if (name == "check") {
@@ -113,6 +118,14 @@ class Tool {
     if (name == "prepare") {
       prepared_ = model_->PrepareDelta(text("path"));
       return {{"num_dense_left", recsys::Model::NumDenseLeft(*prepared_)}};
+    }
+    if (name == "context_cache") {
+      const recsys::ContextCacheCounts counts = model_->context_cache();
+      return {{"hits", counts.hits},
+              {"misses", counts.misses},
+              {"evictions", counts.evictions},
+              {"entries", counts.entries},
+              {"bytes", counts.bytes}};
     }
     if (name == "apply") model_->ApplyDelta(*prepared_);
     return {{"rows_state", model_->rows_state()}};
@@ -129,6 +142,7 @@ class Tool {
     options.random_access = command.value("random_access", false);
     options.fbgemm_path = command.value("fbgemm_path", std::string());
     options.scripted = command.value("scripted", false);
+    options.context_cache_bytes = command.value("context_cache_bytes", std::int64_t{0});
     model_.emplace(recsys::Model::Open(command["path"].get<std::string>(), options));
     return Described(model_->description());
   }
@@ -163,6 +177,50 @@ class Tool {
     }
     for (std::thread& thread : threads) thread.join();
     return {{"outputs", expected}, {"num_different", num_different.load()}};
+  }
+
+  /// Batches in several threads at once, and deltas between them, as an executor applies them: by
+  /// the state of the rows, what was said of each batch, and how often something else was said.
+  Json PredictWhileApplying(const Json& batches, const Json& paths) {
+    constexpr int kBatchesOfState = 60;
+    // Readers wait for a writer that waits.
+    std::mutex turn, mutex;
+    std::shared_mutex rows;
+    Json answers = Json::object();
+    std::atomic<int> num_different{0}, num_batches{0};
+    std::atomic<bool> is_done{false};
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < 3; ++i) {
+      threads.emplace_back([&, i] {
+        for (std::size_t time = i; !is_done; ++time, ++num_batches) {
+          const std::string number = std::to_string(time % batches.size());
+          std::unique_lock<std::mutex> next(turn);
+          const std::shared_lock<std::shared_mutex> reading(rows);
+          next.unlock();
+          const Json said = Predict(batches[time % batches.size()]);
+          const std::lock_guard<std::mutex> lock(mutex);
+          Json& known = answers[model_->rows_state()][number];
+          if (known.is_null()) known = said;
+          if (known != said) ++num_different;
+        }
+      });
+    }
+    const auto wait = [&] {
+      for (const int before = num_batches; num_batches < before + kBatchesOfState;) {
+        std::this_thread::yield();
+      }
+    };
+    for (const Json& path : paths) {
+      wait();
+      const auto prepared = model_->PrepareDelta(path.get<std::string>());
+      const std::lock_guard<std::mutex> next(turn);
+      const std::unique_lock<std::shared_mutex> writing(rows);
+      model_->ApplyDelta(*prepared);
+    }
+    wait();
+    is_done = true;
+    for (std::thread& thread : threads) thread.join();
+    return {{"answers", answers}, {"num_different", num_different.load()}};
   }
 
   Json Written(const recsys::Outputs& outputs) const {
