@@ -1,6 +1,6 @@
 """Random batches that fit a signature, and the stored rows that they read.
 
-Shape letters: B rows of a batch, F sparse inputs, N number of IDs, R stored rows that are read.
+Shape letters: B rows of a batch, F sparse inputs, N number of IDs, R stored rows that are read, K batches.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from recsys.artifact.batches.samples import Batch, random_dense
 from recsys.artifact.manifest import Manifest
 from recsys.base.hashing import rows_of_ids
 from recsys.inputs.signature import IdPolicy, Signature, SparseInput, TableUse
+from recsys.ops import fbgemm
 from recsys.rows.layout import BlobLayout
 from serve.bench.load.ids import draw_ids
 from serve.bench.load.requests import Mix
@@ -106,28 +107,55 @@ def draw(
         num_rows: B.
         shape: How they are drawn.
         generator: Source of random numbers.
-        count: The number of batches.
+        count: The number of batches, K.
     """
     signature, layout = manifest.signature, manifest.layout
+    # Drawn as one batch: thousands of small ones would take most of the time of a profile.
+    together = _batch(signature, count * num_rows, shape, generator)
+    batches = _split(signature, together, count)
+    if not shape.ranking:
+        reads = _reads(signature.sparse, together.lengths, together.values, layout, count)
+        return [Drawn(inputs=tuple(b.inputs()), reads=r) for b, r in zip(batches, reads, strict=True)]
     drawn = []
-    for _ in range(count):
-        batch = _batch(signature, num_rows, shape, generator)
-        reads = _reads_of(signature.sparse, batch, layout)
-        inputs = batch.inputs()
-        if shape.ranking:
-            contexts = _batch(signature, 1, shape, generator)
-            ranking = ranking_batch(signature, contexts, batch, torch.zeros(num_rows, dtype=torch.int64))
-            inputs = ranking.inputs()
-            reads = joined(
-                [
-                    _reads(
-                        signature.context_sparse, 1, ranking.context_lengths, ranking.context_values, layout
-                    ),
-                    _reads(signature.row_sparse, num_rows, ranking.lengths, ranking.values, layout),
-                ]
-            )
-        drawn.append(Drawn(inputs=tuple(inputs), reads=reads))
+    contexts = _split(signature, _batch(signature, count, shape, generator), count)
+    for context, batch in zip(contexts, batches, strict=True):
+        ranking = ranking_batch(signature, context, batch, torch.zeros(num_rows, dtype=torch.int64))
+        reads = [
+            *_reads(signature.context_sparse, ranking.context_lengths, ranking.context_values, layout),
+            *_reads(signature.row_sparse, ranking.lengths, ranking.values, layout),
+        ]
+        drawn.append(Drawn(inputs=tuple(ranking.inputs()), reads=joined(reads)))
     return drawn
+
+
+def _split(signature: Signature, together: Batch, count: int) -> list[Batch]:
+    """Split a batch into K of the same size, B rows each."""
+    num_features, num_rows = len(signature.sparse), together.num_rows // count
+    lengths, values, weights = together.lengths, together.values, together.weights
+    if num_features:
+        # From [F, K, B] to [K, F, B].
+        order = torch.arange(num_features * count, dtype=torch.int32).view(num_features, count).T.reshape(-1)
+        lengths, values, weights = fbgemm.permute_2D_sparse_data(
+            order, lengths.view(-1, num_rows), values, weights
+        )
+    of_batch = lengths.view(count, num_features * num_rows)
+    sizes = of_batch.sum(dim=1).tolist()
+    dense = [tensor.split(num_rows) for tensor in together.dense]
+    parts = zip(of_batch, values.split(sizes), _split_weights(weights, sizes), strict=True)
+    return [
+        Batch(
+            dense=tuple(tensors[i] for tensors in dense),
+            lengths=bags,
+            values=ids,
+            weights=of_ids,
+            num_rows=num_rows,
+        )
+        for i, (bags, ids, of_ids) in enumerate(parts)
+    ]
+
+
+def _split_weights(weights: Tensor | None, sizes: list[int]) -> Sequence[Tensor | None]:
+    return [None] * len(sizes) if weights is None else weights.split(sizes)
 
 
 def _batch(signature: Signature, num_rows: int, shape: Shape, generator: np.random.Generator) -> Batch:
@@ -186,21 +214,41 @@ def _num_ids(feature: SparseInput) -> int:
     return feature.row_limit or max((table.num_embeddings for table in feature.tables), default=1)
 
 
-def _reads_of(features: Sequence[SparseInput], batch: Batch, layout: BlobLayout) -> RowReads:
-    return _reads(features, batch.num_rows, batch.lengths, batch.values, layout)
-
-
 def _reads(
-    features: Sequence[SparseInput], num_bags: int, lengths: Tensor, values: Tensor, layout: BlobLayout
-) -> RowReads:
-    """Return the rows that some features' bags read: all of the first table, then the next."""
-    ends = np.concatenate([[0], np.cumsum(lengths.numpy())])
-    parts = []
+    features: Sequence[SparseInput], lengths: Tensor, values: Tensor, layout: BlobLayout, count: int = 1
+) -> list[RowReads]:
+    """Return the rows that some features' bags read in each of K batches: all of the first table, then the next.
+
+    Args:
+        features: F features.
+        lengths: ``[F * K * B]``, key-major.
+        values: ``[N]``.
+        layout: Where the rows lie.
+        count: K.
+    """
+    sizes = (
+        lengths.numpy().reshape(len(features), count, -1).sum(axis=2) if features else np.empty((0, count))
+    )
+    ends = np.cumsum([0, *sizes.sum(axis=1)], dtype=np.int64)
+    batches, parts = [np.empty(0, np.int64)], []
     for i, feature in enumerate(features):
-        ids = values.numpy()[ends[i * num_bags] : ends[(i + 1) * num_bags]]
+        ids = values.numpy()[ends[i] : ends[i + 1]]
+        batch = np.repeat(np.arange(count), sizes[i])
         for table in feature.tables:
-            parts += _table_reads(_rows_of(ids, table), table.name, layout)
-    return joined(parts)
+            rows = _rows_of(ids, table)
+            for block in layout.blocks:
+                if block.table == table.name:
+                    inside = (rows >= block.row_start) & (rows < block.row_end)
+                    offsets = block.offset_bytes + (rows[inside] - block.row_start) * block.row_bytes
+                    parts.append(RowReads(offsets=offsets, sizes=np.full_like(offsets, block.row_bytes)))
+                    batches.append(batch[inside])
+    reads, batch = joined(parts), np.concatenate(batches)
+    order = np.argsort(batch, kind="stable")
+    starts = np.searchsorted(batch[order], np.arange(1, count))
+    return [
+        RowReads(offsets=reads.offsets[of_batch], sizes=reads.sizes[of_batch])
+        for of_batch in np.split(order, starts)
+    ]
 
 
 def _rows_of(ids: _Ints, table: TableUse) -> _Ints:
@@ -208,16 +256,6 @@ def _rows_of(ids: _Ints, table: TableUse) -> _Ints:
     if table.id_policy is IdPolicy.MAPPED:
         return np.full_like(ids, table.num_embeddings - 1)
     return rows_of_ids(ids, table.id_policy.value, table.num_embeddings)
-
-
-def _table_reads(rows: _Ints, table: str, layout: BlobLayout) -> list[RowReads]:
-    found = []
-    for block in layout.blocks:
-        if block.table == table:
-            inside = rows[(rows >= block.row_start) & (rows < block.row_end)]
-            offsets = block.offset_bytes + (inside - block.row_start) * block.row_bytes
-            found.append(RowReads(offsets=offsets, sizes=np.full_like(offsets, block.row_bytes)))
-    return found
 
 
 def joined(parts: Sequence[RowReads]) -> RowReads:

@@ -36,6 +36,31 @@ def test_batches_are_what_forward_takes(model: LoadedArtifact) -> None:
     )
 
 
+def test_each_batch_has_the_reads_of_its_own_ids(model: LoadedArtifact) -> None:
+    drawn = draw(model.manifest, 5, Shape(ids_per_bag=parse_mix("0-3")), rng(), 3)
+    blocks = {block.table: block for block in model.manifest.layout.blocks}
+    for each in drawn:
+        *_, lengths, ids, weights = each.inputs
+        assert all(tensor.is_contiguous() for tensor in each.inputs)
+        assert len(weights) == len(ids)
+        bags = lengths.view(4, 5).sum(dim=1).tolist()
+        expected = [
+            blocks[TABLES[use.name]].offset_bytes + int(row) * blocks[TABLES[use.name]].row_bytes
+            for use, rows in zip(model.signature.sparse, ids.split(bags), strict=True)
+            for row in rows
+        ]
+        assert each.reads.offsets.tolist() == expected
+
+
+def test_there_may_be_no_ids_and_no_sparse_inputs(model: LoadedArtifact) -> None:
+    dense_only = replace(model.signature, sparse=())
+    for signature in (model.signature, dense_only):
+        manifest = replace(model.manifest, signature=signature)
+        drawn = draw(manifest, 2, Shape(ids_per_bag=parse_mix("0")), rng(), 3)
+        assert [each.reads.num_rows for each in drawn] == [0, 0, 0]
+        assert [len(each.inputs[len(signature.dense)]) for each in drawn] == [2 * len(signature.sparse)] * 3
+
+
 def test_reads_are_the_rows_of_the_ids(model: LoadedArtifact) -> None:
     layout = model.manifest.layout
     blocks = {block.table: block for block in layout.blocks}
