@@ -134,6 +134,7 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
         num_rounds=args.rounds or (3 if args.quick else _NUM_ROUNDS),
         turn_s=0.02 if args.quick else 0.3,
         clock=args.clock,
+        num_warm_up_calls=2 if args.quick else 20,
     )
     model = build(num_rows)
     artifacts = export_and_load(model, folder / "speed")

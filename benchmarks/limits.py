@@ -156,6 +156,7 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
         num_rounds=args.rounds or (1 if args.quick else _NUM_ROUNDS),
         turn_s=0.002 if args.quick else 0.05,
         clock="cpu",
+        num_warm_up_calls=2 if args.quick else 20,
     )
     sizes = args.batch_sizes or _BATCH_SIZES
     profiles: dict[str, Profile] = {}
