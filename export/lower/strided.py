@@ -16,7 +16,18 @@ from torch import Tensor
 
 from export.lower.formed import Broadcast, Operand, Written
 from export.lower.kinds import ElementwiseKind
-from export.lower.values import Called, NotLoweredError, NumRows, Space, Value, View, Weight, path_of
+from export.lower.values import (
+    Called,
+    Expand,
+    Join,
+    NotLoweredError,
+    NumRows,
+    Space,
+    Value,
+    View,
+    Weight,
+    path_of,
+)
 
 #: The loops of a form: ``kLoops`` of ``cpp_client/ops/kernels/kernels.h``.
 NUM_LOOPS = 4
@@ -147,9 +158,31 @@ def _in_order(view: Strided) -> Value | None:
     expected = contiguous(dims)
     if any(axis.size > 1 and axis != other for axis, other in zip(axes, expected, strict=True)):
         return None
-    if view.offset == 0 and dims == view.value.dims:
-        return view.value
-    return View(dims=dims, space=view.value.space, dtype=view.dtype, source=view.value, offset=view.offset)
+    value, offset = _part_with(view.value, view.offset, prod(dims))
+    if offset == 0 and dims == value.dims:
+        return value
+    if isinstance(value, Expand):
+        # Columns of what rows share are shared too.
+        value = value.source
+        part = View(dims=dims, space=value.space, dtype=view.dtype, source=value, offset=offset)
+        return Expand(dims=dims, dtype=view.dtype, source=part)
+    return View(dims=dims, space=value.space, dtype=view.dtype, source=value, offset=offset)
+
+
+def _part_with(value: Value, offset: int, width: int) -> tuple[Value, int]:
+    """Return what some columns of values side by side are columns of, and from which on."""
+    while isinstance(value, Join):
+        column = 0
+        for part in value.parts:
+            if column <= offset and offset + width <= column + part.width:
+                break
+            column += part.width
+        else:
+            break
+        if part.value.dtype is not value.dtype:
+            break
+        value, offset = part.value, offset - column + part.offset
+    return value, offset
 
 
 def loops_of(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], list[list[int]]]:

@@ -20,6 +20,7 @@ from export.lower.planning import Plan
 from export.lower.scheduling import Lowered
 from export.pipeline import export_model
 from tests.export.lower.test_lowering import kinds_of, lowered
+from tests.support.helpers import bag
 
 _DIM = 8
 _SIZE = 5
@@ -142,3 +143,39 @@ def test_an_encoder_runs_once_for_each_context(make: type[nn.Module]) -> None:
     assert of_contexts.count("contract") == 4
     assert "contract" not in of_rows
     assert of_rows.count("sequence") == 1
+
+
+class Pooled(nn.Module):
+    """Tables of users and items in one collection, and a layer over some columns of both."""
+
+    def __init__(self, first: int, end: int) -> None:
+        super().__init__()
+        tables = [bag("users", 20, _DIM, ["user", "friends"]), bag("items", 20, _DIM, ["item"])]
+        self.tables = recsys.EmbeddingBagCollection(tables)
+        self.first, self.end = first, end
+        self.layer = nn.Linear(end - first, _DIM)
+
+    def forward(self, features: recsys.KeyedJaggedTensor) -> Tensor:
+        found = self.tables(features)
+        user = self.layer(found.values()[:, self.first : self.end])
+        return (user * found["item"]).sum(dim=1)
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "is_of_contexts"),
+    [
+        pytest.param(0, 2 * _DIM, True, id="all"),
+        pytest.param(_DIM, 2 * _DIM, True, id="a-feature"),
+        pytest.param(3, _DIM + 3, True, id="of-two-features"),
+        pytest.param(_DIM, 3 * _DIM, False, id="of-both"),
+    ],
+)
+def test_columns_of_what_contexts_and_rows_look_up(
+    first: int, end: int, is_of_contexts: bool, tmp_path: Path
+) -> None:
+    model, context = Pooled(first, end).eval(), ("user", "friends")
+    of_contexts, of_rows = _kinds_by_plan(lowered(model, is_ranking=True, context=context))
+    assert ("linear" in of_contexts, "linear" in of_rows) == (is_of_contexts, not is_of_contexts)
+    report = export_model(model, tmp_path / "model.artifact", ExportConfig(context=context))
+    assert report.ranking_differences
+    assert not report.without_program
