@@ -11,16 +11,28 @@ import torch
 from torch import Tensor
 
 from export.graph.prepared import PreparedModel
-from export.verify.compare import Difference, compare, largest
+from export.verify.compare import LINEAR_TOLERANCES, Difference, compare, largest
 from recsys.artifact.batches.ranking import RankingBatch, expand, picked, ranking_batch
 from recsys.artifact.batches.samples import Batch
 
-# Lookups are bit-identical, and the dense layers get tensors of the same shapes and values. The remaining
+# Lookups are bit-identical, and the dense layers of graphs get tensors of the same shapes and values. The remaining
 # differences come from memory alignment or fusion, relative to the largest output: some roundings of fp32
 # (2^-24 each); for bf16, one rounding of the output (2^-8).
-RANKING_TOLERANCES = {torch.float32: 1e-6, torch.bfloat16: 2.0**-8}
-# Where products are rounded, a difference of one float32 rounding may become one of the rounded number.
-LINEAR_RANKING_TOLERANCES = {"float32": 1e-6, "bfloat16": 2.0**-8, "int8": 2.0**-6}
+_GRAPH_TOLERANCES = {torch.float32: 1e-6, torch.bfloat16: 2.0**-8}
+
+
+def ranking_tolerance(dense_dtype: torch.dtype, linear_dtype: str) -> float:
+    """Return how far scores of both forms may be apart, relative to the largest.
+
+    A program adds what layers make of contexts and of rows: sums in another order, and in bfloat16 and int8 other
+    numbers that are rounded. So its forms differ as a program and torch do.
+
+    Args:
+        dense_dtype: The type of the dense layers.
+        linear_dtype: That in which a program's linear layers multiply.
+    """
+    return max(_GRAPH_TOLERANCES[dense_dtype], LINEAR_TOLERANCES[linear_dtype])
+
 
 # Rows of each context.
 _CASES = ((64,), (1,), (20, 1, 9, 34), (3, 0, 5, 0))
@@ -56,10 +68,7 @@ def check_ranking(
         differences = compare(
             outputs,
             expected,
-            max(
-                RANKING_TOLERANCES[prepared.dense_dtype],
-                LINEAR_RANKING_TOLERANCES[prepared.config.linear_dtype],
-            ),
+            ranking_tolerance(prepared.dense_dtype, prepared.config.linear_dtype),
             f"what the plain graph makes of the expanded batch (a ranking batch of {sum(case)} rows for "
             f"{len(case)} contexts)",
         )

@@ -16,6 +16,7 @@ from export.lower.kinds import ElementwiseKind, Function
 from export.lower.operators.arithmetic import computed
 from export.lower.operators.folding import folded, folded_vectors
 from export.lower.operators.forms import matmul
+from export.lower.operators.mixed.layers import Layer, split_layer
 from export.lower.operators.views import permute, reshaped
 from export.lower.strided import Strided, by_row, strided
 from export.lower.values import (
@@ -136,6 +137,9 @@ def linear(value: Any, weight: Any, bias: Any = None) -> Value:
         raise NotLoweredError("a linear layer whose weights are not float32")
     if not all(bool(one.isfinite().all()) for one in (weight, bias) if one is not None):
         raise NotLoweredError("a linear layer whose weights are not finite")
+    split = split_layer(Layer(path, bias_path, num_outputs), value)
+    if split is not None:
+        return split
     columns: Columns = ()
     if isinstance(value, Join) and len(value.dims) == 1:
         value, columns = folded(value)

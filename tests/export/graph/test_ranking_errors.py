@@ -19,7 +19,7 @@ from export.cli import main
 from export.config import ExportConfig
 from export.graph.ranking import RankingCollection, RankingFeatures, jagged_places
 from export.pipeline import export_model
-from export.verify.ranking import RANKING_TOLERANCES
+from export.verify.ranking import ranking_tolerance
 from export.verify.samples import NUM_SAMPLES
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor, KeyedTensor
 from recsys.artifact.batches.ranking import RankingBatch, expand
@@ -196,7 +196,7 @@ class TestVerification:
         found = report.ranking_differences["cpu"]["default"]
         assert told["ranking_differences"] == {"cpu": {"default": vars(found)}}
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[dense_dtype]
-        assert 0 <= found.mean_abs <= found.max_abs < 100 * RANKING_TOLERANCES[dtype]
+        assert 0 <= found.mean_abs <= found.max_abs < ranking_tolerance(dtype, "float32")
 
     @pytest.mark.parametrize("num_requests", [1, 3])
     def test_contexts_and_rows_are_those_of_the_samples(self, tmp_path: Path, num_requests: int) -> None:

@@ -73,7 +73,7 @@ def _last(_: Histories, history: recsys.JaggedTensor) -> Tensor:
 USERS = {"padded": _padded, "weights": _of_weights, "each ID": _each_id, "sizes": _by_sizes, "last": _last}
 
 
-def _kinds_by_plan(program: Lowered) -> list[list[str]]:
+def kinds_by_plan(program: Lowered) -> list[list[str]]:
     found = []
     for plan in program.steps:
         if isinstance(plan, Plan):
@@ -88,7 +88,7 @@ def _kinds_by_plan(program: Lowered) -> list[list[str]]:
 def test_rows_compute_nothing_of_the_history(name: str) -> None:
     program = lowered(Histories(USERS[name]), is_ranking=True, context=("history",))
     assert kinds_of(program) == ["plan", "gather", "plan"]
-    of_contexts, of_rows = _kinds_by_plan(program)
+    of_contexts, of_rows = kinds_by_plan(program)
     assert len(of_contexts) > 1
     assert set(of_rows) == {"sequence", "elementwise"}
     (gathered,) = [plan.outputs for plan in program.steps[:1] if isinstance(plan, Plan)]
@@ -139,7 +139,7 @@ def test_the_report_of_many_layers_shows_what_they_are_parts_of() -> None:
 @pytest.mark.parametrize("make", [SelfAttentive, Pointwise])
 def test_an_encoder_runs_once_for_each_context(make: type[nn.Module]) -> None:
     program = lowered(make(recsys, 100), is_ranking=True, context=("history",), dense_widths={"dense": 1})
-    of_contexts, of_rows = _kinds_by_plan(program)
+    of_contexts, of_rows = kinds_by_plan(program)
     assert of_contexts.count("contract") == 4
     assert "contract" not in of_rows
     assert of_rows.count("sequence") == 1
@@ -174,7 +174,7 @@ def test_columns_of_what_contexts_and_rows_look_up(
     first: int, end: int, is_of_contexts: bool, tmp_path: Path
 ) -> None:
     model, context = Pooled(first, end).eval(), ("user", "friends")
-    of_contexts, of_rows = _kinds_by_plan(lowered(model, is_ranking=True, context=context))
+    of_contexts, of_rows = kinds_by_plan(lowered(model, is_ranking=True, context=context))
     assert ("linear" in of_contexts, "linear" in of_rows) == (is_of_contexts, not is_of_contexts)
     report = export_model(model, tmp_path / "model.artifact", ExportConfig(context=context))
     assert report.ranking_differences

@@ -1,0 +1,1 @@
+"""Operators where what is expanded from contexts meets rows."""

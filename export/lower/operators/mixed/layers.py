@@ -1,0 +1,203 @@
+"""Linear layers over contexts and rows: ``W [u, i]`` is ``U u``, once for each context, and ``V i`` for each row.
+
+Shape letters: B rows, Q contexts, L places, K columns, N outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from math import prod
+
+from export.lower.formed import Interleave, Written
+from export.lower.kinds import ElementwiseKind
+from export.lower.operators.arithmetic import binary
+from export.lower.operators.folding import folded, folded_vectors
+from export.lower.operators.mixed.pieces import (
+    Taken,
+    flat,
+    is_expanded,
+    moved,
+    of_contexts,
+    of_contexts_part,
+    once_per_value,
+    side_by_side,
+    taken,
+)
+from export.lower.operators.mixed.products import apart
+from export.lower.operators.views import unsqueeze
+from export.lower.strided import contiguous
+from export.lower.values import Elementwise, Expand, Join, Linear, Part, Space, Value, View
+
+#: With fewer columns of contexts a layer is not split: the addition would cost more than they do.
+FEWEST_COLUMNS = 16
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer: the paths of its weight and its bias, and N."""
+
+    weight: str
+    bias: str | None
+    num_outputs: int
+
+
+@dataclass(frozen=True)
+class _Split:
+    """What a layer reads, by how often it need be computed.
+
+    Attributes:
+        of_contexts: Of contexts.
+        of_rows: Of rows, ``[B, K]``: the same for all places.
+        of_places: Of rows, ``[B, L, K]``.
+    """
+
+    of_contexts: Taken
+    of_rows: Taken | None
+    of_places: Taken | None = None
+
+
+def split_layer(layer: Layer, value: Value) -> Value | None:
+    """Return the output of a layer over contexts and rows; None if it is not to be computed in two parts.
+
+    Args:
+        layer: The layer.
+        value: ``[B, K]`` or ``[B, L, K]``.
+    """
+    if value.space is not Space.ROWS:
+        return None
+    if len(value.dims) > 1 and isinstance(value, Interleave):
+        split = _split_places(value) if value.at == len(value.dims) - 1 else None
+    else:
+        split = _split_columns(value) if prod(value.dims[:-1]) == 1 else None
+    if split is None:
+        return None
+    dims = (*value.dims[:-1], layer.num_outputs)
+    of_contexts = _linear(layer, split.of_contexts, dims, None)
+    made: Value = Expand(dims=dims, dtype=of_contexts.dtype, source=of_contexts)
+    bias = layer.bias
+    if split.of_places is not None:
+        of_places = _linear(layer, split.of_places, dims, None if split.of_rows else bias)
+        made = Elementwise(dims=dims, kind=ElementwiseKind.ADD, operands=[of_places, made])
+    if split.of_rows is not None:
+        if len(split.of_rows.value.dims) == len(dims):
+            of_rows = _linear(layer, split.of_rows, dims, bias)
+            return Elementwise(dims=dims, kind=ElementwiseKind.ADD, operands=[of_rows, made])
+        of_row = _linear(layer, split.of_rows, (layer.num_outputs,), bias)
+        added: Value = binary(ElementwiseKind.ADD, made, unsqueeze(of_row, 1))
+        return added
+    return made
+
+
+def _linear(layer: Layer, of: Taken, dims: tuple[int, ...], bias: str | None) -> Linear:
+    return Linear(
+        dims=dims, space=of.value.space, source=of.value, weight=layer.weight, bias=bias, columns=of.columns
+    )
+
+
+@once_per_value
+def _split_columns(value: Value) -> _Split | None:
+    """Return the parts of columns side by side, ``[B, K]``."""
+    parts = flat([Part(value=value, offset=0, width=value.width)], apart)
+    if not _is_worth(sum(part.width for part in parts if is_expanded(part.value))):
+        return None
+    made, columns = folded(Join(dims=(value.width,), dtype=value.dtype, parts=tuple(parts)))
+    assert isinstance(made, Join)
+    parts = list(made.parts)
+    shared = [i for i, part in enumerate(parts) if of_contexts(part.value) is not None]
+    rows = [i for i in range(len(parts)) if i not in shared]
+    if not rows or not _is_worth(sum(parts[i].width for i in shared)):
+        return None
+    contexts = [of_contexts_part(part) if i in shared else part for i, part in enumerate(parts)]
+    dims = value.dims[:-1]
+    return _Split(taken(contexts, shared, columns, dims), taken(parts, rows, columns, dims))
+
+
+def _is_worth(num_columns: int) -> bool:
+    return num_columns >= FEWEST_COLUMNS
+
+
+@once_per_value
+def _split_places(value: Value) -> _Split | None:
+    """Return the parts of vectors joined at their last dimension, ``[B, L, K]``."""
+    assert isinstance(value, Interleave)
+    if not any(is_expanded(part.operand.value) for part in value.parts):
+        return None
+    made, columns = folded_vectors(value)
+    assert isinstance(made, Interleave)
+    width = made.dims[-1]
+    bounds = [*(part.offset for part in made.parts), width]
+    columns = columns or ((0, 0, width, 1),)
+    widths = [end - start for start, end in pairwise(bounds)]
+    of = [i for i, part in enumerate(made.parts) if of_contexts(part.operand.value) is not None]
+    rest = [i for i in range(len(widths)) if i not in of]
+    once = [i for i in rest if _is_of_row(made.parts[i], width)]
+    each = [i for i in rest if i not in once]
+    if not rest or not _is_worth(sum(widths[i] for i in of)):
+        return None
+
+    def together(chosen: Sequence[int], join: Callable[[Sequence[int], Sequence[int]], Value]) -> Taken:
+        to = list(accumulate((widths[i] for i in chosen), initial=0))
+        found = [
+            one
+            for i, begin in zip(chosen, to, strict=False)
+            for one in moved(columns, bounds[i], bounds[i + 1], begin)
+        ]
+        return Taken(join(chosen, to), tuple(found))
+
+    def vectors(chosen: Sequence[int], to: Sequence[int]) -> Value:
+        return _joined(made, [made.parts[i] for i in chosen], to)
+
+    def of_row(chosen: Sequence[int], to: Sequence[int]) -> Value:
+        parts = [
+            Part(value=made.parts[i].operand.value, offset=made.parts[i].operand.offset, width=widths[i])
+            for i in chosen
+        ]
+        return side_by_side(parts, (to[-1],))
+
+    return _Split(
+        together(of, vectors),
+        together(once, of_row) if once else None,
+        together(each, vectors) if each else None,
+    )
+
+
+def _is_of_row(part: Written, width: int) -> bool:
+    """Return whether a part holds the same columns for each place, which follow each other."""
+    for size, to, by in zip(part.sizes, part.strides, part.operand.strides, strict=True):
+        if size > 1 and by != (0 if to >= width else to):
+            return False
+    return True
+
+
+def _joined(joined: Interleave, parts: Sequence[Written], to: Sequence[int]) -> Value:
+    """Return some parts of vectors, whose columns begin at ``to``: of contexts if they are expanded."""
+    width, dims = joined.dims[-1], (*joined.dims[:-1], to[-1])
+    found = []
+    for part, begin in zip(parts, to, strict=False):
+        source = of_contexts(part.operand.value)
+        found.append(
+            replace(
+                part,
+                offset=begin,
+                strides=tuple(by // width * to[-1] if by >= width else by for by in part.strides),
+                operand=part.operand if source is None else replace(part.operand, value=source),
+            )
+        )
+    (first, *others) = found
+    value, space = first.operand.value, first.operand.value.space
+    if not others and _is_in_order(first, prod(dims)):
+        if first.operand.offset == 0 and value.dims == dims:
+            return value
+        return View(dims=dims, space=space, dtype=value.dtype, source=value, offset=first.operand.offset)
+    return Interleave(dims=dims, space=space, dtype=joined.dtype, at=joined.at, parts=tuple(found))
+
+
+def _is_in_order(part: Written, width: int) -> bool:
+    """Return whether a part is so many numbers that follow each other where they are read."""
+    in_order = [axis.stride for axis in contiguous(part.sizes)]
+    return prod(part.sizes) == width and all(
+        size == 1 or by == expected
+        for size, by, expected in zip(part.sizes, part.operand.strides, in_order, strict=True)
+    )
