@@ -66,6 +66,26 @@ class TargetAttention(nn.Module):
         return scores
 
 
+class TorchAttention(TargetAttention):
+    """The same by a layer of torch's, of places that hold items; the values may be others than the keys."""
+
+    def __init__(self, are_others: bool) -> None:
+        super().__init__()
+        self.are_others = are_others
+        self.attention = nn.MultiheadAttention(self.dim, 4, batch_first=True)
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        """Return ``[B, 7]``."""
+        found = self.goods(features)
+        history = found["history"].to_padded_dense(self.num_places)
+        item = found["item"].to_padded_dense(1)
+        there = torch.arange(self.num_places) < found["history"].lengths().clamp(min=1).unsqueeze(1)
+        values = torch.relu(history) if self.are_others else history
+        interest, _ = self.attention(item, history, values, key_padding_mask=~there, need_weights=False)
+        scores: Tensor = self.over(torch.cat((item, interest), dim=2).squeeze(1))
+        return scores
+
+
 def inputs_of(artifact: LoadedArtifact, contexts: Sequence[int]) -> list[Tensor]:
     """Return a batch of Q contexts and of rows with these."""
     row_context = torch.tensor(contexts, dtype=torch.int64)
@@ -94,6 +114,8 @@ MODELS = {
     "heads": lambda: (TargetAttention(num_heads=4), ("history",)),
     # Wide enough that tiles are cut where the context changes.
     "wide": lambda: (TargetAttention(num_places=400, num_heads=2), ("history",)),
+    "torch": lambda: (TorchAttention(are_others=False), ("history",)),
+    "other values": lambda: (TorchAttention(are_others=True), ("history",)),
     "dlrm": lambda: (dlrm(), ("dense_features", "f0", "f2")),
 }
 
@@ -166,6 +188,18 @@ def test_contexts_out_of_range_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(RuntimeError, match="index out of range"):
         own.forward_ranking(*ranking_inputs(own, ())[:-3], *inputs[-3:])
     own.forward_ranking(*inputs)
+
+
+@pytest.mark.parametrize("name", ["torch", "other values"])
+def test_keys_of_attention_are_computed_once(tmp_path: Path, name: str) -> None:
+    model, context = MODELS[name]()
+    _, own = loaded(tmp_path / "a", model, context=context)
+    assert isinstance(own.graphs, ProgramGraphs)
+    steps = own.graphs.profile(1, inputs_of(own, BATCHES["one for all"]))
+    assert not [step for step in steps if step.kind == "region"]
+    num_rows = [step.num_rows for step in steps if step.kind == "linear" and step.out_width == 3 * model.dim]
+    # Keys and values for all contexts, and queries for all rows.
+    assert sorted(set(num_rows)) == [NUM_CONTEXTS, len(BATCHES["one for all"])]
 
 
 def test_a_profile_tells_the_rows_that_are_copied(tmp_path: Path) -> None:

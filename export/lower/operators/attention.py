@@ -6,6 +6,7 @@ Shape letters: B rows, H heads, S places, D numbers of a head.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from export.lower.operators.forms import matmul
 from export.lower.operators.layers import linear
 from export.lower.operators.reductions import mean, softmax
 from export.lower.operators.views import permute, reshaped, select, transpose, unsqueeze
-from export.lower.values import Elementwise, NotLoweredError, Value, operator
+from export.lower.strided import strided
+from export.lower.values import Elementwise, Expand, NotLoweredError, Value, operator
 
 
 @operator("scaled_dot_product_attention", views=True)
@@ -65,22 +67,39 @@ def multi_head_attention(
     is_plain = (
         bias_k is None and bias_v is None and not add_zero and not given.get("use_separate_proj_weight")
     )
-    if not is_plain or (given.get("training", True) and dropout) or query is not key or key is not value:
-        raise NotLoweredError("attention of several inputs, or with biases of keys")
-    places: Value = transpose(query, 0, 1).settled()
-    (size, dim), heads = places.dims, (num_heads, embed_dim_to_check // num_heads)
-    parts = reshaped(linear(places, in_weight, in_bias), (size, 3, *heads))
-    query, key, value = (permute(select(parts, 2, i), 0, 2, 1, 3) for i in range(3))
-    shares = _weights(query, key, _mask_of(given), None)
-    seen = reshaped(permute(matmul(shares, value), 0, 2, 1, 3), (size, dim))
+    if not is_plain or (given.get("training", True) and dropout):
+        raise NotLoweredError(
+            "attention in training mode, with biases of keys, or with weights for each input"
+        )
+    dim, size = embed_dim_to_check, query.shape[0]
+    made: dict[int, Any] = {}
+    parts = []
+    for i, one in enumerate((query, key, value)):
+        if id(one) not in made:
+            # What it has no need of is computed too: the weights of all are one.
+            all_parts = _projected(one, in_weight, in_bias)
+            made[id(one)] = reshaped(all_parts, (one.shape[0], 3, num_heads, dim // num_heads))
+        parts.append(permute(select(made[id(one)], 2, i), 0, 2, 1, 3))
+    shares = _weights(parts[0], parts[1], _mask_of(given), None)
+    seen = reshaped(permute(matmul(shares, parts[2]), 0, 2, 1, 3), (size, dim))
     out = transpose(linear(seen.settled(), out_weight, out_bias), 0, 1)
     if not given.get("need_weights", True):
         return out, None
     return out, mean(shares, 1) if given.get("average_attn_weights", True) else shares
 
 
+def _projected(places: Any, weight: Any, bias: Any) -> Value:
+    """Return a layer over places in front, ``[S, B, D]``, as ``[B, S, out]``: once for each context if it has them."""
+    view = strided(places)
+    if isinstance(view.value, Expand):
+        made = _projected(replace(view, value=view.value.source), weight, bias)
+        return Expand(dims=made.dims, dtype=made.dtype, source=made)
+    found: Value = linear(transpose(view, 0, 1).settled(), weight, bias)
+    return found
+
+
 def _mask_of(given: dict[str, Any]) -> Any:
-    """Return a mask for ``[B, H, S, S]``."""
+    """Return a mask for ``[B, H, S, S]``, the places of queries and those of keys."""
     mask, padding = given.get("attn_mask"), given.get("key_padding_mask")
     if mask is not None and len(mask.shape) > 2:
         raise NotLoweredError("attention with a mask for each head")
