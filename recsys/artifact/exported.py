@@ -109,9 +109,11 @@ class ExportedPart:
                 dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(tensor.shape)
             )
 
-    def bind(self, rows: Tensor, weights: Mapping[str, Tensor], linear_dtype: str) -> Call:
+    def bind(
+        self, rows: Tensor, weights: Mapping[str, Tensor], linear_dtype: str, contexts: object = None
+    ) -> Call:
         """See ``FormPart``. Linear layers multiply in float32."""
-        del linear_dtype
+        del linear_dtype, contexts
         module, signature, is_ranking = self._module, self._signature, self._is_ranking
         held = {name: tensor for path, tensor in weights.items() for name in self._names.get(path, [])}
 

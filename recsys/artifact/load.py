@@ -117,6 +117,28 @@ class LoadedArtifact:
         """The loaded target's name."""
         return self.target.name
 
+    def cache_contexts(self, max_bytes: int) -> str:
+        """Keep what the ranking form computes of contexts alone, by their content, before anybody calls it.
+
+        Deltas empty the cache. Answers are bit-equal to those without it.
+
+        Args:
+            max_bytes: Memory for it; what was used least recently makes room.
+
+        Returns:
+            Why nothing is kept; empty if the cache is in use.
+        """
+        if not self.signature.context:
+            return "the model has no context"
+        if not isinstance(self.graphs, ProgramGraphs) or not self.graphs.steps:
+            return "torch's operators run it, not a program"
+        return self.graphs.cache_contexts(max_bytes)
+
+    @property
+    def contexts(self) -> Any:
+        """The context cache, as ``recsys.kernels.operators.context_cache`` returns it; None if there is none."""
+        return self.graphs.contexts if isinstance(self.graphs, ProgramGraphs) else None
+
     def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
         """Predict from dense inputs, lengths, values and, if weighted, weights; see ``recsys.inputs.signature``.
 
@@ -257,7 +279,7 @@ def artifact_of_parts(
     where, manifest, target = opened.path, opened.manifest, opened.target
     ranks = rank_rows(manifest, target, blob)
     scripted = partial(load_scripted, where, manifest, target, ranks)
-    graphs = ProgramGraphs(parts, blob, target.linear_dtype, scripted)
+    graphs = ProgramGraphs(parts, blob, target.linear_dtype, scripted, manifest.signature)
     rows = LoadedRows(manifest=manifest, ranks=ranks, file=file, graphs=graphs)
     return LoadedArtifact(manifest=manifest, target=target, graphs=graphs, rows=rows)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -33,13 +33,16 @@ class FormPart(Protocol):
     def steps(self) -> operators.StepCounts | None:
         """How many steps the native kernels compute; None for an ExportedProgram."""
 
-    def bind(self, rows: Tensor, weights: Mapping[str, Tensor], linear_dtype: str) -> Call:
+    def bind(
+        self, rows: Tensor, weights: Mapping[str, Tensor], linear_dtype: str, contexts: Any = None
+    ) -> Call:
         """Return a call of the form, which any thread may make.
 
         Args:
             rows: The rows of all lookups, ``[R]`` uint8 in host memory.
             weights: Dense weights that replace the part's, by path; others are ignored.
             linear_dtype: In which linear layers multiply.
+            contexts: What ``operators.context_inputs`` has returned, for a ranking form with steps; None otherwise.
 
         Raises:
             ManifestError: The parts of it do not fit each other.
@@ -75,10 +78,12 @@ class ProgramPart:
             num_linear=num_linear, num_dot=num_dot, num_lookup=num_lookup, num_steps=num_steps
         )
 
-    def bind(self, rows: Tensor, weights: Mapping[str, Tensor], linear_dtype: str) -> Call:
+    def bind(
+        self, rows: Tensor, weights: Mapping[str, Tensor], linear_dtype: str, contexts: Any = None
+    ) -> Call:
         """See ``FormPart``."""
         with self._named():
-            call: Call = self._program.bind(rows, dict(weights), linear_dtype)
+            call: Call = self._program.bind(rows, dict(weights), linear_dtype, contexts)
         return call
 
     @contextmanager
@@ -97,10 +102,12 @@ class ProgramGraphs:
         rows: The rows of all lookups, ``[R]`` uint8 in host memory.
         linear_dtype: In which linear layers multiply.
         load_scripted: Loads the same graphs in TorchScript, over the same rows.
+        signature: The model's signature.
 
     Attributes:
         calls: How each form is called. Replaced as a whole.
         steps: How many steps each form has; empty for ExportedPrograms.
+        contexts: The context cache, as ``operators.context_cache`` returns it; None if there is none.
 
     Raises:
         ManifestError: A part cannot be used.
@@ -112,17 +119,44 @@ class ProgramGraphs:
         rows: Tensor,
         linear_dtype: str,
         load_scripted: Callable[[], LoadedGraphs],
+        signature: Signature,
     ) -> None:
         self._parts = tuple(parts)
         self._rows = rows
         self._linear_dtype = linear_dtype
         self._load_scripted = load_scripted
         self._scripted: LoadedGraphs | None = None
-        self.set({}, self._bind({}))
+        self._signature = signature
+        self.contexts: Any = None
         self.steps = tuple(part.steps for part in parts if part.steps is not None)
+        self.set({}, self._bind({}, None))
 
-    def _bind(self, weights: Mapping[str, Tensor]) -> tuple[Call, ...]:
-        return tuple(part.bind(self._rows, weights, self._linear_dtype) for part in self._parts)
+    def _bind(self, weights: Mapping[str, Tensor], contexts: Any) -> tuple[Call, ...]:
+        inputs = (
+            operators.context_inputs(self._signature, contexts)
+            if self.steps and len(self._parts) > 1
+            else None
+        )
+        return tuple(
+            part.bind(self._rows, weights, self._linear_dtype, inputs if form > 0 else None)
+            for form, part in enumerate(self._parts)
+        )
+
+    def cache_contexts(self, max_bytes: int) -> str:
+        """Keep what the ranking form, which must have steps, computes of contexts alone; nobody may call it meanwhile.
+
+        Args:
+            max_bytes: Memory for it.
+
+        Returns:
+            Why there is nothing to keep; empty if there is.
+        """
+        contexts = operators.context_cache(max_bytes)
+        calls = self._bind(self._weights, contexts)
+        why = operators.why_not_cached(calls[1])
+        if not why:
+            self.contexts, self.calls = contexts, calls
+        return why
 
     def scripted(self) -> LoadedGraphs:
         """Return the same graphs in TorchScript, for profiles. They are loaded when they are first asked for.
@@ -162,7 +196,9 @@ class ProgramGraphs:
             weights: By path; each a tensor of at least one form, with its shape and dtype, in host memory.
         """
         together = {**self._weights, **weights}
-        return GraphChange(graphs=self, new=(together, self._bind(together)), old=(self._weights, self.calls))
+        return GraphChange(
+            graphs=self, new=(together, self._bind(together, self.contexts)), old=(self._weights, self.calls)
+        )
 
     def warm(self, forms: object, signature: Signature, verified: Batch | None) -> None:
         """Do nothing: programs are as fast in the first call as in later ones."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from recsys.base.native_module import NotBuiltError, load_native
 from recsys.data_type import LINEAR_DTYPES as LINEAR_DTYPES
+from recsys.inputs.signature import Signature
 
 _FOLDER = Path(__file__).parent
 
@@ -156,19 +157,68 @@ def interaction() -> Callable[[Tensor, Tensor], Tensor] | None:
     return operator
 
 
+def context_cache(max_bytes: int) -> Any:
+    """Return a cache of what programs compute of contexts alone, by the content of the context. Threads may share it.
+
+    Args:
+        max_bytes: Memory that it may hold; those used least recently make room.
+
+    Returns:
+        An object with ``clear()``, to be called after rows have changed, ``reset_counts()`` and ``counts()``: ``hits``
+        and ``misses`` of contexts, equal ones of a batch once, ``evictions``, and the present ``entries`` and
+        ``bytes``.
+
+    Raises:
+        NotBuiltError: The operators cannot be used.
+    """
+    return _usable().ContextCache(max_bytes)
+
+
+def context_inputs(signature: Signature, cache: Any) -> Any:
+    """Return which inputs of a ranking form are of contexts, as ``bind`` of a stored program takes it.
+
+    Args:
+        signature: The signature of the form.
+        cache: What ``context_cache`` has returned; None for none.
+
+    Raises:
+        NotBuiltError: The operators cannot be used.
+    """
+    dense = [at for at, one in enumerate(signature.dense) if one.name in signature.context]
+    return _usable().ContextInputs(
+        dense=dense,
+        lengths=len(signature.dense),
+        num_features=len(signature.context_sparse),
+        is_weighted=signature.is_weighted,
+        cache=cache,
+    )
+
+
 def stored_program(part: bytes) -> Any:
     """Return a program that ``export.lower.part`` has written.
 
     Returns:
-        An object with ``bind(rows, weights, linear_dtype)``, which returns a call that any thread may make, over these
-        rows, with these dense weights instead of those of the same paths. ``dense()`` are the model's dense weights by
-        path, each its type and shape; ``counts()`` the numbers of linear layers, interactions, lookups, and all steps.
+        An object with ``bind(rows, weights, linear_dtype, contexts=None)``, which returns a call that any thread may
+        make, over these rows, with these dense weights instead of those of the same paths; ``contexts`` is what
+        ``context_inputs`` has returned, for a ranking form, which then computes equal contexts once.
+        ``dense()`` are the model's dense weights by path, each its type and shape; ``counts()`` the numbers of linear
+        layers, interactions, lookups, and all steps.
 
     Raises:
         NotBuiltError: The operators cannot be used.
         RuntimeError: The part holds no program; so does ``bind``, if rows or weights do not fit it.
     """
     return _usable().StoredProgram(part)
+
+
+def why_not_cached(program: Any) -> str:
+    """Return why a ranking form has nothing for a context cache; empty if it has.
+
+    Args:
+        program: What ``bind`` of a stored program has returned.
+    """
+    why: str = program.why_not_cached()
+    return why
 
 
 def profile(program: Any, inputs: Sequence[Tensor]) -> tuple[StepTime, ...]:

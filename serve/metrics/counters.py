@@ -126,7 +126,7 @@ class ContextCacheTotals(NamedTuple):
     bytes: int = 0
 
 
-_NO_CACHE = ContextCacheTotals()
+NO_CONTEXT_CACHE = ContextCacheTotals()
 
 
 class PendingTotals(NamedTuple):
@@ -177,7 +177,7 @@ class ModelTotals:
     deltas_applied: int = 0
     deltas_failed: int = 0
     description: ModelDescription | None = None
-    context_cache: ContextCacheTotals = _NO_CACHE
+    context_cache: ContextCacheTotals = NO_CONTEXT_CACHE
 
 
 class ModelCounters:

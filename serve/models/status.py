@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from serve.config.models import Routing
+from serve.metrics.counters import NO_CONTEXT_CACHE, ContextCacheTotals
 from serve.metrics.streams import StreamStatus
 
 
@@ -37,6 +38,7 @@ class ModelVersionStatus:
         deltas: names of the delta files that were applied, in this order; the last hundred of a stream.
         table_bytes: bytes of its tables' rows; 0 if it is not in memory.
         stream: its stream of deltas; None if it has none, or is not in memory.
+        context_cache: what its context cache did; zeros without one, or if it is not in memory.
     """
 
     version: str
@@ -47,6 +49,7 @@ class ModelVersionStatus:
     deltas: tuple[str, ...] = ()
     table_bytes: int = 0
     stream: StreamStatus | None = None
+    context_cache: ContextCacheTotals = NO_CONTEXT_CACHE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from serve.config.models import ModelSettings
 from serve.engine.interface import Engine, Servable
 from serve.engine.routes import RouteTable
 from serve.errors import DrainingError, ModelChangeError, ModelNotFoundError, RequestError
+from serve.metrics.counters import NO_CONTEXT_CACHE
 from serve.metrics.registry import Metrics
 from serve.metrics.streams import StreamState
 from serve.models.delta_folder import DeltaFolder, FolderDelta
@@ -123,6 +124,7 @@ class ManagedVersion:
             deltas=tuple(servable.deltas) if servable else (),
             table_bytes=sum(servable.info.table_bytes.values()) if servable else 0,
             stream=self._stream.status if servable and self._stream else None,
+            context_cache=servable.totals().context_cache if servable else NO_CONTEXT_CACHE,
         )
 
     def may_be_tried(self, files: Fingerprint) -> bool:

@@ -158,6 +158,8 @@ def apply(prepared: PreparedDelta) -> PreparedDelta:
             change.write()
         if prepared.graphs is not None:
             prepared.graphs.write()
+        if isinstance(loaded.graphs, ProgramGraphs) and loaded.graphs.contexts is not None:
+            loaded.graphs.contexts.clear()
         _synchronize(prepared.changes)
         loaded.state = prepared.digest
         before = {name: loaded.dense.get(name) for name in prepared.dense}

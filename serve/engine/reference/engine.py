@@ -8,6 +8,7 @@ it; ``request_check`` checks it against the model; ``batching`` queues it until 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from serve.engine.reference.protocols.recsys_v1 import PredictRequest
 from serve.engine.reference.servable import ReferenceServable
 from serve.engine.routes import RouteTable
 
+_log = logging.getLogger("serve")
 # Grace period, once every request is answered, for sending the last answers and for streams to end.
 _GRACE_S = 1.0
 
@@ -156,5 +158,9 @@ def load_model(path: Path, settings: ModelSettings) -> tuple[LoadedArtifact, Mod
         memory=settings.rows_memory,
         cuda_graphs=settings.cuda_graphs,
     )
+    if settings.context_cache_bytes:
+        why = artifact.cache_contexts(settings.context_cache_bytes)
+        if why:
+            _log.info("target %r: context_cache_bytes is not used: %s", artifact.target_name, why)
     info = ModelInfo.of_manifest(artifact.manifest)
     return artifact, replace(info, target=artifact.target_name, rows_pages=artifact.rows.pages())

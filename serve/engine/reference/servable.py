@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from recsys.artifact.delta import apply as delta
@@ -13,7 +14,7 @@ from serve.engine.reference.executor import Answered, Executor, ExecutorSettings
 from serve.engine.reference.request_check import CheckedRequest, RequestChecker
 from serve.engine.reference.warm_up import captured_batches, warm_up_batches
 from serve.errors import ModelChangeError
-from serve.metrics.counters import ModelCounters, ModelDescription, ModelTotals
+from serve.metrics.counters import ContextCacheTotals, ModelCounters, ModelDescription, ModelTotals
 
 
 class ReferenceServable:
@@ -54,6 +55,7 @@ class ReferenceServable:
             deliver,
         )
         self._model: ServedModel | None = model
+        self._contexts = model.contexts if isinstance(model, LoadedArtifact) else None
 
     def open(self, warm_up: Iterable[bytes] = ()) -> None:
         """Start the threads and warm them up; blocks.
@@ -68,6 +70,8 @@ class ReferenceServable:
         try:
             self.executor.start(self._warm_up(warm_up))
             self.executor.wait_until_warm()
+            if self._contexts is not None:
+                self._contexts.reset_counts()
         except BaseException:
             self.close()
             raise
@@ -106,10 +110,15 @@ class ReferenceServable:
 
     def totals(self) -> ModelTotals:
         """See ``Servable``."""
-        return self.counters.totals()
+        totals, contexts = self.counters.totals(), self._contexts
+        if contexts is None:
+            return totals
+        return replace(totals, context_cache=ContextCacheTotals(**contexts.counts()))
 
     def close(self) -> None:
         """See ``Servable``."""
         self.executor.close()
         self.counters.wait_until_ended()
         self._model = None
+        if self._contexts is not None:
+            self._contexts.clear()

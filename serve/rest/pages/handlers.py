@@ -21,6 +21,7 @@ from recsys.pages import script, source_hash, style, templates
 from serve.config.settings import ConnectionLimits
 from serve.engine.interface import Servable
 from serve.errors import ModelNotFoundError, NotReadyError
+from serve.metrics.counters import ContextCacheTotals
 from serve.models.status import ModelStatus, ModelVersionStatus
 from serve.protocols.open_inference import output_datatype
 from serve.rest.pages.guard import check_local
@@ -167,10 +168,20 @@ def _shown(status: ModelStatus) -> Json:
                 "digest": version.digest,
                 "deltas": ", ".join(version.deltas),
                 "reason": version.reason,
+                "contexts": _contexts(version.context_cache),
             }
             for version in reversed(status.versions)
         ],
     }
+
+
+def _contexts(cache: ContextCacheTotals) -> str:
+    """Return what a context cache holds and how often it helped; empty if it was never asked."""
+    asked = cache.hits + cache.misses
+    if not asked:
+        return ""
+    held = f"{cache.entries:,} context{'' if cache.entries == 1 else 's'}"
+    return f"{held} in {size_text(cache.bytes)}; it had {cache.hits / asked:.0%} of those asked for"
 
 
 def _role(status: ModelStatus, version: ModelVersionStatus) -> str:

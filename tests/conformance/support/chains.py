@@ -58,25 +58,26 @@ def later(model: SmallModel, seed: int, *, with_dense: bool) -> SmallModel:
     return after
 
 
-def make_chain(exported: Exported, folder: Path, *, seed: int = 0) -> Chain:
+def make_chain(exported: Exported, folder: Path, *, seed: int = 0, num_deltas: int = NUM_DELTAS) -> Chain:
     """Make ``0.delta``, ``1.delta`` and so on for an artifact of the small model; all but the first have dense weights.
 
     Args:
         exported: the artifact.
         folder: for the deltas.
         seed: of its model.
+        num_deltas: how many.
     """
     sample = exported.sample(6, seed=5, max_ids=8)
     oracle, model = load_artifact(exported.path), SmallModel(seed).eval()
     answers, made = [answer(oracle, sample)], []
-    for at in range(NUM_DELTAS):
+    for at in range(num_deltas):
         path, new = folder / f"{at}.delta", later(model, 10 * seed + at + 1, with_dense=at > 0)
         export_delta(model, new, path, DeltaConfig(artifact=exported.path, after=tuple(made)))
         apply(prepare(oracle.rows, path))
         answers.append(answer(oracle, sample))
         made.append(path)
         model = new
-    assert len({one["score"].tobytes() for one in answers}) == NUM_DELTAS + 1
+    assert len({one["score"].tobytes() for one in answers}) == num_deltas + 1
     return Chain(folder, sample, answers)
 
 

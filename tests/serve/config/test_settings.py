@@ -48,6 +48,9 @@ NAN = math.nan
         pytest.param(ServerConfig, {"poll_repository_s": NAN}, "poll_repository_s: got nan", id="poll-nan"),
         pytest.param(ModelSettings, {"poll_deltas_s": 0.0}, "poll_deltas_s: got 0.0", id="poll-deltas"),
         pytest.param(ModelSettings, {"poll_deltas_s": NAN}, "poll_deltas_s: got nan", id="poll-deltas-nan"),
+        pytest.param(
+            ModelSettings, {"context_cache_bytes": -1}, "context_cache_bytes: got -1", id="context-cache"
+        ),
         pytest.param(ModelSettings, {"num_executors": -1}, "num_executors: got -1", id="executors"),
         pytest.param(ModelSettings, {"cpus": (0, -1)}, r"cpus: got \[0, -1\]", id="cpus"),
         pytest.param(

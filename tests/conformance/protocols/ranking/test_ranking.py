@@ -9,37 +9,14 @@ import numpy as np
 import pytest
 
 from serve.client.errors import InvalidRequestError
-from serve.client.packing import Context
 from tests.conformance.support.artifacts import CONTEXT, Exported
 from tests.conformance.support.harness import ServerUnderTest, status_of
-from tests.support.serve.messages.cases import Sample, assert_answers
+from tests.conformance.support.ranking import ranked
+from tests.support.serve.messages.cases import assert_answers
 
 pytestmark = pytest.mark.engine
 
 NAMES = ("context", "price", "user", "genres", "item", "tags")
-
-
-def ranked(
-    small: Exported, num_rows: int, shared: tuple[str, ...], seed: int = 0
-) -> tuple[dict, Context, Sample]:
-    """What a client gives, and the plain sample that it stands for."""
-    rows, one = small.sample(num_rows, seed), small.sample(1, seed + 10_000)
-    given = {
-        part: {name: values for name, values in getattr(rows, part).items() if name not in shared}
-        for part in ("dense", "sparse", "weights")
-    }
-    context = {
-        part: {name: values for name, values in getattr(one, part).items() if name in shared}
-        for part in ("dense", "sparse", "weights")
-    }
-    expanded = {
-        part: {
-            name: getattr(one, part)[name] * num_rows if name in shared else values
-            for name, values in getattr(rows, part).items()
-        }
-        for part in ("dense", "sparse", "weights")
-    }
-    return given, Context(**context), Sample(num_rows, **expanded)
 
 
 @pytest.mark.parametrize(
