@@ -78,7 +78,7 @@ std::string Version::Description() const {
 
 std::int64_t Version::ApplyDelta(const std::string& path) { return servable_->ApplyDelta(path); }
 
-std::string Version::Totals() const { return servable_->metrics().Totals().Json(); }
+std::string Version::Totals() const { return servable_->Totals().Json(); }
 
 void Version::Close() { servable_->Close(); }
 

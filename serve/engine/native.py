@@ -218,6 +218,7 @@ class NativeEngine:
             numa=settings.numa,
             random_access=is_random,
             allow_non_finite=settings.allow_non_finite,
+            context_cache_bytes=settings.context_cache_bytes,
             limits=settings.limits,
             num_executors=settings.max_executors,
             cpus=settings.cpus,

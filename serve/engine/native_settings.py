@@ -37,6 +37,7 @@ class VersionSettings:
         numa: NUMA nodes of copied rows; not set for the system's choice.
         random_access: whether mapped rows are read in single pages.
         allow_non_finite: whether NaN and infinities are accepted in dense inputs and weights.
+        context_cache_bytes: memory for what its program computes of contexts alone; 0 for none.
         limits: limits on requests, batches and the queue.
         num_executors: how many batches of the model may run concurrently.
         cpus: the processors that its executors may use; empty for all.
@@ -51,6 +52,7 @@ class VersionSettings:
     numa: str | None = None
     random_access: bool = False
     allow_non_finite: bool = False
+    context_cache_bytes: int = bounded(0, 0)
     limits: BatchLimits = field(default_factory=BatchLimits)
     num_executors: int = bounded(1, 1)
     cpus: tuple[int, ...] = ()

@@ -15,6 +15,9 @@ class ArtifactModel : public ServedModel {
   const Signature& signature() const override { return model_.signature(); }
   Outputs Predict(const Batch& batch) override { return model_.Predict(batch); }
 
+  ContextCacheCounts context_cache() const override { return model_.context_cache(); }
+  void ResetContextCacheCounts() override { model_.ResetContextCacheCounts(); }
+
   Delta PrepareDelta(const std::string& path) override {
     const std::shared_ptr<const PreparedDelta> prepared = model_.PrepareDelta(path);
     return {[this, prepared] { model_.ApplyDelta(*prepared); }, Model::NumDenseLeft(*prepared)};
@@ -34,6 +37,7 @@ OpenedModel OpenArtifact(const std::string& path, const VersionSettings& setting
   options.lock_rows = settings.lock_rows;
   options.numa = settings.numa.value_or("");
   options.random_access = settings.random_access;
+  options.context_cache_bytes = settings.context_cache_bytes;
   Model model = Model::Open(path, options);
   ModelInfo info{model.description(), model.description().digest};
   VerifiedRows rows = model.verified_rows();

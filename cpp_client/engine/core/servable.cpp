@@ -33,6 +33,7 @@ void Servable::Open(const std::vector<std::string>& warm_up) {
         WarmUpBatches(signature_, settings_.limits, std::exchange(rows_, {}));
     AddCapturedBatches(warm_up, checker_, settings_.limits, &batches);
     executor_->Start(batches);
+    model_->ResetContextCacheCounts();
   } catch (...) {
     Close();
     throw;
@@ -46,8 +47,22 @@ void Servable::Close() {
   executor_->Close();
   // No thread runs batches any more: free the tables now, even if answered requests still hold the
   // servable.
-  model_.reset();
+  std::unique_ptr<ServedModel> closed;
+  {
+    const std::lock_guard<std::mutex> guard(model_mutex_);
+    last_contexts_ = model_->context_cache();
+    last_contexts_.entries = last_contexts_.bytes = 0;
+    closed = std::move(model_);
+  }
+  closed.reset();
   ReturnMemory();
+}
+
+VersionTotals Servable::Totals() const {
+  VersionTotals totals = counters_.Totals();
+  const std::lock_guard<std::mutex> guard(model_mutex_);
+  totals.context_cache = model_ == nullptr ? last_contexts_ : model_->context_cache();
+  return totals;
 }
 
 std::int64_t Servable::ApplyDelta(const std::string& path) {

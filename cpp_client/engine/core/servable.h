@@ -42,6 +42,9 @@ class Servable : public std::enable_shared_from_this<Servable> {
   /// does not update. Blocks. Throws Error; then nothing has changed.
   std::int64_t ApplyDelta(const std::string& path);
 
+  /// Returns a snapshot of its counters. After Close the context cache holds nothing.
+  VersionTotals Totals() const;
+
   const std::string& name() const { return info_.name; }
   const std::string& version() const { return info_.version; }
   const ModelInfo& info() const { return info_; }
@@ -56,7 +59,11 @@ class Servable : public std::enable_shared_from_this<Servable> {
   const VersionCounters& metrics() const { return counters_; }
 
  private:
+  /// Held for moments, to read the model's counts and to take it away.
+  mutable std::mutex model_mutex_;
   std::unique_ptr<ServedModel> model_;
+  /// The counts of a closed model.
+  ContextCacheCounts last_contexts_;
   ModelInfo info_;
   Signature signature_;
   VersionSettings settings_;

@@ -26,6 +26,11 @@ class ServedModel {
   /// Throws the model's exceptions; Error (kRequest) if one of the requests is to blame.
   virtual Outputs Predict(const Batch& batch) = 0;
 
+  /// Returns zeros without a cache. Called from any thread.
+  virtual ContextCacheCounts context_cache() const { return {}; }
+  /// Called once, after the warm-up.
+  virtual void ResetContextCacheCounts() {}
+
   /// A delta that was read and checked: a function that replaces the rows, and how many dense
   /// weights it does not update.
   struct Delta {

@@ -48,6 +48,12 @@ std::string VersionTotals::Json() const {
       {"shadow", {{"failed", shadow_failed}, {"dropped", shadow_dropped}}},
       {"deltas_applied", deltas_applied},
       {"deltas_failed", deltas_failed},
+      {"context_cache",
+       {{"hits", context_cache.hits},
+        {"misses", context_cache.misses},
+        {"evictions", context_cache.evictions},
+        {"entries", context_cache.entries},
+        {"bytes", context_cache.bytes}}},
   }
       .dump();
 }

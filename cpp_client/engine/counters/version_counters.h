@@ -9,6 +9,7 @@
 
 #include "engine/counters/histogram.h"
 #include "engine/counters/outcomes.h"
+#include "recsys/model.h"
 
 namespace recsys {
 
@@ -41,6 +42,8 @@ struct VersionTotals {
   std::int64_t shadow_dropped = 0;
   std::int64_t deltas_applied = 0;
   std::int64_t deltas_failed = 0;
+  /// The model counts these itself.
+  ContextCacheCounts context_cache;
 
   const Histogram& stage(Stage which) const { return stages[static_cast<std::size_t>(which)]; }
   std::int64_t of(Outcome outcome) const { return outcomes[static_cast<std::size_t>(outcome)]; }

@@ -98,6 +98,8 @@ struct VersionSettings {
   bool random_access = false;
   /// Whether NaN and infinities are accepted in dense inputs and weights.
   bool allow_non_finite = false;
+  /// Memory for what its program computes of contexts alone; 0 for none.
+  std::int64_t context_cache_bytes = 0;
   /// Limits on requests, batches and the queue.
   BatchLimits limits;
   /// How many batches of the model may run concurrently.
@@ -119,6 +121,7 @@ struct VersionSettings {
     visit("numa", self.numa, Bounds());
     visit("random_access", self.random_access, Bounds());
     visit("allow_non_finite", self.allow_non_finite, Bounds());
+    visit("context_cache_bytes", self.context_cache_bytes, Bounds{0, kUnbounded});
     visit("limits", self.limits, Bounds());
     visit("num_executors", self.num_executors, Bounds{1, kUnbounded});
     visit("cpus", self.cpus, Bounds());

@@ -79,6 +79,8 @@ class SumModel : public ServedModel {
   const Signature& signature() const override { return signature_; }
   Outputs Predict(const Batch& batch) override;
   Delta PrepareDelta(const std::string&) override { return {on_delta, 3}; }
+  ContextCacheCounts context_cache() const override { return {num_counted, 2, 3, 4, 5}; }
+  void ResetContextCacheCounts() override { num_counted = 0; }
 
   /// Batches wait at a closed gate, each after it has been counted as started.
   void CloseGate();
@@ -93,6 +95,8 @@ class SumModel : public ServedModel {
   /// Exchanges the rows of a delta.
   std::function<void()> on_delta = [] {};
   std::atomic<bool> returns_too_little{false};
+  /// Hits of its context cache.
+  std::atomic<std::int64_t> num_counted{7};
 
  private:
   void PassGate(const Batch& batch);

@@ -160,6 +160,17 @@ TEST_F(EngineTest, DescribesAVersionAndAppliesDeltas) {
   EXPECT_THROW(version->ApplyDelta("a.delta"), Error);
 }
 
+TEST_F(EngineTest, TellsWhatTheContextCacheDidAndHoldsNothingOfItOnceClosed) {
+  Make();
+  const auto version = Open("1");
+  // What the warm-up has counted is not of requests.
+  EXPECT_EQ(ParseJson(version->Totals())["context_cache"]["hits"], 0);
+  last_model_->num_counted = 6;
+  version->Close();
+  EXPECT_EQ(ParseJson(version->Totals())["context_cache"],
+            (Json{{"hits", 6}, {"misses", 2}, {"evictions", 3}, {"entries", 0}, {"bytes", 0}}));
+}
+
 TEST_F(EngineTest, WhatCannotBeOpenedIsAnError) {
   Make();
   try {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -12,7 +13,7 @@ from serve.engine.interface import ModelInfo
 from serve.engine.native_events import captured_of, ended_of, error_of_answer, totals_of
 from serve.engine.records import BatchTimes, Captured
 from serve.errors import QueueFullError, status_of
-from serve.metrics.counters import OUTCOMES, STAGES, ModelCounters, ModelDescription
+from serve.metrics.counters import OUTCOMES, STAGES, ContextCacheTotals, ModelCounters, ModelDescription
 
 INFO = ModelInfo(name="dlrm", version="7", table_bytes={"users": 1600})
 DESCRIPTION = ModelDescription(target="cpu", digest="d", num_executors=2, limits=BatchLimits())
@@ -106,6 +107,8 @@ def test_totals_are_those_that_python_would_count() -> None:
             "shadow": {"failed": 1, "dropped": 0},
             "deltas_applied": 9,
             "deltas_failed": 9,
+            "context_cache": {"hits": 1, "misses": 2, "evictions": 3, "entries": 4, "bytes": 5},
         }
     )
-    assert totals_of(text, INFO, DESCRIPTION) == expected
+    cache = ContextCacheTotals(hits=1, misses=2, evictions=3, entries=4, bytes=5)
+    assert totals_of(text, INFO, DESCRIPTION) == replace(expected, context_cache=cache)
