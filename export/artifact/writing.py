@@ -15,13 +15,14 @@ from torch.export import ExportedProgram
 
 from export.choices import AUTO
 from export.graph.exported import exported_program, save_exported
-from export.graph.graph import Graph, make_graph
+from export.graph.graph import Graph, finished, traced_model
 from export.graph.inputs.mapping import schema_of
 from export.graph.modules.tree import replace_modules
 from export.graph.prepared import PreparedModel, target_modules
 from export.lower.lowering import lower
 from export.lower.part import program_part
 from export.lower.spaces.report import SpacesReport
+from export.lower.spaces.sinking import sink_expansions
 from export.lower.values import NotLoweredError
 from recsys.artifact.manifest import Manifest, Part, TableInfo
 from recsys.artifact.parts import ROWS_NAME
@@ -156,17 +157,13 @@ def make_graphs(prepared: PreparedModel, target: str, *, is_scripted: bool) -> l
     devices, context = prepared.stored.envs[target].devices, prepared.signature.context
     modules = target_modules(prepared, target)
     forms = [(modules.plain, ()), *([(modules.ranking, context)] if context else [])]
-    return [
-        make_graph(
-            replace_modules(prepared.model, collections),
-            prepared.input_mapping,
-            devices,
-            prepared.dense_dtype,
-            names,
-            is_scripted=is_scripted,
-        )
-        for collections, names in forms
-    ]
+    graphs = []
+    for collections, names in forms:
+        model = replace_modules(prepared.model, collections)
+        traced = traced_model(model, prepared.input_mapping, devices, prepared.dense_dtype, names)
+        sink_expansions(traced)
+        graphs.append(finished(traced, is_scripted=is_scripted))
+    return graphs
 
 
 def export_graph(prepared: PreparedModel, graph: Graph, *, is_ranking: bool) -> ExportedProgram:

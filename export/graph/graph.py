@@ -6,7 +6,6 @@ Shape letters: B batch, Q contexts, F features, N number of IDs.
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -32,20 +31,15 @@ from export.graph.passes import (
     without_unused,
 )
 from export.graph.ranking import Expansion, RankingCollection, RankingFeatures
+from export.graph.scripted import scripted
 from export.graph.tracing.sizes import BatchSizes, Sizes
-from export.graph.tracing.source_location import Line
-from export.graph.tracing.tracer import LINE, trace
+from export.graph.tracing.tracer import trace
 from recsys.errors import ExportError
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.ops import is_traced
-from recsys.scripting import torchscript
 from recsys.sharding.sharded import DistributedKeyedJaggedTensor, ShardedCollection
 from recsys.sharding.transport.inputs import DistInput, PairIds
 from recsys.sharding.transport.local import LocalInputDist, send
-
-# Before the marks below what TorchScript refuses: the node's name.
-_REFUSED = re.compile(r"^ *(\w+) = .*\n *~+ <--- HERE", re.MULTILINE)
-_ALLOWED_NAMESPACES = ("aten", "fbgemm", "prim")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +90,8 @@ class ExportedModel(nn.Module):
     ) -> None:
         super().__init__()
         self.model = model
+        #: From contexts to rows, of the last call of ``run_ranking``.
+        self.expansion: Expansion | None = None
         self._input_mapping = input_mapping
         self._devices = list(devices)
         self._dense_dtype = dense_dtype
@@ -123,7 +119,9 @@ class ExportedModel(nn.Module):
         if self._is_elsewhere:
             # Raises for out-of-range contexts, which a device would not report.
             row_context = torch.arange(num_contexts).index_select(0, row_context)
-        expansion = Expansion(on_host=row_context, row_context=row_context, home=self._devices[0])
+        expansion = self.expansion = Expansion(
+            on_host=row_context, row_context=row_context, home=self._devices[0], num_contexts=num_contexts
+        )
         features = self._ranking_features(
             _with_bags(self._of_context, context, num_contexts),
             _with_bags(self._of_rows, rows, num_rows),
@@ -136,8 +134,8 @@ class ExportedModel(nn.Module):
         if self._is_elsewhere:
             features, dense = self._sent(features, dense, expansion)
         dense = [
-            tensor.index_select(0, expansion.row_context) if name in self._context else tensor
-            for tensor, name in zip(dense, self._input_mapping.dense, strict=True)
+            expansion.of_rows(tensor, (width,)) if name in self._context else tensor
+            for tensor, (name, width) in zip(dense, self._input_mapping.dense.items(), strict=True)
         ]
         return self._predicted(dense, features)
 
@@ -379,6 +377,39 @@ def make_graph(
     Raises:
         ExportError: FX or TorchScript cannot follow the model, or the graph calls foreign operators.
     """
+    traced = traced_model(model, input_mapping, devices, dense_dtype, context)
+    return finished(traced, is_scripted=is_scripted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traced:
+    """A traced model, before the passes that depend on which operators are left.
+
+    Attributes:
+        root: What was traced.
+        module: The graph.
+        devices: Rank by rank.
+        dense_dtype: The dtype of the dense layers.
+    """
+
+    root: ExportedModel
+    module: fx.GraphModule
+    devices: Sequence[torch.device]
+    dense_dtype: torch.dtype
+
+
+def traced_model(
+    model: nn.Module,
+    input_mapping: InputMapping,
+    devices: Sequence[torch.device],
+    dense_dtype: torch.dtype,
+    context: Sequence[str] = (),
+) -> Traced:
+    """Trace a model for ``finished``; the arguments are those of ``make_graph``.
+
+    Raises:
+        ExportError: FX cannot follow the model.
+    """
     kind = _exported_type(len(input_mapping.dense), input_mapping.has_weights, bool(context))
     root = kind(model, input_mapping, devices, dense_dtype, context)
     graph = trace(root, Sizes(root, root.example, {}))
@@ -390,61 +421,43 @@ def make_graph(
     floats_for_whole_numbers(module)
     norms_of_vectors(module)
     copy_views_of_other_types(module)
+    return Traced(root=root, module=module, devices=devices, dense_dtype=dense_dtype)
+
+
+def finished(traced: Traced, *, is_scripted: bool) -> Graph:
+    """Return the graph of a traced model, whose module is changed.
+
+    Args:
+        traced: The traced model.
+        is_scripted: Whether to script.
+
+    Raises:
+        ExportError: TorchScript cannot follow the model, or the graph calls foreign operators.
+    """
+    root, module = traced.root, traced.module
+    is_ranking = root.expansion is not None
     relu_in_place(module)
     part_shared_linears(module)
     bound_bags(module, root)
-    if context:
+    if is_ranking:
         flatten_cats(module)
     module.recompile()
-    if dense_dtype is not torch.float32:
-        module.to(dense_dtype)
+    if traced.dense_dtype is not torch.float32:
+        module.to(traced.dense_dtype)
     module.eval().requires_grad_(False)
     rows, ranks = _tensor_ranks(root, module)
     methods: dict[str, fx.GraphModule] = {}
-    if any(device.type != "cpu" for device in devices):
-        found = check_devices(module, devices, {**rows, **ranks})
-        if is_scripted and not context and len(set(devices)) == 1 and not _has_sequences(root):
+    if any(device.type != "cpu" for device in traced.devices):
+        found = check_devices(module, traced.devices, {**rows, **ranks})
+        if is_scripted and not is_ranking and len(set(traced.devices)) == 1 and not _has_sequences(root):
             methods = cut(module, found)
-    script = _scripted(module, methods) if is_scripted else None
+    script = scripted(module, methods) if is_scripted else None
     return Graph(module=module, script=script, rows=rows, ranks=ranks)
 
 
 def _has_sequences(root: nn.Module) -> bool:
     """Return whether some lookups return a row for each ID, so that the sizes of a batch follow its IDs."""
     return any(isinstance(part, ShardedCollection) and part.sequence for part in root.modules())
-
-
-def _scripted(module: fx.GraphModule, methods: Mapping[str, fx.GraphModule]) -> torch.jit.ScriptModule:
-    try:
-        script = torchscript.script(module, methods)
-    except RuntimeError as error:
-        raise ExportError(f"model: cannot be scripted: {_refused(module, error)}") from error
-    check_namespaces(torchscript.operators(script))
-    return script
-
-
-def _refused(module: fx.GraphModule, error: RuntimeError) -> str:
-    """Return what TorchScript refused, and the line of the model's code that asks for it."""
-    lines: dict[str, Line] = {node.name: node.meta[LINE] for node in module.graph.nodes if LINE in node.meta}
-    named = [name for name in _REFUSED.findall(str(error)) if name in lines]
-    said = " ".join(str(error).split(":\n  File")[0].split())
-    if not named:
-        return said or str(error)
-    return f"{said}. At {lines[named[-1]]}"
-
-
-def check_namespaces(operators: Iterable[str]) -> None:
-    """Check that a graph calls no foreign operators.
-
-    Args:
-        operators: By ``namespace::name``.
-
-    Raises:
-        ExportError: It does.
-    """
-    foreign = sorted(name for name in operators if name.split("::")[0] not in _ALLOWED_NAMESPACES)
-    if foreign:
-        raise ExportError(f"model: the graph calls {foreign}, expected operators of aten and fbgemm only")
 
 
 def _tensor_ranks(root: nn.Module, module: fx.GraphModule) -> tuple[dict[str, int], dict[str, int]]:

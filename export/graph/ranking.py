@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from recsys.errors import ExportError
 from recsys.jagged.keyed import KeyedTensor
@@ -28,6 +28,19 @@ from recsys.sharding.transport.inputs import DistInput
 _CONTENTS = {"_values", "_weights", "_lengths", "_offsets", "_length_per_key", "_jt_dict"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Expanded:
+    """A node of a traced graph that repeats what contexts have for the rows that share them.
+
+    Attributes:
+        dims: The sizes of a row, or of what is there for an ID; None for the lengths of bags.
+        bags: The argument and the feature whose lengths these are, or whose IDs; None for what is there for each row.
+    """
+
+    dims: tuple[int, ...] | None
+    bags: tuple[str, str] | None = None
+
+
 @dataclass(kw_only=True)
 class Expansion:
     """The context of each row of a batch.
@@ -38,12 +51,35 @@ class Expansion:
         home: That device.
         places: For features of the context by argument and name, ``[N of the B rows]`` int64, the positions
             of the rows' IDs among the Q contexts' IDs; only for unpooled features.
+        num_contexts: Q.
+        expanded: By the node, what is expanded in a trace.
     """
 
     on_host: Tensor
     row_context: Tensor
     home: torch.device
+    num_contexts: int
     places: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+    expanded: dict[str, Expanded] = field(default_factory=dict)
+
+    def of_rows(self, tensor: Tensor, dims: tuple[int, ...]) -> Tensor:
+        """Return ``[B, *dims]`` of what contexts have, ``[Q, *dims]``."""
+        return self._noted(tensor.index_select(0, self.row_context), Expanded(dims=dims))
+
+    def lengths_of_rows(self, lengths: Tensor, bags: tuple[str, str]) -> Tensor:
+        """Return ``[B]`` of the lengths of a feature's bags, ``[Q]``."""
+        found = lengths.index_select(0, self.row_context)
+        return self._noted(found, Expanded(dims=None, bags=bags))
+
+    def of_ids(self, tensor: Tensor, places: Tensor, dims: tuple[int, ...], bags: tuple[str, str]) -> Tensor:
+        """Return for the IDs of the B rows what is there for those of the contexts, ``[N, *dims]``."""
+        return self._noted(tensor.index_select(0, places), Expanded(dims=dims, bags=bags))
+
+    def _noted(self, found: Tensor, what: Expanded) -> Tensor:
+        made: Any = found
+        if isinstance(made, fx.Proxy):
+            self.expanded[made.node.name] = what
+        return found
 
     def to_send(self) -> tuple[DistInput, Layout, bool]:
         """Return the tensors for the first device, in the form that ``send`` accepts, without groups."""
@@ -233,7 +269,8 @@ class RankingCollection(nn.Module):
         from_context = context(features.context)
         if self.whole.sequence:
             return self._sequences(features, from_context, from_rows or {})
-        expanded = from_context.values().index_select(0, features.expansion.row_context)
+        width = sum(from_context.length_per_key())
+        expanded = features.expansion.of_rows(from_context.values(), (width,))
         if from_rows is None:
             return KeyedTensor(from_context.keys(), from_context.length_per_key(), expanded)
         return self._side_by_side(features, expanded, from_rows.values())
@@ -244,16 +281,18 @@ class RankingCollection(nn.Module):
         from_context: Mapping[str, JaggedTensor],
         from_rows: Mapping[str, JaggedTensor],
     ) -> dict[str, JaggedTensor]:
-        row_context = features.expansion.row_context
+        expansion = features.expansion
         found = {}
         for pair in self.whole.layout.pairs:
             if pair.name not in from_context:
                 found[pair.name] = from_rows[pair.name]
                 continue
             jagged = from_context[pair.name]
+            bags = (features.argument, pair.feature)
+            dims = (self.whole.layout.tables[pair.table].embedding_dim,)
             found[pair.name] = JaggedTensor(
-                jagged.values().index_select(0, features.places(pair.feature)),
-                lengths=jagged.lengths().index_select(0, row_context),
+                expansion.of_ids(jagged.values(), features.places(pair.feature), dims, bags),
+                lengths=expansion.lengths_of_rows(jagged.lengths(), bags),
             )
         return found
 

@@ -5,14 +5,12 @@ Shape letters: B rows, Q contexts, F features.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from types import BuiltinFunctionType
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx
 
 from export.graph.graph import make_graph
 from export.graph.modules.tree import replace_modules
@@ -21,31 +19,23 @@ from export.graph.prepared import PreparedModel
 from export.lower.bags import Length, Rows, ids_space
 from export.lower.effects import Group, calls_code, may_write, separate_writes
 from export.lower.leaves import LEAVES, Leaves, computed_rows_looked_up, leaves_of, rows_expanded
-from export.lower.operators.sequences import Cuts, NumIds
-from export.lower.operators.views import RowContext
 from export.lower.regions import Outside, Regions, run_on_samples
 from export.lower.scheduling import GraphInputs, Lowered, Scheduling
 from export.lower.spaces.contexts import Contexts
+from export.lower.spaces.functions import NodeFunctions
 from export.lower.spaces.report import Journal, report_of
-from export.lower.strided import lifted
 from export.lower.values import (
     Called,
     NotLoweredError,
-    NumRows,
     Space,
     Value,
-    apply,
     next_number,
-    path_of,
-    set_path,
     writes_refused,
 )
 from recsys.errors import ExportError
 from recsys.ops import fbgemm
 
 _ROOT = "model."
-# Methods that return numbers of Python.
-_READS_NUMBERS = ("item", "tolist")
 
 
 def lower(prepared: PreparedModel, *, is_ranking: bool) -> Lowered:
@@ -112,16 +102,11 @@ class _Evaluation:
         self._module = module
         self._inputs = inputs
         self._leaves = leaves
-        self._stored = frozenset(stored)
+        self._functions = NodeFunctions(module, stored)
+        self.weights = self._functions.weights
         self.results: dict[fx.Node, Any] = {}
         self.journal = Journal()
         self._contexts = Contexts(self.journal)
-        # What is known by several names has the first one, as in graphs.
-        self.weights: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        for path, tensor in self.weights.items():
-            # Deltas hold no truth values.
-            if tensor.is_floating_point() or (path in self._stored and tensor.dtype is torch.int64):
-                set_path(tensor, path)
 
     def run(self) -> dict[str, Value | Outside]:
         """Return the outputs by name."""
@@ -238,7 +223,7 @@ class _Evaluation:
         if node.op == "placeholder":
             return self._inputs.values.get(str(node.target))
         if node.op == "get_attr":
-            return self._attribute(str(node.target))
+            return self._functions.attribute(str(node.target))
         if node.target is computed_rows_looked_up:
             return self._computed_rows(node)
         if node.target in LEAVES:
@@ -249,40 +234,7 @@ class _Evaluation:
                 raise NotLoweredError("it expands what are no rows of IDs")
             return self._contexts.expanded_rows(rows)
         args, kwargs = self._taken(node.args), self._taken(dict(node.kwargs))
-        return self._contexts.apply(node, lambda *given: self._made(node, *given), args, kwargs)
-
-    def _made(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        """Return what a node's function makes of arguments."""
-        is_of_weights = not any(map(_is_value, [*_flat(args), *_flat(kwargs)]))
-        if node.op == "call_module":
-            layer = self._module.get_submodule(str(node.target))
-            if isinstance(layer, nn.Embedding):
-                return apply("embedding", args[0], lifted(layer.weight, Space.ROWS))
-            if is_of_weights:
-                args, kwargs = fx.node.map_aggregate((args, kwargs), lambda one: lifted(one, Space.ROWS))
-            return layer(*args, **kwargs)
-        if node.op == "call_method" and isinstance(args[0], Tensor) and not is_of_weights:
-            # Tensors refuse what are no tensors.
-            found = apply(str(node.target), lifted(args[0], Space.ROWS), *args[1:], **kwargs)
-        elif node.op == "call_method":
-            found = getattr(args[0], str(node.target))(*args[1:], **kwargs)
-        else:
-            found = self._called(node.target, args, kwargs)
-        weights = [one for one in [*_flat(args), *_flat(kwargs)] if path_of(one) is not None]
-        if not is_of_weights or not weights:
-            return found
-        if node.target in _READS_NUMBERS:
-            raise NotLoweredError("it reads the numbers of a dense weight")
-        made = [one for one in _flat(found) if isinstance(one, Tensor)]
-        if not made or (isinstance(found, Tensor) and self._is_whole(found, weights)):
-            return found
-        # It is computed of the weights when a program gets them: deltas may change them.
-        args, kwargs = (
-            fx.node.map_aggregate(given, lambda one: lifted(one, Space.ROWS) if path_of(one) else one)
-            for given in (args, kwargs)
-        )
-        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-        return apply(name, *args, **kwargs)
+        return self._contexts.apply(node, lambda *given: self._functions.made(node, *given), args, kwargs)
 
     def _computed_rows(self, node: fx.Node) -> Value:
         """Return the rows of IDs that the model computes: in the bags of the request, or side by side."""
@@ -295,42 +247,6 @@ class _Evaluation:
             assert rows.flat is not None
             return rows.flat
         return replace(rows, space=ids_space(of.space, of.feature, False))
-
-    def _called(self, target: Any, args: Any, kwargs: Any) -> Any:
-        # Functions of torch ask their arguments, Value.__torch_function__; those that make tensors have none to ask.
-        makes = getattr(target, "__name__", "") in ("zeros", "ones", "full")
-        if makes and any(isinstance(one, NumRows) for one in _flat(args)):
-            return apply(target.__name__, *args, **kwargs)
-        is_of_torch = isinstance(target, BuiltinFunctionType) and target.__module__ not in (
-            "_operator",
-            "builtins",
-        )
-        is_of_values = any(isinstance(one, Called) for one in [*_flat(args), *_flat(kwargs)])
-        # Python compares values as objects.
-        is_equality = target in (operator.eq, operator.ne)
-        if isinstance(target, torch._ops.OpOverloadPacket) or ((is_of_torch or is_equality) and is_of_values):
-            return apply(target.__name__, *args, **kwargs)
-        return target(*args, **kwargs)
-
-    def _attribute(self, path: str) -> Any:
-        found: Any = self._module
-        for name in path.split("."):
-            found = getattr(found, name)
-        return found
-
-    @staticmethod
-    def _is_whole(found: Tensor, weights: Sequence[Any]) -> bool:
-        """Return whether a tensor is a view of a whole dense weight, whose path it then has too."""
-        (weight, *others) = weights
-        is_view = (
-            not others
-            and found.data_ptr() == weight.data_ptr()
-            and found.numel() == weight.numel()
-            and found.is_contiguous()
-        )
-        if is_view and found is not weight:
-            set_path(found, path_of(weight))
-        return is_view
 
     def _space_of(self, node: fx.Node) -> Space:
         """Return the space whose lengths a collection is called with."""
@@ -349,15 +265,3 @@ class _Evaluation:
             return self.regions.value_of(found) if isinstance(found, Outside) else found
 
         return fx.node.map_arg(argument, taken)
-
-
-def _is_value(one: Any) -> bool:
-    return isinstance(one, (Called, NumRows, NumIds, RowContext, Cuts))
-
-
-def _flat(argument: Any) -> list[Any]:
-    if isinstance(argument, Mapping):
-        argument = list(argument.values())
-    if isinstance(argument, (list, tuple)):
-        return [one for part in argument for one in _flat(part)]
-    return [argument]

@@ -15,10 +15,10 @@ from export.verify.compare import LINEAR_TOLERANCES, Difference, compare, larges
 from recsys.artifact.batches.ranking import RankingBatch, expand, picked, ranking_batch
 from recsys.artifact.batches.samples import Batch
 
-# Lookups are bit-identical, and the dense layers of graphs get tensors of the same shapes and values. The remaining
-# differences come from memory alignment or fusion, relative to the largest output: some roundings of fp32
-# (2^-24 each); for bf16, one rounding of the output (2^-8).
-_GRAPH_TOLERANCES = {torch.float32: 1e-6, torch.bfloat16: 2.0**-8}
+# Lookups are bit-identical. Layers of graphs that run on contexts get other sizes than those of the plain form, and
+# sum in another order, relative to the largest output: roundings of a few thousand fp32 terms (2^-24 each), and of bf16
+# terms (2^-8 each) over some layers.
+_GRAPH_TOLERANCES = {torch.float32: 2.0**-16, torch.bfloat16: 2.0**-5}
 
 
 def ranking_tolerance(dense_dtype: torch.dtype, linear_dtype: str) -> float:

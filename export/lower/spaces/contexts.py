@@ -53,12 +53,22 @@ class Contexts:
         space = self._space_of((args, kwargs))
         if space is Space.CONTEXTS:
             try:
-                return self._expand(function(*self._contexts_of((args, kwargs))))
+                return self.applied(function, args, kwargs)
             except NotLoweredError as error:
                 self._journal.kept.append((node, str(error)))
         elif space is Space.ROWS and self._reads_contexts((args, kwargs)):
             self._journal.meetings.append(node)
         return function(args, kwargs)
+
+    def applied(self, function: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
+        """Return what a function makes of contexts.
+
+        Raises:
+            NotLoweredError: It does not read contexts alone, or cannot take them.
+        """
+        if self._space_of((args, kwargs)) is not Space.CONTEXTS:
+            raise NotLoweredError("it computes with rows")
+        return self._expand(function(*self._contexts_of((args, kwargs))))
 
     def note_outside(self, node: fx.Node, read: Sequence[Any], why: str) -> None:
         """Note that no step computes a node, if it reads contexts alone."""

@@ -19,6 +19,7 @@ from recsys.artifact.batches.ranking import RankingBatch, expand, ranking_batch
 from recsys.artifact.batches.samples import random_batch
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.inputs.signature import Signature
+from tests.support.models.export_models import assert_close
 
 #: Rows of each context.
 BATCHES: dict[str, list[int]] = {
@@ -69,10 +70,8 @@ def batch_of(artifact: LoadedArtifact, rows_per_context: Sequence[int], seed: in
 
 
 def assert_equal_forms(artifact: LoadedArtifact, batch: RankingBatch) -> None:
-    """Bit by bit, whatever stands behind the pooled embeddings."""
-    found = artifact.forward_ranking(*batch.inputs())
-    expected = artifact.forward(*expand(artifact.signature, batch).inputs())
-    assert list(found) == list(expected)
-    for name, want in expected.items():
-        assert found[name].dtype == torch.float32
-        assert torch.equal(found[name], want), name
+    """Up to roundings: layers that run on contexts sum in another order than on rows."""
+    assert_close(
+        artifact.forward_ranking(*batch.inputs()),
+        artifact.forward(*expand(artifact.signature, batch).inputs()),
+    )
