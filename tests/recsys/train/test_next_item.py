@@ -170,10 +170,27 @@ def test_cycles_are_learned(tmp_path: Path) -> None:
         assert kept.num_items == _ITEMS
 
 
-def test_a_resumed_training_is_the_whole_one(tmp_path: Path) -> None:
+class _Stop(Callback):
+    """Stops a training in its fourth step."""
+
+    num_steps = 0
+
+    def batch_done(self, num_rows: int) -> None:
+        self.num_steps += num_rows > 0
+        if self.num_steps == 4:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("at", ["an epoch's end", "a step"])
+def test_a_resumed_training_is_the_whole_one(tmp_path: Path, at: str) -> None:
+    """What dropout leaves out goes by the batch, not by how many were before it in this process."""
     data = _table(tmp_path)
     whole = _trained(_job(tmp_path / "a", data))
-    _trained(_job(tmp_path / "b", data, train=replace(_TRAIN, epochs=1)))
+    if at == "a step":
+        with pytest.raises(KeyboardInterrupt):
+            train_over_ranks(_job(tmp_path / "b", data, checkpoint_every=2), ONE_RANK, _Stop(), whole=True)
+    else:
+        _trained(_job(tmp_path / "b", data, train=replace(_TRAIN, epochs=1)))
     resumed = _trained(_job(tmp_path / "b", data, resume=True))
     assert whole.epochs[1].held_out == resumed.epochs[1].held_out
     assert whole.state_dict is not None

@@ -124,7 +124,8 @@ def choose_labels(columns: Sequence[Column], names: Sequence[str]) -> list[Label
         raise _unclear(found[0])
     raise NoLabelError(
         f"label: found none among the columns {shown_names(column.name for column in columns)}; name it with "
-        "--label COLUMN, or --label COLUMN=TEXT,TEXT where texts say what is positive"
+        "--label COLUMN, or --label COLUMN=TEXT,TEXT where texts say what is positive; a schema of histories needs "
+        "none (recsys-train --objective next-item)"
     )
 
 
