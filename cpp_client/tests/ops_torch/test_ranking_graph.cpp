@@ -205,7 +205,7 @@ TEST_F(RankingGraph, TakesContextsInAnyOrderAndWithoutRows) {
 }
 
 TEST_F(RankingGraph, MixesWhatItKeepsWithWhatItComputes) {
-  const ProgramGraph graph(Parts(), Contexts(20000));
+  const ProgramGraph graph(Parts(), Contexts(12000));
   std::mt19937 random(1);
   std::vector<Context> known;
   for (int i = 0; i < 60; ++i) {
@@ -223,7 +223,7 @@ TEST_F(RankingGraph, MixesWhatItKeepsWithWhatItComputes) {
       row_context.push_back(static_cast<std::int64_t>(random() % contexts.size()));
     }
     ExpectSame(graph, InputsOf(contexts, row_context));
-    ASSERT_LE(counts().bytes, 20000);
+    ASSERT_LE(counts().bytes, 12000);
   }
   EXPECT_GT(counts().hits, 100);
   EXPECT_GT(counts().evictions, 100);
