@@ -9,12 +9,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from export.lower.operators.mixed.layers import FEWEST_COLUMNS
+from export.lower.operators.mixed.layers import FEWEST_COLUMNS, FEWEST_PRODUCTS
 from export.lower.planning import Layer, Plan
 from export.lower.scheduling import Lowered
 from tests.export.lower.test_contexts import kinds_by_plan
 from tests.export.lower.test_lowering import kinds_of, lowered
-from tests.support.models.mixed import CONTEXT, DIM, JOINS, Attention, Interaction, Mixed, side_by_side
+from tests.support.models.mixed import (
+    CONTEXT,
+    DIM,
+    JOINS,
+    NUM_OUTPUTS,
+    Attention,
+    Interaction,
+    Mixed,
+    side_by_side,
+)
 
 
 def layers_by_plan(program: Lowered) -> list[list[tuple[str, bool, int]]]:
@@ -55,10 +64,17 @@ def test_a_form_for_rows_is_not_split() -> None:
     assert layers_by_plan(program) == [[("model.layer.weight", True, 0), ("model.over.weight", True, 0)]]
 
 
-def test_few_columns_are_not_worth_it() -> None:
-    dim = FEWEST_COLUMNS // 2 - 4
-    program = lowered(Mixed(side_by_side, dim, 4 * dim), is_ranking=True, context=CONTEXT)
-    assert layers_by_plan(program)[0] == []
+@pytest.mark.parametrize(("num_columns", "num_outputs"), [(16, 2 * NUM_OUTPUTS), (32, 16), (4, 4096)])
+def test_few_products_are_not_worth_it(num_columns: int, num_outputs: int) -> None:
+    def join(model: Mixed, found: dict[str, Tensor]) -> Tensor:
+        return model.other(torch.cat([found["user_0"][:, :num_columns], found["item_0"]], dim=1))[:, :DIM]
+
+    model = Mixed(join, dim=32, num_inputs=DIM)
+    model.other = nn.Linear(num_columns + 32, num_outputs)
+    of_contexts, _ = layers_by_plan(lowered(model, is_ranking=True, context=CONTEXT))
+    assert bool(of_contexts) == (
+        num_columns >= FEWEST_COLUMNS and num_columns * num_outputs >= FEWEST_PRODUCTS
+    )
 
 
 def test_several_layers_share_the_parts() -> None:
@@ -66,8 +82,8 @@ def test_several_layers_share_the_parts() -> None:
         whole = side_by_side(model, found)
         return torch.cat([model.other(whole), model.third(whole)], dim=1)
 
-    model = Mixed(join)
-    model.other, model.third = nn.Linear(4 * DIM, 2 * DIM), nn.Linear(4 * DIM, 2 * DIM)
+    model = Mixed(join, num_inputs=8 * DIM)
+    model.other, model.third = nn.Linear(4 * DIM, 4 * DIM), nn.Linear(4 * DIM, 4 * DIM)
     of_contexts, of_rows = kinds_by_plan(lowered(model, is_ranking=True, context=CONTEXT))
     assert of_contexts == ["lookup", "linear", "linear"]
     # Each adds what is of contexts to its own output, side by side.

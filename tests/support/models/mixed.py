@@ -15,7 +15,7 @@ from tests.support.helpers import bag
 
 DIM = 16
 SIZE = 5
-NUM_OUTPUTS = 24
+NUM_OUTPUTS = 128
 CONTEXT = ("user_0", "user_1")
 FEATURES = ("user_0", "item_0", "user_1", "item_1")
 

@@ -30,8 +30,10 @@ from export.lower.operators.views import unsqueeze
 from export.lower.strided import contiguous
 from export.lower.values import Elementwise, Expand, Join, Linear, Part, Space, Value, View
 
-#: With fewer columns of contexts a layer is not split: the addition would cost more than they do.
-FEWEST_COLUMNS = 16
+#: With fewer products of contexts for each row, or fewer of their columns, a layer is not split: the addition would
+#: cost more. Both are where it takes as long (200 rows of one context, AVX-512: 3 us for the steps, and for each
+#: output as much as 3.4 products).
+FEWEST_PRODUCTS, FEWEST_COLUMNS = 2048, 8
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,9 @@ def split_layer(layer: Layer, value: Value) -> Value | None:
         split = _split_places(value) if value.at == len(value.dims) - 1 else None
     else:
         split = _split_columns(value) if prod(value.dims[:-1]) == 1 else None
-    if split is None:
-        return None
     dims = (*value.dims[:-1], layer.num_outputs)
+    if split is None or not _is_worth(split.of_contexts.value.width, prod(dims), prod(value.dims[:-1])):
+        return None
     of_contexts = _linear(layer, split.of_contexts, dims, None)
     made: Value = Expand(dims=dims, dtype=of_contexts.dtype, source=of_contexts)
     bias = layer.bias
@@ -100,22 +102,24 @@ def _linear(layer: Layer, of: Taken, dims: tuple[int, ...], bias: str | None) ->
 def _split_columns(value: Value) -> _Split | None:
     """Return the parts of columns side by side, ``[B, K]``."""
     parts = flat([Part(value=value, offset=0, width=value.width)], apart)
-    if not _is_worth(sum(part.width for part in parts if is_expanded(part.value))):
+    if not any(is_expanded(part.value) for part in parts):
         return None
     made, columns = folded(Join(dims=(value.width,), dtype=value.dtype, parts=tuple(parts)))
     assert isinstance(made, Join)
     parts = list(made.parts)
     shared = [i for i, part in enumerate(parts) if of_contexts(part.value) is not None]
     rows = [i for i in range(len(parts)) if i not in shared]
-    if not rows or not _is_worth(sum(parts[i].width for i in shared)):
+    if not rows or not shared:
         return None
     contexts = [of_contexts_part(part) if i in shared else part for i, part in enumerate(parts)]
     dims = value.dims[:-1]
     return _Split(taken(contexts, shared, columns, dims), taken(parts, rows, columns, dims))
 
 
-def _is_worth(num_columns: int) -> bool:
-    return num_columns >= FEWEST_COLUMNS
+def _is_worth(num_read: int, num_outputs: int, num_places: int) -> bool:
+    """Return whether to split a layer: by the numbers of contexts that it reads, and what it computes, for a row."""
+    num_columns = num_read // num_places
+    return num_columns >= FEWEST_COLUMNS and num_columns * num_outputs >= FEWEST_PRODUCTS
 
 
 @once_per_value
@@ -134,7 +138,7 @@ def _split_places(value: Value) -> _Split | None:
     rest = [i for i in range(len(widths)) if i not in of]
     once = [i for i in rest if _is_of_row(made.parts[i], width)]
     each = [i for i in rest if i not in once]
-    if not rest or not _is_worth(sum(widths[i] for i in of)):
+    if not rest or not of:
         return None
 
     def together(chosen: Sequence[int], join: Callable[[Sequence[int], Sequence[int]], Value]) -> Taken:
