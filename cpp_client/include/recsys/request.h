@@ -121,7 +121,7 @@ class RequestChecker {
   RequestChecker(Signature signature, RequestLimits limits, bool allow_non_finite = false);
 
   /// Throws Error (kRequest, kRequestTooLarge) with the texts of
-  /// serve/engine/reference/request_check.py and serve/engine/reference/sparse_check.py. Fills
+  /// serve/engine/reference/request_check.py and serve/engine/reference/sparse_arrays.py. Fills
   /// `checked`, reusing its vectors' memory; its views point into the same bytes as those of
   /// `request`.
   void Check(const RawRequest& request, CheckedRequest* checked) const;
