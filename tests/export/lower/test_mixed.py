@@ -20,6 +20,7 @@ from tests.support.models.mixed import (
     JOINS,
     NUM_OUTPUTS,
     Attention,
+    IdsAttention,
     Interaction,
     Mixed,
     side_by_side,
@@ -109,3 +110,15 @@ def test_products_of_contexts_are_computed_once() -> None:
     assert sorted(of_rows) == [
         "contract", "dot", "elementwise", "elementwise", "linear", "linear", "lookup",
     ]  # fmt: skip
+
+
+def test_a_layer_over_ids_takes_what_they_share_once() -> None:
+    program = lowered(IdsAttention(), is_ranking=True, context=("history",))
+    of_rows = kinds_by_plan(program)[-1]
+    # The item's part of the layer is computed before the steps for each ID.
+    assert (
+        of_rows.index("linear") < of_rows.index("each_id") < of_rows.index("linear", of_rows.index("each_id"))
+    )
+    first = "model.attention.score.model.0._mlp.0._linear.weight"
+    (layers,) = [layers for layers in layers_by_plan(program) if layers]
+    assert sorted(has_bias for weight, has_bias, _ in layers if weight == first) == [False, True]

@@ -15,13 +15,14 @@ from torch import nn
 from recsys.kernels.operators import LINEAR_DTYPES
 from tests.native.program_models import assert_near, loaded, ranking_inputs
 from tests.support.kernels import needs_kernels
-from tests.support.models.mixed import CONTEXT, JOINS, Attention, Interaction, Mixed
+from tests.support.models.mixed import CONTEXT, JOINS, Attention, IdsAttention, Interaction, Mixed
 
 pytestmark = needs_kernels
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     **{name: (lambda join=join: Mixed(join), CONTEXT) for name, join in JOINS.items()},  # type: ignore[misc]
     "places": (Attention, ("history",)),
+    "IDs": (IdsAttention, ("history",)),
     "places without products": (lambda: Attention(with_products=False), ("history",)),
     "products": (Interaction, Interaction.context),
 }
@@ -40,7 +41,7 @@ def test_numbers_are_those_of_whole_rows(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", LINEAR_DTYPES)
-@pytest.mark.parametrize("name", ["joined", "places", "products"])
+@pytest.mark.parametrize("name", ["joined", "places", "IDs", "products"])
 def test_the_bits_of_a_row_do_not_depend_on_the_batch(tmp_path: Path, name: str, dtype: str) -> None:
     make, context = MODELS[name]
     plain, own = loaded(tmp_path / "a", make(), context=context, linear_dtype=dtype)

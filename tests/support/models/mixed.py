@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import recsys
+from recsys.models.din import AttentionConfig, TargetAttention
 from tests.support.helpers import bag
 
 DIM = 16
@@ -86,6 +87,29 @@ class Attention(nn.Module):
         parts = [history, item, history - item, *([history * item] if self.with_products else [])]
         hidden = torch.relu(self.layer(torch.cat(parts, dim=2)))
         return (self.over(hidden) * history).sum(dim=(1, 2))
+
+
+class IdsAttention(nn.Module):
+    """DIN's attention, whose layers take each ID of a history, which is not padded before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        table = recsys.EmbeddingConfig(
+            name="goods", num_embeddings=50, embedding_dim=DIM, feature_names=["history", "item"]
+        )
+        self.goods = recsys.EmbeddingCollection([table], device=torch.device("cpu"))
+        self.attention = TargetAttention(
+            DIM, AttentionConfig(history="history", target="item", max_history=6, layer_sizes=[9])
+        )
+        self.over = nn.Linear(DIM, 1)
+
+    def forward(self, features: recsys.KeyedJaggedTensor) -> Tensor:
+        """Return ``[B, 1]``."""
+        found = self.goods(features)
+        scores: Tensor = self.over(
+            self.attention(found["history"], found["item"].to_padded_dense(1).squeeze(1))
+        )
+        return scores
 
 
 class Interaction(nn.Module):

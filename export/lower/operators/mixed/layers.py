@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import prod
 
+from export.lower.bags import IdsSpace, ToIds
 from export.lower.formed import Interleave, Written
 from export.lower.kinds import ElementwiseKind
 from export.lower.operators.arithmetic import binary
@@ -67,6 +68,8 @@ def split_layer(layer: Layer, value: Value) -> Value | None:
         layer: The layer.
         value: ``[B, K]`` or ``[B, L, K]``.
     """
+    if isinstance(value.space, IdsSpace) and value.space.is_expanded:
+        return _split_ids(layer, value)
     if value.space is not Space.ROWS:
         return None
     if len(value.dims) > 1 and isinstance(value, Interleave):
@@ -90,6 +93,27 @@ def split_layer(layer: Layer, value: Value) -> Value | None:
         added: Value = binary(ElementwiseKind.ADD, made, unsqueeze(of_row, 1))
         return added
     return made
+
+
+def _split_ids(layer: Layer, value: Value) -> Value | None:
+    """Return the output of a layer for each ID of contexts' bags: what the IDs of a row share is computed once."""
+    made, columns = folded(value) if isinstance(value, Join) else (value, ())
+    if not isinstance(made, Join):
+        return None
+    parts = list(made.parts)
+    of_rows = {i: part.value for i, part in enumerate(parts) if isinstance(part.value, ToIds)}
+    of_rows = {i: to_ids for i, to_ids in of_rows.items() if to_ids.dims == to_ids.source.dims}
+    rest = [i for i in range(len(parts)) if i not in of_rows]
+    if not rest or sum(parts[i].width for i in of_rows) < FEWEST_COLUMNS:
+        return None
+    shared = [
+        replace(part, value=of_rows[i].source) if i in of_rows else part for i, part in enumerate(parts)
+    ]
+    dims = (layer.num_outputs,)
+    of_row = _linear(layer, taken(shared, of_rows, columns, ()), dims, layer.bias)
+    of_ids = _linear(layer, taken(parts, rest, columns, ()), dims, None)
+    repeated = ToIds(dims=dims, space=value.space, dtype=of_row.dtype, source=of_row)
+    return Elementwise(dims=dims, space=value.space, kind=ElementwiseKind.ADD, operands=[of_ids, repeated])
 
 
 def _linear(layer: Layer, of: Taken, dims: tuple[int, ...], bias: str | None) -> Linear:
