@@ -43,7 +43,7 @@ def memory() -> Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Resident:
-    """From ``/proc/self/status``.
+    """From ``/proc/PID/status``.
 
     Attributes:
         anonymous_bytes: what the process allocated.
@@ -54,9 +54,9 @@ class Resident:
     file_bytes: int
 
 
-def resident() -> Resident:
-    """Return this process's current resident set."""
-    found = _fields(Path("/proc/self/status"))
+def resident(pid: int | str = "self") -> Resident:
+    """Return the current resident set of a process."""
+    found = _fields(Path(f"/proc/{pid}/status"))
     return Resident(anonymous_bytes=found["RssAnon"], file_bytes=found["RssFile"] + found["RssShmem"])
 
 

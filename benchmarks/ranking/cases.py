@@ -73,11 +73,9 @@ def _of_history(
 
 
 CASES = {
-    "SASRec-like, history 100": _of_history(SelfAttentive, by_hand.SelfAttentiveByHand, 100, 80.0),
-    "SASRec-like, history 200": _of_history(SelfAttentive, by_hand.SelfAttentiveByHand, 200, 160.0),
-    "HSTU-like, history 200": _of_history(
-        partial(Pointwise, num_layers=4), by_hand.PointwiseByHand, 200, 80.0
-    ),
+    "SASRec-like 100": _of_history(SelfAttentive, by_hand.SelfAttentiveByHand, 100, 80.0),
+    "SASRec-like 200": _of_history(SelfAttentive, by_hand.SelfAttentiveByHand, 200, 160.0),
+    "HSTU-like 200": _of_history(partial(Pointwise, num_layers=4), by_hand.PointwiseByHand, 200, 80.0),
     "two towers": Case(
         make=TwoTowers,
         by_hand=by_hand.TwoTowersByHand,
@@ -86,7 +84,7 @@ CASES = {
         ids=(1,) * 7,
         bar=12.0,
     ),
-    "DIN-like, history 50": Case(
+    "DIN-like 50": Case(
         make=partial(InterestNetwork, size=50),
         by_hand=by_hand.InterestByHand,
         context=("history", *InterestNetwork.features[2:]),

@@ -20,6 +20,7 @@ from benchmarks.measure.machine import Machine, prepare, wide_console
 from benchmarks.measure.processes import StepError
 from benchmarks.measure.speed import DisagreementError
 from benchmarks.models.peer import PeerMissingError, check_installed
+from benchmarks.ranking.cached import ZIPF, Cached, measure_cached
 from benchmarks.ranking.cases import CASES, NUM_CANDIDATES
 from benchmarks.ranking.served import Served, measure_served
 from benchmarks.ranking.speed import FormSpeed, bars_of, measure
@@ -39,11 +40,13 @@ _EPILOG = f"""\
 examples:
   python -m benchmarks.ranking --check
   python -m benchmarks.ranking --models DLRM,"two towers" --clock cpu --no-server
+  python -m benchmarks.ranking --cache
   python -m benchmarks.ranking --quick --json
 
 exit codes: 0 measured, 1 the forms disagree or a server failed, 2 bad usage or TorchRec missing, {MISSED_TEXT}
 """
 _NUM_ROWS, _QUICK_ROWS = 20_000, 500
+_NUM_USERS, _QUICK_USERS = 10_000, 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,7 @@ class Report:
         rounds: the duration of the measurement.
         speed: by model and form.
         served: through the server.
+        cached: with ``--cache`` alone: users who come back.
     """
 
     machine: Machine
@@ -67,6 +71,7 @@ class Report:
     rounds: RoundsConfig
     speed: list[FormSpeed]
     served: list[Served]
+    cached: list[Cached]
 
     @property
     def bars(self) -> list[Bar]:
@@ -116,13 +121,17 @@ def _measure(args: argparse.Namespace, names: Sequence[str], folder: Path) -> Re
     )
     console = Console(stderr=True)
     speed: list[FormSpeed] = []
-    for i, name in enumerate(track(names, "models", console=console, disable=not sys.stderr.isatty())):
+    asked = [] if args.cache else names
+    for i, name in enumerate(track(asked, "models", console=console, disable=not sys.stderr.isatty())):
         speed += measure(name, folder / str(i), num_rows, num_candidates, rounds)
     served: list[Served] = []
+    num_turns = args.rounds or (1 if args.quick else 3)
     if args.server:
-        served = measure_served(
-            names, folder, num_rows, num_candidates, args.rounds or (1 if args.quick else 3), args.seconds
-        )
+        served = measure_served(asked, folder, num_rows, num_candidates, num_turns, args.seconds)
+    cached: list[Cached] = []
+    if args.cache:
+        sizes = (num_rows, num_candidates, _QUICK_USERS if args.quick else _NUM_USERS)
+        cached = measure_cached(names, folder, sizes, num_turns, args.seconds)
     return Report(
         machine=machine,
         instructions="none" if operators.why_missing() else operators.instructions(),
@@ -131,6 +140,7 @@ def _measure(args: argparse.Namespace, names: Sequence[str], folder: Path) -> Re
         rounds=rounds,
         speed=speed,
         served=served,
+        cached=cached,
     )
 
 
@@ -142,10 +152,14 @@ def _print(report: Report, console: Console) -> None:
         f"instructions of the native kernels: {report.instructions}",
         soft_wrap=True,
     )
-    console.print(_speed_table(report.speed))
-    console.print(bar_table(report.bars))
+    if report.speed:
+        console.print(_speed_table(report.speed))
+        console.print(bar_table(report.bars))
     if report.served:
         console.print(_served_table(report.served))
+    if report.cached:
+        console.print(_cached_table(report.cached))
+        console.print("all compared answers are bit-equal", highlight=False)
 
 
 def _speed_table(results: Sequence[FormSpeed]) -> Table:
@@ -168,7 +182,7 @@ def _speed_table(results: Sequence[FormSpeed]) -> Table:
 
 def _served_table(results: Sequence[Served]) -> Table:
     table = Table(title="through the server", title_justify="left")
-    for name in ("model", "artifact", "in flight", "requests/s", "p50 ms", "p99 ms"):
+    for name in ("model", "artifact", "in flight", "requests/s", "p50 ms", "p99 ms", "processor ms"):
         table.add_column(name, justify="left" if name in ("model", "artifact") else "right")
     for result in results:
         table.add_row(
@@ -178,6 +192,30 @@ def _served_table(results: Sequence[Served]) -> Table:
             f"{result.requests_per_s:,.0f}",
             f"{result.p50_ms:.3f}",
             f"{result.p99_ms:.3f}",
+            f"{result.processor_ms:.3f}",
+        )
+    return table
+
+
+def _cached_table(results: Sequence[Cached]) -> Table:
+    table = Table(title=f"users who come back (Zipf {ZIPF})", title_justify="left")
+    names = (
+        *("model", "context cache", "MiB", "requests/s", "ratio", "p50 ms", "processor ms", "hit rate"),
+        "server's MiB",
+    )
+    for name in names:
+        table.add_column(name, justify="left" if name in names[:2] else "right")
+    for result in results:
+        table.add_row(
+            result.model,
+            result.cache,
+            f"{result.max_bytes / 2**20:.1f}",
+            f"{result.requests_per_s:,.0f}",
+            f"{result.ratio:.2f}",
+            f"{result.p50_ms:.3f}",
+            f"{result.processor_ms:.3f}",
+            "" if result.hit_rate is None else f"{result.hit_rate:.0%}",
+            f"{result.anonymous_bytes / 2**20:,.0f}",
         )
     return table
 
@@ -200,6 +238,11 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds", type=float, default=1.0, metavar="S", help="of each turn of a server (default 1)"
     )
     parser.add_argument("--no-server", dest="server", action="store_false", help="leave the server out")
+    parser.add_argument(
+        "--cache",
+        action="store_true",
+        help=f"instead: servers with and without a context cache, and {_NUM_USERS:,} users who come back",
+    )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where temporary artifacts go")
     parser.add_argument(
         "--clock",

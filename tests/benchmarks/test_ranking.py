@@ -40,7 +40,7 @@ def test_models_by_hand_score_as_the_float_models(name: str) -> None:
 
 
 def test_rows_repeat_the_context() -> None:
-    case = replace(CASES["DIN-like, history 50"], ids=(3, 1, 1, 1, 1, 1, 1))
+    case = replace(CASES["DIN-like 50"], ids=(3, 1, 1, 1, 1, 1, 1))
     ranking = requests(case, num_rows=50, num_candidates=2, num_requests=1)[0]
     dense, lengths, ids = ranking.as_rows(case, ["item", "history"])
     assert torch.equal(dense[0], dense[1])
@@ -106,3 +106,19 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ]
     assert all(one["requests_per_s"] > 0 for one in result["served"])
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+def test_users_who_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torchrec", reason="the command compares with torchrec, which is not installed")
+    if operators.why_missing():
+        pytest.skip("the native engine is not built")
+    options = ["--cache", "--quick", "--json", "--models", "DLRM", "--rounds", "1", "--seconds", "0.1"]
+    assert main([*options, "--dir", str(tmp_path)]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["speed"], result["served"], result["bars"]) == ([], [], [])
+    without, cached = result["cached"]
+    assert (without["cache"], without["max_bytes"], without["hit_rate"]) == ("without a cache", 0, None)
+    assert 0 < cached["cache_bytes"] <= cached["max_bytes"]
+    assert 0 < cached["hit_rate"] < 1
