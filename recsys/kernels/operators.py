@@ -51,6 +51,8 @@ class StepTime:
         dtype: The type of their factors; empty without any.
         num_bytes: Bytes that it reads at least, besides rows of tables.
         us: Its time.
+        space: ``contexts`` of a ranking form's steps that run once for each context, ``rows`` of its others; empty in a
+            plain form.
     """
 
     kind: str
@@ -63,6 +65,7 @@ class StepTime:
     dtype: str
     num_bytes: int
     us: float
+    space: str = ""
 
 
 @functools.cache

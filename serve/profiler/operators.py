@@ -48,6 +48,7 @@ class OperatorTime:
     Attributes:
         name: The operator.
         label: What tells its calls apart, such as ``415 → 512``; empty if nothing does.
+        space: What it runs for: ``contexts`` or ``rows``; empty where that is not known.
         calls: Calls in a batch.
         us: The time of these calls in a batch, with that of the operators that they call.
         work: The least that they have to do in a batch.
@@ -55,6 +56,7 @@ class OperatorTime:
 
     name: str
     label: str
+    space: str = ""
     calls: float
     us: float
     work: Work
@@ -67,6 +69,7 @@ class Recorded:
     Attributes:
         name: The operator.
         label: What tells its calls apart; empty if nothing does.
+        space: What it runs for; empty where that is not known.
         work: The least that it has to do.
         us: Its raw time.
         num_inner: How many operators ran within.
@@ -74,6 +77,7 @@ class Recorded:
 
     name: str
     label: str = ""
+    space: str = ""
     work: Work
     us: float
     num_inner: int = 0
@@ -152,25 +156,26 @@ def operator_times(forwards: Sequence[Sequence[Recorded]], overhead_us: float) -
         forwards: The recorded operators, in their order, for each call of the graph.
         overhead_us: The profiler's own time for an operator.
     """
-    found: dict[tuple[str, str, int], list[Recorded]] = defaultdict(list)
+    found: dict[tuple[str, str, str, int], list[Recorded]] = defaultdict(list)
     for calls in forwards:
-        counts: dict[tuple[str, str], int] = defaultdict(int)
+        counts: dict[tuple[str, str, str], int] = defaultdict(int)
         for each in calls:
-            key = (each.name, each.label)
+            key = (each.name, each.label, each.space)
             found[*key, counts[key]].append(each)
             counts[key] += 1
-    by_name: dict[tuple[str, str], list[list[Recorded]]] = defaultdict(list)
-    for (name, label, _), calls_of in found.items():
-        by_name[name, label].append(calls_of)
+    by_name: dict[tuple[str, str, str], list[list[Recorded]]] = defaultdict(list)
+    for (name, label, space, _), calls_of in found.items():
+        by_name[name, label, space].append(calls_of)
     times = [
         OperatorTime(
             name=name,
             label=label,
+            space=space,
             calls=sum(map(len, places)) / len(forwards),
             us=sum(len(calls_of) * _median_us(calls_of, overhead_us) for calls_of in places) / len(forwards),
             work=_mean_work(places, len(forwards)),
         )
-        for (name, label), places in by_name.items()
+        for (name, label, space), places in by_name.items()
     ]
     return sorted(times, key=lambda each: -each.us)
 

@@ -12,6 +12,9 @@ from serve.profiler.work import LINEAR, LOOKUPS
 
 #: The rows of time that is no operator's.
 CALL, BETWEEN = "call from Python", "between operators"
+#: What steps of ranking batches run for, and how tables name the first.
+CONTEXTS, ROWS = "contexts", "rows"
+ONCE = "once a context"
 _SCHEMA = 2
 
 
@@ -22,6 +25,8 @@ class OperatorRow:
     Attributes:
         name: The operator, or what the time went into instead.
         label: What tells its calls apart; empty if nothing does.
+        space: ``contexts`` if it runs once for each context of a ranking batch, ``rows`` for what else runs in one;
+            empty where that is not known.
         calls: Calls in a batch.
         us: Its processor time in a batch.
         share: Its share of the batch's time.
@@ -34,6 +39,7 @@ class OperatorRow:
 
     name: str
     label: str = ""
+    space: str = ""
     calls: float = 0.0
     us: float
     share: float
@@ -50,8 +56,9 @@ class OperatorRow:
 
     @property
     def title(self) -> str:
-        """Name and label."""
-        return f"{self.name}  {self.label}" if self.label else self.name
+        """Name and label, and whether it runs once for each context."""
+        label = ", ".join(part for part in (self.label, ONCE if self.space == CONTEXTS else "") if part)
+        return f"{self.name}  {label}" if label else self.name
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -83,10 +90,16 @@ class SizeProfile:
         """Rows of batches that one thread answers in a second."""
         return 1e6 * self.batch_size / self.us
 
+    @property
+    def spaces_us(self) -> dict[str, float]:
+        """Time of what runs once for each context, and of what runs for rows; empty where that is not known."""
+        return spaces_us(self.operators)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         operators = [row.to_json() for row in self.operators]
-        return {**asdict(self), "rows_per_s": self.rows_per_s, "operators": operators}
+        more = {"rows_per_s": self.rows_per_s, "spaces_us": self.spaces_us, "operators": operators}
+        return {**asdict(self), **more}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +157,11 @@ class Profile:
         """The operators of the mean batch, as those of a size."""
         return mixed(self.sizes, self.mix)
 
+    @property
+    def spaces_us(self) -> dict[str, float]:
+        """Time of the mean batch by space; empty where it is not known."""
+        return spaces_us(self.operators)
+
     def share_of(self, names: Sequence[str]) -> float:
         """Return the share of the mix's time of some operators."""
         return sum(row.share for row in self.operators if row.name in names)
@@ -161,6 +179,7 @@ class Profile:
                 "shares": {str(size): share for size, share in self.mix.items()},
                 "us": self.us,
                 "rows_per_s": self.rows_per_s,
+                "spaces_us": self.spaces_us,
                 "operators": [row.to_json() for row in self.operators],
             },
             "sizes": [size.to_json() for size in self.sizes],
@@ -206,6 +225,7 @@ def size_profile(
         OperatorRow(
             name=each.name,
             label=each.label,
+            space=each.space,
             calls=each.calls,
             us=scale * each.us,
             share=scale * each.us / call_us,
@@ -237,17 +257,18 @@ def mixed(sizes: Sequence[SizeProfile], mix: Mapping[int, float]) -> tuple[Opera
         mix: The share of batches of each size.
     """
     total_us = sum(mix.get(size.batch_size, 0.0) * size.us for size in sizes)
-    found: dict[tuple[str, str], OperatorRow] = {}
+    found: dict[tuple[str, str, str], OperatorRow] = {}
     for size in sizes:
         share = mix.get(size.batch_size, 0.0)
         for row in size.operators if share else ():
-            old = found.get(
-                (row.name, row.label), OperatorRow(name=row.name, label=row.label, us=0.0, share=0.0)
+            key = (row.name, row.label, row.space)
+            old = found.get(key) or replace(
+                row, calls=0, us=0, share=0, rows=0, flops=0, bytes=0, least_us=None
             )
             least_us = None
             if row.least_us is not None or old.least_us is not None:
                 least_us = (old.least_us or 0.0) + share * (row.least_us or 0.0)
-            found[row.name, row.label] = replace(
+            found[key] = replace(
                 old,
                 calls=old.calls + share * row.calls,
                 us=old.us + share * row.us,
@@ -259,6 +280,13 @@ def mixed(sizes: Sequence[SizeProfile], mix: Mapping[int, float]) -> tuple[Opera
                 least_us=least_us,
             )
     return tuple(sorted(found.values(), key=lambda row: (row.name in (BETWEEN, CALL), -row.us)))
+
+
+def spaces_us(rows: Sequence[OperatorRow]) -> dict[str, float]:
+    """Return the time by space of some operators; empty where it is not known."""
+    if not any(row.space for row in rows):
+        return {}
+    return {space: sum(row.us for row in rows if row.space == space) for space in (CONTEXTS, ROWS)}
 
 
 def of_kind(rows: Sequence[OperatorRow], names: Sequence[str]) -> OperatorRow | None:

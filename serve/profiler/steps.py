@@ -49,4 +49,4 @@ def recorded(step: StepTime) -> Recorded:
         num_bytes=step.num_bytes,
     )
     name = _NAMES.get(step.kind, step.kind.replace("_", " "))
-    return Recorded(name=name, label=label, work=work, us=step.us, num_inner=0)
+    return Recorded(name=name, label=label, space=step.space, work=work, us=step.us)

@@ -182,6 +182,7 @@ py::list ProfileSteps(const recsys::ops::ProgramGraph& program,
     made["dtype"] = step.dtype;
     made["num_bytes"] = step.num_bytes;
     made["us"] = us;
+    made["space"] = step.space;
     steps.append(made);
   }
   return steps;

@@ -29,6 +29,9 @@ struct StepTime {
   /// Bytes that it reads at least, besides rows of tables.
   std::int64_t num_bytes = 0;
   StepClock::Clock::duration time{};
+  /// "contexts" of a ranking form's steps that run once for each context, "rows" of its others;
+  /// empty in a plain form.
+  const char* space = "";
 };
 
 /// Returns the steps of a program that ran over all rows of a batch.

@@ -241,8 +241,12 @@ void ProgramGraph::RunStep(std::size_t step, std::vector<at::Tensor>* places,
 void ProgramGraph::RunSteps(Steps which, std::vector<at::Tensor>* places,
                             std::vector<StepTime>* times) const {
   for (std::size_t i = 0; i < steps_.size(); ++i) {
-    if (which == Steps::kAll || space_.steps[i] == (which == Steps::kOfContexts)) {
-      RunStep(i, places, times);
+    if (which != Steps::kAll && space_.steps[i] != (which == Steps::kOfContexts)) continue;
+    const std::size_t num_times = times == nullptr ? 0 : times->size();
+    RunStep(i, places, times);
+    if (times == nullptr || !contexts_.is_ranking) continue;
+    for (std::size_t at = num_times; at < times->size(); ++at) {
+      (*times)[at].space = space_.steps[i] ? "contexts" : "rows";
     }
   }
 }

@@ -21,7 +21,16 @@ from serve.profiler.report.texts import (
     time_text,
     what,
 )
-from serve.profiler.result import BETWEEN, CALL, OperatorRow, Profile, SizeProfile, linear_layers, lookups
+from serve.profiler.result import (
+    BETWEEN,
+    CALL,
+    CONTEXTS,
+    OperatorRow,
+    Profile,
+    SizeProfile,
+    linear_layers,
+    lookups,
+)
 from serve.profiler.work import LINEAR, LOOKUPS, REGION
 
 _FOLDER = Path(__file__).parent
@@ -128,6 +137,8 @@ def _tiles(profile: Profile) -> list[tuple[str, str]]:
         (f"{profile.rows_per_s:,.0f}", "rows/s on one thread, in the mix"),
         (f"{time_text(profile.us)} µs", "the mean batch"),
     ]
+    if profile.spaces_us:
+        tiles.append((f"{time_text(profile.spaces_us[CONTEXTS])} µs", "of it once a context"))
     for name, row in (
         ("lookups", lookups(profile.operators)),
         ("linear layers", linear_layers(profile.operators)),
@@ -154,7 +165,7 @@ def _rows(rows: Sequence[OperatorRow], profile: Profile) -> list[dict[str, objec
         {
             "kind": kind_of(row),
             "name": row.name,
-            "label": row.label,
+            "label": row.title.removeprefix(row.name).strip(),
             "calls": f"{row.calls:.0f}" if row.calls else "",
             "us": time_text(row.us),
             "share": f"{row.share:.1%}",

@@ -17,7 +17,7 @@ from serve.profiler.report.texts import (
     time_text,
     what,
 )
-from serve.profiler.result import Profile, linear_layers, lookups
+from serve.profiler.result import CONTEXTS, ONCE, Profile, linear_layers, lookups
 
 _WIDTH = 130
 
@@ -28,7 +28,7 @@ def print_profile(profile: Profile) -> None:
     console = Console(width=max(console.width, _WIDTH)) if not console.is_terminal else console
     for line in about(profile):
         console.print(Text(line), soft_wrap=True)
-    headings = ("limit of one thread", "rate", "bytes", "how")
+    headings: tuple[str, ...] = ("limit of one thread", "rate", "bytes", "how")
     console.print(whole_table("limits", headings, limit_rows(profile), left=(0, 3)))
     sizes = []
     for size in profile.sizes:
@@ -43,9 +43,13 @@ def print_profile(profile: Profile) -> None:
             time_text(size.us),
             time_text(size.us / size.batch_size),
         ]
-        sizes.append([*cells, f"{size.rows_per_s:,.0f}", *reach])
-    headings_of_sizes = ("batch", "mix", "µs", "µs a row", "rows/s", "lookups: of limit", "linear: of limit")
-    console.print(whole_table("batch sizes", headings_of_sizes, sizes, left=()))
+        once = [time_text(size.spaces_us[CONTEXTS])] if size.spaces_us else []
+        sizes.append([*cells, *once, f"{size.rows_per_s:,.0f}", *reach])
+    headings = (
+        *("batch", "mix", "µs", "µs a row", *([f"µs {ONCE}"] if profile.spaces_us else [])),
+        *("rows/s", "lookups: of limit", "linear: of limit"),
+    )
+    console.print(whole_table("batch sizes", headings, sizes, left=()))
     console.print(_operators(f"{what(profile)}, in the mean batch of the mix", profile))
     console.print(Text(headline(profile), style="bold"), soft_wrap=True)
     for hint in profile.hints:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from recsys.base.terminal import size_text
 from serve.profiler.limits import Limits
-from serve.profiler.result import OperatorRow, Profile, linear_layers, lookups
+from serve.profiler.result import CONTEXTS, ONCE, OperatorRow, Profile, linear_layers, lookups
 
 _MIN_SHARE = 0.0005
 
@@ -79,6 +79,9 @@ def headline(profile: Profile) -> str:
         if row is not None:
             reach = "" if row.of_limit is None else f", at {row.of_limit:.0%} of the limit"
             text += f"; {name} {row.share:.0%} of the time{reach}"
+    once_us = profile.spaces_us.get(CONTEXTS)
+    if once_us is not None:
+        text += f"; {time_text(once_us)} of {time_text(profile.us)} µs {ONCE}"
     return text
 
 

@@ -89,6 +89,16 @@ def test_a_ranking_form_repeats_the_rows_of_contexts(tmp_path: Path) -> None:
     assert sum(step.num_ids for step in steps) == inputs[2].numel() + inputs[4].numel()
 
 
+def test_steps_of_a_ranking_form_have_a_space(tmp_path: Path) -> None:
+    _, own = loaded(tmp_path / "a", MODELS["dlrm"](), context=("dense_features", "f0"))
+    steps = profiled(own, ranking_inputs(own, (60, 0, 7)), form=1)
+    by_rows = {step.num_rows: step.space for step in steps if step.num_rows}
+    assert (by_rows[3], by_rows[67]) == ("contexts", "rows")
+    assert {step.space for step in of_kind(steps, "gather")} == {"rows"}
+    plain = profiled(own, batch_of(own.signature, _NUM_ROWS, seed=1).inputs())
+    assert {step.space for step in plain} == {""}
+
+
 def of_histories(folder: Path, model: nn.Module) -> tuple[Tensor, tuple[StepTime, ...]]:
     """Return the numbers of items of rows, 0 to 5, and what the steps of a model take for them."""
     _, own = loaded(folder / "a", model)

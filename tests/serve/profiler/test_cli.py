@@ -176,6 +176,11 @@ def test_ranking_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     # The context's feature once, three others for each row.
     assert [one["table_rows"] for one in data["sizes"]] == [1 + 3, 1 + 3 * 8]
     assert data["settings"]["ranking"] is True
+    if not data["about"]["program"]:
+        return
+    for one in (data["mix"], *data["sizes"]):
+        assert 0 < one["spaces_us"]["contexts"] < one["us"]
+        assert 0 < one["spaces_us"]["rows"] < one["us"]
 
 
 def test_samples(artifact_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,12 @@ import json
 import pytest
 
 from serve.profiler.operators import OperatorTime
+from serve.profiler.report.texts import headline
 from serve.profiler.result import (
     BETWEEN,
     CALL,
+    CONTEXTS,
+    ROWS,
     Measured,
     Profile,
     SizeProfile,
@@ -27,8 +30,8 @@ LOOKUP, LINEAR = "lookup", "linear"
 NO_WORK = Work()
 
 
-def time(name: str, us: float, work: Work = NO_WORK, label: str = "") -> OperatorTime:
-    return OperatorTime(name=name, label=label, calls=1.0, us=us, work=work)
+def time(name: str, us: float, work: Work = NO_WORK, label: str = "", space: str = "") -> OperatorTime:
+    return OperatorTime(name=name, label=label, space=space, calls=1.0, us=us, work=work)
 
 
 def size(batch_size: int, call_us: float, *times: OperatorTime, python_us: float = 5.0) -> SizeProfile:
@@ -141,3 +144,20 @@ def test_json_has_all_and_is_plain() -> None:
     assert [one["batch_size"] for one in data["sizes"]] == [1, 100]
     assert data["mix"]["shares"] == {"1": 0.5, "100": 0.5}
     assert data["sizes"][1]["operators"][0]["of_limit"] == pytest.approx(0.5)
+
+
+RANKING = [time(LINEAR, 40.0, label="8 → 8", space=CONTEXTS), time(LINEAR, 60.0, label="8 → 8", space=ROWS)]
+
+
+def test_steps_of_contexts_and_of_rows_are_apart() -> None:
+    found = profile(size(10, 110.0, *RANKING), mix={10: 1.0})
+    assert found.spaces_us == found.sizes[0].spaces_us == {CONTEXTS: 40.0, ROWS: 60.0}
+    titles = {row.title: row.us for row in found.operators if row.name == LINEAR}
+    assert titles == {"linear  8 → 8": 60.0, "linear  8 → 8, once a context": 40.0}
+    assert found.to_json()["mix"]["spaces_us"] == {CONTEXTS: 40.0, ROWS: 60.0}
+    assert headline(found).endswith("; 40.0 of 110 µs once a context")
+
+
+def test_other_batches_have_no_spaces() -> None:
+    assert profile(SMALL).spaces_us == {}
+    assert "context" not in headline(profile(SMALL))

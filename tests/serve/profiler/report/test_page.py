@@ -11,7 +11,7 @@ from serve.profiler.report.page import kind_of, page
 from serve.profiler.report.texts import flops_text, needs_text, reached_text, time_text
 from serve.profiler.result import BETWEEN, Hint, OperatorRow
 from serve.profiler.work import REGION, Work
-from tests.serve.profiler.test_result import LARGE, LOOKUP, SMALL, profile, size, time
+from tests.serve.profiler.test_result import LARGE, LOOKUP, RANKING, SMALL, profile, size, time
 from tests.serve.profiler.test_work import LIMITS
 from tests.support.serve.strict_page import parsed_page
 
@@ -44,6 +44,13 @@ def test_bars_show_what_the_limits_leave() -> None:
         assert float(found[1]) == needed
     assert "20.0 µs a row" in text
     assert "2.00 µs a row" in text
+
+
+def test_steps_of_contexts_are_named() -> None:
+    text = page(profile(size(10, 110.0, *RANKING), mix={10: 1.0}))
+    assert "<b>40.0 µs</b><span>of it once a context</span>" in text
+    assert text.count('<span class="soft">8 → 8, once a context</span>') == 2
+    assert text.count('<span class="soft">8 → 8</span>') == 2
 
 
 def test_a_profile_without_hints_says_so() -> None:
