@@ -121,9 +121,8 @@ class RequestChecker {
   RequestChecker(Signature signature, RequestLimits limits, bool allow_non_finite = false);
 
   /// Throws Error (kRequest, kRequestTooLarge) with the texts of
-  /// serve/engine/reference/request_check.py and serve/engine/reference/sparse_arrays.py. Fills
-  /// `checked`, reusing its vectors' memory; its views point into the same bytes as those of
-  /// `request`.
+  /// serve/engine/reference/request_check.py. Fills `checked`, reusing its vectors' memory; its
+  /// views point into the same bytes as those of `request`.
   void Check(const RawRequest& request, CheckedRequest* checked) const;
 
   /// Returns the first ID of a sparse input of a request that was checked here; none if it has no
