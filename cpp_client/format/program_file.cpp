@@ -146,6 +146,20 @@ std::string ListOf(const Json& item, const char* key, const std::string& dtype,
   return name;
 }
 
+/// Returns pairs of whole numbers.
+std::vector<std::vector<std::int64_t>> PairsOf(const Json& data, const char* key,
+                                               const std::string& at) {
+  std::vector<std::vector<std::int64_t>> pairs;
+  for (const Json& item : JsonList(data, key, at)) {
+    const bool is_pair = item.is_array() && item.size() == 2 && IsWhole(item[0], 0) &&
+                         IsWhole(item[1], 0) &&
+                         static_cast<std::int64_t>(pairs.size()) < kMostItems;
+    if (!is_pair) throw WrongField(at, key, StrOf(item), "a list of pairs of whole numbers");
+    pairs.push_back({item[0].get<std::int64_t>(), item[1].get<std::int64_t>()});
+  }
+  return pairs;
+}
+
 void ReadPlanStep(const Json& item, const std::string& at, const ProgramFile& file,
                   std::int64_t num_places, FileStep* step) {
   step->name = ListOf(item, "plan", "int64", at, file);
@@ -157,6 +171,14 @@ void ReadPlanStep(const Json& item, const std::string& at, const ProgramFile& fi
   ForEachItem(item, "constants", at, [&](const std::string& to, const Json& constant) {
     step->constants.push_back(ConstantOf(constant, to, file));
   });
+  if (item.find("growing") == item.end()) return;
+  const Json& growing = JsonField(item, "growing", at);
+  const std::string within = at + ".growing";
+  step->growing.feature = NumberOf(growing, "feature", within, 0, kMostItems);
+  step->growing.size = NumberOf(growing, "size", within, 1, kMostItems);
+  step->growing.every = NumberOf(growing, "every", within, 1, kMostItems);
+  step->growing.buffers = PairsOf(growing, "buffers", within);
+  step->growing.steps = PairsOf(growing, "steps", within);
 }
 
 void ReadRegionStep(const Json& item, const std::string& at, const ProgramFile& file,

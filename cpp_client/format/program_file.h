@@ -73,6 +73,13 @@ struct FileStep {
   /// The width of each output; 0 for one number a row.
   std::vector<std::int64_t> widths;
   std::vector<ProgramConstant> constants;
+  /// How a plan goes on where IDs are appended: ops/program/growing.h. Empty if it does not.
+  struct GrowingPlan {
+    std::int64_t feature = 0, size = 0, every = 1;
+    /// Pairs: of a buffer and its numbers of a place, and of a step and the bit of a loop.
+    std::vector<std::vector<std::int64_t>> buffers, steps;
+  };
+  GrowingPlan growing;
   /// The places that a gather reads.
   std::int64_t rows = 0, index = 0;
   /// How many tensors a region returns, and the paths of its dense weights by attribute.

@@ -66,6 +66,36 @@ ContextCache::Found ContextCache::Find(std::uint64_t owner, const std::vector<Co
   return found;
 }
 
+ContextCache& ContextCache::States() {
+  const Lock lock(mutex_);
+  if (states_ == nullptr) {
+    const std::int64_t half = max_bytes_.load() / 2;
+    states_ = std::make_unique<ContextCache>(half);
+    max_bytes_ = max_bytes_.load() - half;
+  }
+  return *states_;
+}
+
+ContextCache::First ContextCache::FindFirst(std::uint64_t owner,
+                                            const std::vector<ContextKey>& keys) {
+  First first;
+  const Lock lock(mutex_);
+  first.generation = generation_;
+  for (const ContextKey& key : keys) {
+    const auto entry = EntryOf(owner, key);
+    if (entry == entries_.end()) {
+      ++first.place;
+      continue;
+    }
+    ++counts_.hits;
+    entries_.splice(entries_.begin(), entries_, entry);
+    first.values = entry->values;
+    return first;
+  }
+  ++counts_.misses;
+  return first;
+}
+
 void ContextCache::Drop(Entries::iterator entry, Entries* dropped) {
   by_hash_.erase(entry->hash);
   num_bytes_ -= entry->num_bytes;
@@ -104,11 +134,13 @@ void ContextCache::Clear() {
   dropped.swap(entries_);
   by_hash_.clear();
   num_bytes_ = 0;
+  if (states_ != nullptr) states_->Clear();
 }
 
 void ContextCache::ResetCounts() {
   const Lock lock(mutex_);
   counts_ = {};
+  if (states_ != nullptr) states_->ResetCounts();
 }
 
 ContextCacheCounts ContextCache::counts() const {
@@ -116,6 +148,12 @@ ContextCacheCounts ContextCache::counts() const {
   ContextCacheCounts counts = counts_;
   counts.entries = static_cast<std::int64_t>(entries_.size());
   counts.bytes = num_bytes_;
+  if (states_ == nullptr) return counts;
+  const ContextCacheCounts of_states = states_->counts();
+  counts.grown = of_states.hits;
+  counts.evictions += of_states.evictions;
+  counts.entries += of_states.entries;
+  counts.bytes += of_states.bytes;
   return counts;
 }
 

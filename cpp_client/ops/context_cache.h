@@ -1,6 +1,7 @@
 #ifndef RECSYS_OPS_CONTEXT_CACHE_H_
 #define RECSYS_OPS_CONTEXT_CACHE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -54,9 +55,23 @@ class ContextCache {
   /// Counts hits and misses.
   Found Find(std::uint64_t owner, const std::vector<ContextKey>& keys);
 
+  /// Returns the states that values are computed on from where a context's bag grows. They are a
+  /// cache of their own, which takes half of the bytes from the first call on.
+  ContextCache& States();
+
+  /// What FindFirst returns: null values if there are none.
+  struct First {
+    Values values;
+    /// Its place among the keys.
+    std::int64_t place = 0;
+    std::uint64_t generation = 0;
+  };
+  /// Finds the first of some keys that is there. Counts a hit or a miss.
+  First FindFirst(std::uint64_t owner, const std::vector<ContextKey>& keys);
+
   /// Whether values of so many numbers have room beside a key.
   bool Fits(const ContextKey& key, std::int64_t num_values) const {
-    return NumBytes(key, num_values) <= max_bytes_;
+    return NumBytes(key, num_values) <= max_bytes_.load(std::memory_order_relaxed);
   }
   /// Keeps values, and drops those that were not used for the longest time to make room. Does
   /// nothing if the cache was cleared since `generation`: the values may be of old rows.
@@ -84,8 +99,10 @@ class ContextCache {
   /// Moves an entry to `dropped`, which is destroyed without the lock.
   void Drop(Entries::iterator entry, Entries* dropped);
 
-  const std::int64_t max_bytes_;
+  std::atomic<std::int64_t> max_bytes_;
   mutable std::mutex mutex_;
+  /// Null before the first call of States(); then it stays.
+  std::unique_ptr<ContextCache> states_;
   /// The one that was used last is the first.
   Entries entries_;
   /// One for each hash.

@@ -5,11 +5,13 @@ Shape letters: B rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from export.lower.kinds import BufferKind
 
+T = TypeVar("T")
 # Rows of scratch memory begin on cache lines, and lie no power of two apart.
 _LINE = 16
 
@@ -51,13 +53,19 @@ class Buffers:
         self.widths.append(width)
         return Place(len(self.kinds) - 1, 0, width)
 
-    def place_scratch(self, steps: Iterable[Sequence[Place]]) -> None:
-        """Give scratch buffers memory: two share it if no step needs both. ``steps``: the places that each uses."""
+    def place_scratch(self, steps: Sequence[Sequence[Place]], kept: Container[int]) -> None:
+        """Give scratch buffers memory: two share it if no step needs both.
+
+        Args:
+            steps: The places that each uses.
+            kept: Buffers that share theirs with none.
+        """
         used: dict[int, tuple[int, int]] = {}
         for at, places in enumerate(steps):
             for place in places:
                 if place.width:
                     used[place.buffer] = (used.get(place.buffer, (at, at))[0], at)
+        used |= {buffer: (0, len(steps)) for buffer in used if buffer in kept}
         placed: list[int] = []
         for i, kind in enumerate(self.kinds):
             if kind not in (BufferKind.SCRATCH, BufferKind.IDS) or i not in used:
@@ -78,3 +86,10 @@ class Buffers:
 
 def _scratch_width(width: int) -> int:
     return (width + _LINE - 1) // _LINE * _LINE + _LINE
+
+
+def place_in(items: list[T], item: T) -> int:
+    """Return the place of an item, which is added if it is not there."""
+    if item not in items:
+        items.append(item)
+    return items.index(item)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from export.lower.lookups import Slot
-from export.lower.planning import Constant, Layer, Plan
+from export.lower.plan import Constant, Layer, Plan
 from export.lower.scheduling import Gather, Lowered, PlacedRegion
 from recsys.errors import ManifestError
 
@@ -114,6 +114,7 @@ class _Writing:
             "rows_of": step.rows_of,
             "per_row": step.per_row,
             "widths": [value.width if value.dims else 0 for value in step.outputs],
+            **({"growing": vars(step.growing)} if step.growing is not None else {}),
         }
 
     def _constant(self, constant: Constant, name: str) -> dict[str, Any]:

@@ -7,77 +7,46 @@ Shape letters: B rows, V vectors.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
-from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from export.lower.bags import BagSum, Differences, FromIds, IdsSpace, Length, OfIds, ReadIds, Sequence, ToIds
-from export.lower.buffers import NOWHERE, Buffers, Place
+from export.lower.buffers import NOWHERE, Buffers, Place, place_in
 from export.lower.formed import Broadcast, Contract, Formed, Interleave, Operand, Written
 from export.lower.kinds import Activation, BufferKind, ElementwiseKind, StepKind
 from export.lower.lookups import ComputedIds, Lookup, LookupInputs, Slot
+from export.lower.padding.growth import Growth, growth_of
 from export.lower.padding.places import first_places
-from export.lower.strided import NUM_LOOPS, restrided
-from export.lower.values import Columns, Elementwise, Join, Linear, Part, Products, Take, Value, View, Weight
+from export.lower.plan import (
+    ROWS,
+    VERSION,
+    WITHOUT_FORMS,
+    WITHOUT_PLACES,
+    Constant,
+    GrowingPlan,
+    Layer,
+    Plan,
+    bits_of,
+)
+from export.lower.strided import NUM_LOOPS, reach, restrided
+from export.lower.values import (
+    Elementwise,
+    Join,
+    Linear,
+    Part,
+    Products,
+    Space,
+    Take,
+    Value,
+    View,
+    Weight,
+)
 
-T = TypeVar("T")
-# The versions of plans: with steps for the first places, with forms or features, and with neither.
-_VERSION, _WITHOUT_PLACES, _WITHOUT_FORMS = 5, 4, 3
 _ACTIVATIONS = {activation.name.lower(): activation for activation in Activation}
 # FBGEMM's code for no pooling.
 _ROW_OF_EACH_ID = 2
-
-
-@dataclass(frozen=True)
-class Layer:
-    """The weights of a linear layer, by path, and the columns of the weight that it takes."""
-
-    weight: str
-    bias: str | None
-    columns: Columns = ()
-
-
-#: What a plan takes as a constant: the rows of all tables, a lookup's slots, the weights of a layer or dense weights.
-Constant = str | tuple[Slot, ...] | Layer | Weight
-ROWS = "rows"
-
-
-@dataclass(kw_only=True)
-class Plan:
-    """A plan.
-
-    Attributes:
-        numbers: As ``cpp_client/ops/program/program.h`` reads them.
-        inputs: The tensors that it takes, by their places in the program.
-        constants: What it takes beside them.
-        values: What it computes, in order.
-        outputs: The values that it returns.
-        rows_of: Which of its inputs tells the number of rows.
-        per_row: How many of the numbers of that input belong to one row.
-    """
-
-    numbers: Tensor
-    inputs: list[int]
-    constants: list[Constant]
-    values: list[Value]
-    outputs: list[Value]
-    rows_of: int
-    per_row: int
-
-    @property
-    def has_forms(self) -> bool:
-        """Whether it has what earlier releases do not read."""
-        return int(self.numbers[0]) != _WITHOUT_FORMS
-
-    @property
-    def has_places(self) -> bool:
-        """Whether it has steps for the first places alone."""
-        return int(self.numbers[0]) == _VERSION
 
 
 def plan_of(
@@ -127,6 +96,8 @@ class _Planning:
         self._interleaved: dict[Written, tuple[Broadcast, tuple[int, ...]]] = {}
         self._skipped: set[Value] = set()
         self._first = first_places(values, outputs)
+        self._growth: Growth | None = None
+        self._resumed: list[tuple[int, int]] = []
         self._inputs: list[int] = []
         self._constants: list[Constant] = []
         self._lookups: list[list[int]] = []
@@ -136,6 +107,8 @@ class _Planning:
 
     def run(self) -> Plan:
         self._fuse()
+        if self._values[0].space is Space.CONTEXTS:
+            self._growth = growth_of(self._values, self._outputs, self._first, self._fused())
         self._place_outputs()
         for value in reversed(self._values):
             self._place_parts(value)
@@ -147,8 +120,18 @@ class _Planning:
             self._emit(value)
         for value, place in self._copied_outputs:
             self._copy(place, self._place_of(value))
-        self._buffers.place_scratch(self._used_by_steps())
+        kept = self._kept()
+        self._buffers.place_scratch(self._used_by_steps(), dict(kept))
         rows_of, per_row = self._find_rows()
+        growing = None
+        if self._growth is not None:
+            growing = GrowingPlan(
+                feature=self._growth.length.feature,
+                size=self._growth.size,
+                every=self._growth.every,
+                buffers=kept,
+                steps=self._resumed,
+            )
         return Plan(
             numbers=torch.tensor(self._numbers(), dtype=torch.int64),
             inputs=self._inputs,
@@ -157,7 +140,40 @@ class _Planning:
             outputs=self._outputs,
             rows_of=rows_of,
             per_row=per_row,
+            growing=growing,
         )
+
+    def _fused(self) -> dict[Value, Value]:
+        """Return the values that share a step, by the last one."""
+        found: dict[Value, Value] = {total: product for total, (product, _) in self._within.items()}
+        return found | dict(self._layers.items())
+
+    def _kept(self) -> list[tuple[int, int]]:
+        """Return the buffers that are kept where IDs are appended, and how many numbers belong to a place."""
+        if self._growth is None:
+            return []
+        interleaved: dict[Value, Value] = {
+            value: whole
+            for whole in self._values
+            if isinstance(whole, Interleave)
+            for part in whole.parts
+            if part in self._interleaved
+            for value, _ in [self._interleaved[part]]
+        }
+        buffers = {
+            self._place_of(interleaved.get(value, value)).buffer: value
+            for value in self._values
+            if value in self._growth.kept
+        }
+        return [(buffer, self._each_place(buffer)) for buffer in buffers]
+
+    def _each_place(self, buffer: int) -> int:
+        """Return how many numbers of a buffer belong to a place; 0 if places do not follow each other in it."""
+        assert self._growth is not None
+        size = self._growth.size
+        (value, *others) = [one for one, place in self._places.items() if place.buffer == buffer]
+        is_whole = not others and self._places[value].width == self._buffers.widths[buffer]
+        return value.width // size if is_whole and value.dims[:1] == (size,) else 0
 
     def _used_by_steps(self) -> list[list[Place]]:
         """Return the places that each step uses: one that is bounded also those of the step that bounds it."""
@@ -331,9 +347,9 @@ class _Planning:
 
     def _fill(self, out: Place, number: Value) -> None:
         one = [0] * (NUM_LOOPS - 1)
-        fill = [_bits(0.0), *[1] * (NUM_LOOPS - 1), out.width, *one, 1, *one, 0, *one, 0]
+        fill = [bits_of(0.0), *[1] * (NUM_LOOPS - 1), out.width, *one, 1, *one, 0, *one, 0]
         places = [out, self._place_of(number)]
-        self._step(StepKind.BROADCAST, places, _place_in(self._forms, fill), int(ElementwiseKind.COPY))
+        self._step(StepKind.BROADCAST, places, place_in(self._forms, fill), int(ElementwiseKind.COPY))
 
     def _only_first(self, value: Value, out: Place) -> None:
         """Let the next step, which computes a value, take the first places alone if that is enough."""
@@ -343,6 +359,8 @@ class _Planning:
         if first.fills:
             self._fill(out, Weight(dims=(1,), space=value.space, numbers=torch.zeros(1)))
         kind = StepKind.FIRST_PAIRS if first.are_pairs else StepKind.FIRST
+        if self._growth is not None and value in self._growth.loops:
+            self._resumed.append((len(self._steps), self._growth.loops[value]))
         self._step(kind, [NOWHERE, self._place_of(first.length)], first.index, first.size)
 
     def _elementwise(self, value: Elementwise, out: Place) -> None:
@@ -354,13 +372,13 @@ class _Planning:
             kind, operands, extra = ElementwiseKind.MULTIPLY_ADD, [*product.operands, other], 1
         if kind.takes_factor:
             assert value.factor is not None
-            extra = _bits(value.factor)
+            extra = bits_of(value.factor)
         self._only_first(value, out)
         return self._step(StepKind.ELEMENTWISE, [out, *map(self._place_of, operands)], int(kind), extra)
 
     def _written(self, part: Written, out: Place) -> None:
         """Write a part among others: by the step that computes it, if that can, else a copy of it."""
-        to = out.part(part.offset, 1 + _reach(part.sizes, part.strides))
+        to = out.part(part.offset, 1 + reach(part.sizes, part.strides))
         within = self._interleaved.get(part)
         if within is not None:
             value, strides = within
@@ -388,11 +406,11 @@ class _Planning:
     ) -> None:
         factor, sizes, strides = form
         places = [
-            self._place_of(one.value).part(one.offset, 1 + _reach(sizes, one.strides)) for one in operands
+            self._place_of(one.value).part(one.offset, 1 + reach(sizes, one.strides)) for one in operands
         ]
         # A copy has one operand.
-        numbers = [_bits(factor), *sizes, *strides, *operands[0].strides, *operands[-1].strides]
-        self._step(kind, [out, *places], _place_in(self._forms, numbers), extra)
+        numbers = [bits_of(factor), *sizes, *strides, *operands[0].strides, *operands[-1].strides]
+        self._step(kind, [out, *places], place_in(self._forms, numbers), extra)
 
     def _layer(self, layer: Linear, activation: str, out: Place) -> None:
         constant = self._constant(Layer(layer.weight, layer.bias, layer.columns))
@@ -411,7 +429,7 @@ class _Planning:
         ids = self._ids
         assert ids is not None
         numbers = [self._input(ids.lengths), self._input(ids.values), ids.num_features, feature]
-        return _place_in(self._features, numbers)
+        return place_in(self._features, numbers)
 
     def _ids_of(self, lookup: Lookup | Sequence) -> LookupInputs | None:
         return self._ids if lookup.computed is None else self._computed[lookup.computed]
@@ -447,7 +465,7 @@ class _Planning:
         return len(self._constants) - 1
 
     def _input(self, place: int) -> int:
-        return _place_in(self._inputs, place)
+        return place_in(self._inputs, place)
 
     def _scratch(self, value: Value) -> Place:
         kind = BufferKind.IDS if isinstance(value.space, IdsSpace) else BufferKind.SCRATCH
@@ -464,9 +482,9 @@ class _Planning:
 
     def _numbers(self) -> list[int]:
         buffers = self._buffers
-        numbers = [_WITHOUT_FORMS, len(buffers.kinds), len(self._lookups), len(self._steps)]
+        numbers = [WITHOUT_FORMS, len(buffers.kinds), len(self._lookups), len(self._steps)]
         if self._first or self._forms or self._features:
-            version = _VERSION if self._first else _WITHOUT_PLACES
+            version = VERSION if self._first else WITHOUT_PLACES
             numbers = [version, *numbers[1:], len(self._forms), len(self._features)]
         for kind, index, width in zip(buffers.kinds, buffers.indices, buffers.widths, strict=True):
             numbers += [int(kind), index, width]
@@ -480,21 +498,3 @@ class _Planning:
         for more in (*self._features, *self._forms):
             numbers += more
         return numbers
-
-
-def _place_in(items: list[T], item: T) -> int:
-    """Return the place of an item, which is added if it is not there."""
-    if item not in items:
-        items.append(item)
-    return items.index(item)
-
-
-def _bits(factor: float) -> int:
-    """Return the bits of a float, in the lower half."""
-    (bits,) = struct.unpack("<I", struct.pack("<f", factor))
-    return int(bits)
-
-
-def _reach(sizes: Several[int], strides: Several[int]) -> int:
-    """Return how far behind the first number the last one is that loops reach."""
-    return sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))

@@ -17,10 +17,8 @@ from export.lower.leaves import Leaves
 from export.lower.lookups import ComputedIds, LookupInputs
 from export.lower.operators.sequences import Ids, Lengths
 from export.lower.operators.views import RowContext
-from export.lower.planning import (
-    Plan,
-    plan_of,
-)
+from export.lower.plan import Plan
+from export.lower.planning import plan_of
 from export.lower.regions import FromRegion, Outside, Region, Regions
 from export.lower.spaces.report import SpacesReport
 from export.lower.values import (

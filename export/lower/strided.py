@@ -206,6 +206,11 @@ def loops_of(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[list[int], 
     return [size for size, _ in kept], [[steps[i] for _, steps in kept] for i in range(len(strides))]
 
 
+def reach(sizes: Sequence[int], strides: Sequence[int]) -> int:
+    """Return how far behind the first number the last one is that loops reach."""
+    return sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+
+
 def restrided(value: Broadcast, part: Written) -> tuple[int, ...] | None:
     """Return the strides by which a form writes all of its numbers where a part of another value lies.
 

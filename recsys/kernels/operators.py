@@ -168,8 +168,8 @@ def context_cache(max_bytes: int) -> Any:
 
     Returns:
         An object with ``clear()``, to be called after rows have changed, ``reset_counts()`` and ``counts()``: ``hits``
-        and ``misses`` of contexts, equal ones of a batch once, ``evictions``, and the present ``entries`` and
-        ``bytes``.
+        and ``misses`` of contexts, equal ones of a batch once, those ``grown``, ``evictions``, and the present
+        ``entries`` and ``bytes``.
 
     Raises:
         NotBuiltError: The operators cannot be used.

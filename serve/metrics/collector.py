@@ -183,6 +183,11 @@ def _context_caches(models: Sequence[ModelTotals]) -> Iterator[Metric]:
     for kind, field, text in (
         (CounterMetricFamily, "hits", "Contexts of batches whose values the context cache held"),
         (CounterMetricFamily, "misses", "Contexts of batches that the context cache did not hold"),
+        (
+            CounterMetricFamily,
+            "grown",
+            "Contexts that were computed on from what it held of a shorter history",
+        ),
         (CounterMetricFamily, "evictions", "Contexts that left the context cache to make room"),
         (GaugeMetricFamily, "bytes", "Memory that the context cache holds"),
     ):

@@ -117,6 +117,7 @@ class ContextCacheTotals(NamedTuple):
         evictions: contexts that made room for others.
         entries: contexts that it holds.
         bytes: memory that it holds.
+        grown: contexts, missed ones too, that were computed on from what it held before their histories grew.
     """
 
     hits: int = 0
@@ -124,6 +125,7 @@ class ContextCacheTotals(NamedTuple):
     evictions: int = 0
     entries: int = 0
     bytes: int = 0
+    grown: int = 0
 
 
 NO_CONTEXT_CACHE = ContextCacheTotals()

@@ -138,6 +138,7 @@ py::dict CountsOf(const recsys::ops::ContextCache& cache) {
   made["evictions"] = counts.evictions;
   made["entries"] = counts.entries;
   made["bytes"] = counts.bytes;
+  made["grown"] = counts.grown;
   return made;
 }
 

@@ -53,7 +53,8 @@ std::string VersionTotals::Json() const {
         {"misses", context_cache.misses},
         {"evictions", context_cache.evictions},
         {"entries", context_cache.entries},
-        {"bytes", context_cache.bytes}}},
+        {"bytes", context_cache.bytes},
+        {"grown", context_cache.grown}}},
   }
       .dump();
 }

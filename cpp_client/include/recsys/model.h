@@ -131,6 +131,8 @@ struct ContextCacheCounts {
   std::int64_t evictions = 0;
   /// Contexts held now, and the bytes that they take.
   std::int64_t entries = 0, bytes = 0;
+  /// Contexts that were computed from what was held of them before their bags grew; misses too.
+  std::int64_t grown = 0;
 };
 
 /// A delta read and checked against a model; to be applied while no batch runs.

@@ -75,16 +75,17 @@ double ShareOf(const Step& leading, const Step& step, std::int64_t count) {
 
 void ElementwiseOfPlaces(const Kernels& kernels, const FirstPlaces& places, Elementwise row,
                          OutRows out) {
-  if (places.count == 0) return;
+  if (places.count <= places.begin) return;
   const std::int64_t size = places.leading.extra, of_place = places.leading.index;
   const bool are_pairs = places.leading.kind == StepKind::kFirstPairs;
   const std::int64_t block = size * of_place, num_blocks = row.width / block;
   // A row of the kernel is a block of places.
   row.a.stride = row.b.stride = row.c.stride = block;
+  const std::int64_t num_places = are_pairs ? places.count : places.count - places.begin;
   switch (Of(row.kind).operands) {
     case Operands::kShares: {
       const std::int64_t run = row.width / std::max<std::int64_t>(row.count, 1);
-      row.count = of_place < run ? 1 : places.count * of_place / run;
+      row.count = of_place < run ? 1 : num_places * of_place / run;
       break;
     }
     case Operands::kRepeated:
@@ -99,9 +100,18 @@ void ElementwiseOfPlaces(const Kernels& kernels, const FirstPlaces& places, Elem
     default:
       break;
   }
-  row.width = places.count * of_place;
+  row.width = num_places * of_place;
   out.stride = block;
-  row.num_rows = are_pairs ? places.count : num_blocks;
+  row.num_rows = are_pairs ? places.count - places.begin : num_blocks;
+  // Of pairs those of one place are a block.
+  const auto skip = [&](auto* rows) {
+    rows->data +=
+        are_pairs ? places.begin * rows->stride : places.begin * of_place * rows->stride / block;
+  };
+  skip(&row.a);
+  skip(&row.b);
+  skip(&row.c);
+  skip(&out);
   const std::int64_t num_turns = are_pairs ? num_blocks / size : 1;
   for (std::int64_t i = 0; i < num_turns; ++i) {
     kernels.elementwise(row, out);
@@ -116,9 +126,13 @@ void FormOfPlaces(const FirstPlaces& places, void (*compute)(const Formed&, OutR
                   OutRows out) {
   Form form = *row.form;
   for (int i = 0; i < kLoops; ++i) {
-    if ((places.leading.index >> i & 1) != 0) {
-      form.sizes[i] = form.sizes[i] / places.leading.extra * places.count;
-    }
+    if ((places.leading.index >> i & 1) == 0) continue;
+    const std::int64_t of_place = form.sizes[i] / places.leading.extra;
+    const std::int64_t begin = (places.loop >> i & 1) != 0 ? places.begin : 0;
+    form.sizes[i] = of_place * (places.count - begin);
+    row.a.data += of_place * begin * form.strides.a[i];
+    row.b.data += of_place * begin * form.strides.b[i];
+    out.data += of_place * begin * form.strides.out[i];
   }
   row.form = &form;
   if (form.sizes[kLoops - 1] == 0) {

@@ -25,6 +25,10 @@ double ShareOf(const Step& leading, const Step& step, std::int64_t count);
 struct FirstPlaces {
   const Step& leading;
   std::int64_t count = 0;
+  /// Those before it stay as they are.
+  std::int64_t begin = 0;
+  /// Of a form the bit of the loop that begins there.
+  std::int64_t loop = 0;
 };
 
 /// Computes the numbers of these places in a row. `row`: the step for one row, whose numbers follow

@@ -13,6 +13,7 @@
 
 #include "ops/kernels/kernels.h"
 #include "ops/kinds.h"
+#include "ops/program/growing.h"
 #include "ops/program/tiles.h"
 
 namespace recsys::ops {
@@ -107,6 +108,7 @@ struct Program {
   std::int64_t ids_width = 0;
   LateSteps late;
   std::int64_t num_outputs = 0;
+  Growing growing;
 };
 
 /// Returns the numbers that a row of scratch memory takes for a buffer of this width.
@@ -149,6 +151,8 @@ struct BoundProgram {
   std::vector<Lookup> lookups;
   std::vector<FeatureIds> features;
   SharedBuffers contexts;
+  /// By row; null where all are computed from the beginning and no state is asked for.
+  const GrownRow* grown = nullptr;
 };
 
 /// Checks what `program` does not know: the shapes of weights and lookups. Returns an error text,

@@ -77,6 +77,8 @@ class Tiles {
       late_scratch_ = reinterpret_cast<float*>(
           ScratchOf(Scratch::kLateBuffers, late_.width * most_late_ * std::int64_t{sizeof(float)}));
     }
+    if (bound_.grown != nullptr) ReadStates();
+    std::size_t num_led = 0;
     const std::vector<Step>& steps = bound_.program->steps;
     const std::size_t num_steps =
         late_.any() ? static_cast<std::size_t>(late_.first) : steps.size();
@@ -87,7 +89,7 @@ class Tiles {
         // Behind the last of its steps.
         i += static_cast<std::size_t>(steps[i].index);
       } else if (LeadsPlaces(steps[i])) {
-        const double work = RunPlaces(steps[i], steps[i + 1]);
+        const double work = RunPlaces(steps[i], steps[i + 1], num_led++);
         // Its own time is none.
         Lap(++i, num_rows_, work);
       } else {
@@ -101,10 +103,44 @@ class Tiles {
       FetchNext(num_rows_, true);
       Lap(static_cast<std::size_t>(last_lookup_), 0);
     }
+    if (bound_.grown != nullptr) WriteStates();
     if (!late_.any()) return {};
     num_late_ += num_rows_;
     if (num_next_ == 0 || num_late_ + num_next_ > most_late_) RunLate();
     return {};
+  }
+
+  /// Calls `copy` with the row of each kept buffer, and how many numbers belong to so many IDs.
+  template <typename Copy>
+  void ForKept(std::int64_t row, std::int64_t num_ids, Copy copy) const {
+    for (const Growing::Kept& kept : bound_.program->growing.kept) {
+      const std::int64_t width =
+          bound_.program->buffers[static_cast<std::size_t>(kept.buffer)].width;
+      const OutRows rows = Write({kept.buffer, 0, width});
+      copy(rows.data + row * rows.stride, kept.each > 0 ? num_ids * kept.each : width);
+    }
+  }
+
+  void ReadStates() const {
+    for (std::int64_t row = 0; row < num_rows_; ++row) {
+      const GrownRow& grown = bound_.grown[first_ + row];
+      if (grown.before == nullptr) continue;
+      const float* from = grown.before;
+      ForKept(row, grown.num_before, [&](float* to, std::int64_t count) {
+        std::copy_n(from, count, to);
+        from += count;
+      });
+    }
+  }
+
+  void WriteStates() const {
+    for (std::int64_t row = 0; row < num_rows_; ++row) {
+      const GrownRow& grown = bound_.grown[first_ + row];
+      if (grown.state == nullptr) continue;
+      float* to = grown.state;
+      ForKept(row, grown.num_ids,
+              [&](const float* from, std::int64_t count) { to = std::copy_n(from, count, to); });
+    }
   }
 
   /// Runs the late steps for the rows of the tiles since the last time.
@@ -266,8 +302,10 @@ class Tiles {
   }
 
   /// Runs a step row by row, for as many places as each has. Returns how many whole rows that is.
-  double RunPlaces(const Step& leading, const Step& step) {
+  /// `number`: of the leading step among those.
+  double RunPlaces(const Step& leading, const Step& step, std::size_t number) {
     double work = 0;
+    const std::int64_t loop = bound_.grown != nullptr ? bound_.program->growing.loops[number] : -1;
     const Rows lengths = Read(leading.a);
     const OutRows out = Write(step.out);
     const auto row_of = [](Rows rows, std::int64_t row) {
@@ -276,20 +314,25 @@ class Tiles {
     for (std::int64_t row = 0; row < count_; ++row) {
       const std::int64_t count = NumIdsOf(lengths.data[row * lengths.stride], leading.extra);
       const OutRows to = {out.data + row * out.stride, out.stride};
+      const std::int64_t begin = loop < 0 ? 0 : std::min(bound_.grown[first_ + row].begin, count);
+      const FirstPlaces places{leading, count, begin, loop};
       work += ShareOf(leading, step, count);
       if (step.kind == StepKind::kLinear) {
         const Packed& weights = bound_.weights[static_cast<std::size_t>(step.index)];
-        const std::int64_t num_vectors = count * (leading.index / weights.num_outputs);
+        const std::int64_t of_place = leading.index / weights.num_outputs;
+        const std::int64_t num_vectors = (count - begin) * of_place, skipped = begin * of_place;
         if (num_vectors == 0) continue;
-        kernels_.linear(weights, {row_of(Read(step.a), row).data, weights.num_inputs}, num_vectors,
-                        static_cast<Activation>(step.extra), {to.data, weights.num_outputs},
-                        &ahead_);
+        kernels_.linear(
+            weights,
+            {row_of(Read(step.a), row).data + skipped * weights.num_inputs, weights.num_inputs},
+            num_vectors, static_cast<Activation>(step.extra),
+            {to.data + skipped * weights.num_outputs, weights.num_outputs}, &ahead_);
       } else if (step.kind == StepKind::kElementwise) {
         Elementwise of_row = ElementwiseOf(step);
         of_row.a = row_of(of_row.a, row);
         of_row.b = row_of(of_row.b, row);
         of_row.c = row_of(of_row.c, row);
-        ElementwiseOfPlaces(kernels_, {leading, count}, of_row, to);
+        ElementwiseOfPlaces(kernels_, places, of_row, to);
       } else {
         const bool is_sum = step.kind == StepKind::kContract;
         Formed of_row = FormedOf(
@@ -297,7 +340,7 @@ class Tiles {
         of_row.a = row_of(of_row.a, row);
         of_row.b = row_of(of_row.b, row);
         of_row.num_rows = 1;
-        FormOfPlaces({leading, count}, is_sum ? kernels_.contract : kernels_.broadcast, of_row, to);
+        FormOfPlaces(places, is_sum ? kernels_.contract : kernels_.broadcast, of_row, to);
       }
     }
     return work;

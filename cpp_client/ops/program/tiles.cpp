@@ -83,6 +83,8 @@ void ChooseTiles(const std::vector<Packed>& weights, Program* program) {
                            : TileOf(program->scratch_width);
   program->tile_ids = TileOf(program->ids_width);
   program->late = {};
+  // What is kept where bags grow lies in one scratch memory.
+  if (program->growing.any()) return;
   if (program->tile_rows == kProgramRows || weights.empty()) return;
   const auto num_steps = static_cast<std::int64_t>(program->steps.size());
   for (std::int64_t i = 0; i < num_steps && !program->late.any(); ++i) {

@@ -67,6 +67,7 @@ void PreparedProgram::RunConstantSteps() {
     bound_.reads[at] = {numbers.const_data_ptr<float>(), 0};
   }
   RunProgram(bound, ChosenKernels(), 0, 1);
+  DropGrowingOfConstants(&program_);
   ChooseTiles(bound_.weights, &program_);
 }
 
@@ -157,7 +158,8 @@ class PreparedProgram::Call {
     BindBuffers();
   }
 
-  std::vector<at::Tensor> Run() {
+  std::vector<at::Tensor> Run(const GrownRow* grown) {
+    bound_.grown = grown;
     const Kernels& kernels = ChosenKernels();
     std::mutex mutex;
     WrongId wrong;
@@ -249,9 +251,9 @@ class PreparedProgram::Call {
   std::vector<at::Tensor> held_, outputs_;
 };
 
-std::vector<at::Tensor> PreparedProgram::Run(at::TensorList inputs,
-                                             const at::Tensor& row_context) const {
-  return Call(*this, inputs, row_context).Run();
+std::vector<at::Tensor> PreparedProgram::Run(at::TensorList inputs, const at::Tensor& row_context,
+                                             const GrownRow* grown) const {
+  return Call(*this, inputs, row_context).Run(grown);
 }
 
 std::vector<at::Tensor> PreparedProgram::Profile(at::TensorList inputs,

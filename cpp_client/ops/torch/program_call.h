@@ -44,7 +44,11 @@ class PreparedProgram {
   /// Runs the program's steps over the rows of a batch. `row_context`: int64 [B], contiguous, which
   /// row of inputs with contexts each row reads; its numbers are trusted. Not used without such
   /// inputs. Throws for inputs that do not fit, and for IDs out of range.
-  std::vector<at::Tensor> Run(at::TensorList inputs, const at::Tensor& row_context) const;
+  /// `grown`: by row, what is known of it and kept for later; null for nothing.
+  std::vector<at::Tensor> Run(at::TensorList inputs, const at::Tensor& row_context,
+                              const GrownRow* grown = nullptr) const;
+
+  const Program& program() const { return program_; }
 
   /// Does the same on this thread, and appends what its steps did.
   std::vector<at::Tensor> Profile(at::TensorList inputs, const at::Tensor& row_context,

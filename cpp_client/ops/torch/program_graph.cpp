@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "ops/torch/contexts/grown_contexts.h"
+
 namespace recsys::ops {
 namespace {
 
@@ -186,7 +188,18 @@ ProgramGraph::ProgramGraph(GraphParts parts, ContextInputs contexts)
   }
   if (contexts_.is_ranking) space_ = ContextSpaceOf(parts_, contexts_);
   if (space_.values.empty()) contexts_.cache.reset();
-  if (contexts_.cache != nullptr) owner_ = contexts_.cache->AddOwner();
+  if (contexts_.cache == nullptr) return;
+  owner_ = contexts_.cache->AddOwner();
+  for (std::size_t i = 0; i < steps_.size() && growing_ == kNone; ++i) {
+    const PreparedProgram* const program = steps_[i].program;
+    if (!space_.steps[i] || program == nullptr || contexts_.is_weighted) continue;
+    const Growing& growing = program->program().growing;
+    if (growing.any() && growing.feature < contexts_.num_features) growing_ = i;
+  }
+  if (growing_ == kNone) return;
+  contexts_.growing = steps_[growing_].program->program().growing.feature;
+  states_ = &contexts_.cache->States();
+  states_owner_ = states_->AddOwner();
 }
 
 std::string ProgramGraph::why_not_cached() const {
@@ -211,7 +224,7 @@ std::vector<at::Tensor> ProgramGraph::PlacesOf(const std::vector<at::Tensor>& in
 }
 
 void ProgramGraph::RunStep(std::size_t step, std::vector<at::Tensor>* places,
-                           std::vector<StepTime>* times) const {
+                           std::vector<StepTime>* times, const GrownRow* grown) const {
   const auto& [first, program, region] = steps_[step];
   if (region != nullptr) {
     const TimedCall timed("region", times);
@@ -233,17 +246,17 @@ void ProgramGraph::RunStep(std::size_t step, std::vector<at::Tensor>* places,
   for (const std::size_t at : of.program->inputs) taken.push_back((*places)[at]);
   const at::Tensor row_context =
       of.program->are_contexts.empty() ? at::Tensor() : RowContextOf((*places)[of.row_context]);
-  std::vector<at::Tensor> outputs = times == nullptr ? program->Run(taken, row_context)
+  std::vector<at::Tensor> outputs = times == nullptr ? program->Run(taken, row_context, grown)
                                                      : program->Profile(taken, row_context, times);
   std::move(outputs.begin(), outputs.end(), places->begin() + static_cast<std::ptrdiff_t>(first));
 }
 
 void ProgramGraph::RunSteps(Steps which, std::vector<at::Tensor>* places,
-                            std::vector<StepTime>* times) const {
+                            std::vector<StepTime>* times, const GrownRow* grown) const {
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     if (which != Steps::kAll && space_.steps[i] != (which == Steps::kOfContexts)) continue;
     const std::size_t num_times = times == nullptr ? 0 : times->size();
-    RunStep(i, places, times);
+    RunStep(i, places, times, i == growing_ ? grown : nullptr);
     if (times == nullptr || !contexts_.is_ranking) continue;
     for (std::size_t at = num_times; at < times->size(); ++at) {
       (*times)[at].space = space_.steps[i] ? "contexts" : "rows";
@@ -267,7 +280,7 @@ void ProgramGraph::FillContexts(const ContextBatch& batch, std::vector<at::Tenso
   }
   std::vector<at::Tensor>* const computed = is_all ? places : &some;
   if (!missing.empty()) {
-    RunSteps(Steps::kOfContexts, computed, nullptr);
+    ComputeContexts(batch, missing, computed);
     CheckContexts(space_, *computed, static_cast<std::int64_t>(missing.size()));
   }
   for (std::size_t row = 0; row < missing.size(); ++row) {
@@ -279,6 +292,15 @@ void ProgramGraph::FillContexts(const ContextBatch& batch, std::vector<at::Tenso
     if (fits) cache.Add(owner_, generation, key, kept, space_.num_values);
   }
   if (!is_all) PlaceContexts(space_, values, places);
+}
+
+void ProgramGraph::ComputeContexts(const ContextBatch& batch, const std::vector<std::size_t>& keys,
+                                   std::vector<at::Tensor>* places) const {
+  if (growing_ == kNone) return RunSteps(Steps::kOfContexts, places, nullptr);
+  GrownContexts grown(steps_[growing_].program->program(), states_, states_owner_);
+  grown.Find(batch, keys);
+  RunSteps(Steps::kOfContexts, places, nullptr, grown.rows());
+  grown.Keep(batch, keys);
 }
 
 ProgramGraph::Outputs ProgramGraph::OutputsOf(const std::vector<at::Tensor>& places) const {

@@ -104,9 +104,14 @@ class ProgramGraph {
   /// Returns the places with the inputs, checked.
   std::vector<at::Tensor> PlacesOf(const std::vector<at::Tensor>& inputs) const;
   static void Check(const std::vector<at::Tensor>& inputs, const ShapeCheck& check);
-  void RunSteps(Steps which, std::vector<at::Tensor>* places, std::vector<StepTime>* times) const;
-  void RunStep(std::size_t step, std::vector<at::Tensor>* places,
-               std::vector<StepTime>* times) const;
+  /// `grown`: by context, for the plan that goes on where bags grow.
+  void RunSteps(Steps which, std::vector<at::Tensor>* places, std::vector<StepTime>* times,
+                const GrownRow* grown = nullptr) const;
+  void RunStep(std::size_t step, std::vector<at::Tensor>* places, std::vector<StepTime>* times,
+               const GrownRow* grown) const;
+  /// Runs the steps of contexts for some of a batch's keys.
+  void ComputeContexts(const ContextBatch& batch, const std::vector<std::size_t>& keys,
+                       std::vector<at::Tensor>* places) const;
   /// Writes what the graph computes of contexts alone to its places.
   void FillContexts(const ContextBatch& batch, std::vector<at::Tensor>* places) const;
   Outputs OutputsOf(const std::vector<at::Tensor>& places) const;
@@ -122,6 +127,11 @@ class ProgramGraph {
   std::deque<PreparedRegion> regions_;
   std::vector<PreparedStep> steps_;
   std::size_t num_places_ = 0;
+  /// The step of contexts that goes on where bags grow, and the states that it goes on from.
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  std::size_t growing_ = kNone;
+  ContextCache* states_ = nullptr;
+  std::uint64_t states_owner_ = 0;
 };
 
 }  // namespace recsys::ops

@@ -25,6 +25,16 @@ Program ProgramOf(const FileStep& step, const at::Tensor& numbers) {
                                         static_cast<std::int64_t>(step.inputs.size()),
                                         static_cast<std::int64_t>(step.constants.size()), &program);
   TORCH_CHECK(error.empty(), error);
+  if (step.growing.size == 0) return program;
+  Growing growing;
+  growing.feature = step.growing.feature;
+  growing.size = step.growing.size;
+  growing.every = step.growing.every;
+  for (const std::vector<std::int64_t>& pair : step.growing.buffers) {
+    growing.kept.push_back({pair[0], pair[1]});
+  }
+  const std::string wrong = SetGrowing(std::move(growing), step.growing.steps, &program);
+  TORCH_CHECK(wrong.empty(), wrong);
   return program;
 }
 

@@ -72,10 +72,14 @@ TEST(VersionCounters, AreWrittenAsJson) {
   counters.DeltaApplied();
   counters.DeltaFailed();
   VersionTotals totals = counters.Totals();
-  totals.context_cache = {1, 2, 3, 4, 5};
+  totals.context_cache = {1, 2, 3, 4, 5, 6};
   const Json json = ParseJson(totals.Json());
-  EXPECT_EQ(json["context_cache"],
-            (Json{{"hits", 1}, {"misses", 2}, {"evictions", 3}, {"entries", 4}, {"bytes", 5}}));
+  EXPECT_EQ(json["context_cache"], (Json{{"hits", 1},
+                                         {"misses", 2},
+                                         {"evictions", 3},
+                                         {"entries", 4},
+                                         {"bytes", 5},
+                                         {"grown", 6}}));
   EXPECT_EQ(json["outcomes"]["ok"], 1);
   EXPECT_EQ(json["outcomes"]["rejected"], 1);
   EXPECT_EQ(json["outcomes"].size(), kNumOutcomes);

@@ -167,8 +167,12 @@ TEST_F(EngineTest, TellsWhatTheContextCacheDidAndHoldsNothingOfItOnceClosed) {
   EXPECT_EQ(ParseJson(version->Totals())["context_cache"]["hits"], 0);
   last_model_->num_counted = 6;
   version->Close();
-  EXPECT_EQ(ParseJson(version->Totals())["context_cache"],
-            (Json{{"hits", 6}, {"misses", 2}, {"evictions", 3}, {"entries", 0}, {"bytes", 0}}));
+  EXPECT_EQ(ParseJson(version->Totals())["context_cache"], (Json{{"hits", 6},
+                                                                 {"misses", 2},
+                                                                 {"evictions", 3},
+                                                                 {"entries", 0},
+                                                                 {"bytes", 0},
+                                                                 {"grown", 0}}));
 }
 
 TEST_F(EngineTest, WhatCannotBeOpenedIsAnError) {

@@ -67,7 +67,7 @@ class Masks:
     """
 
     def __init__(self, length: Length, size: int) -> None:
-        self.length, self.size = length, size
+        self.length, self.size, self.num_lengths = length, size, size
         self._known: dict[Value, Tensor | None] = {}
 
     def of(self, value: Value) -> Tensor | None:

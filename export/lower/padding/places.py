@@ -13,6 +13,7 @@ from collections.abc import Sequence as Several
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from export.lower.strided import NUM_LOOPS, contiguous
 from export.lower.values import Elementwise, Join, Linear, Take, Value, View, Weight
 
 #: A number for each of L and W; more are not looked at.
-_MOST_NUMBERS = 1 << 25
+MOST_NUMBERS = 1 << 25
 #: Whose numbers each depend on those at the same place alone.
 _ONE_BY_ONE = (Operands.ONE, Operands.REPEATED, Operands.THREE)
 
@@ -70,7 +71,7 @@ def first_places(values: Several[Value], outputs: Several[Value]) -> dict[Value,
     sizes = {
         value.dims[0] for value in values if isinstance(value, (Sequence, FromIds)) and value.dims[0] > 1
     }
-    widest = max(one.width * (one.sizes[3] if isinstance(one, Contract) else 1) for one in values)
+    widest = max(map(most_numbers_of, values))
     # What is computed of weights alone is computed once, as a whole.
     constant: set[Value] = set()
     for value in values:
@@ -79,10 +80,10 @@ def first_places(values: Several[Value], outputs: Several[Value]) -> dict[Value,
     computed = [value for value in values if value not in constant]
     readings: list[dict[Value, FirstPlaces]] = []
     for length, size in product(lengths.values(), sorted(sizes)):
-        if size * widest <= _MOST_NUMBERS:
+        if size * widest <= MOST_NUMBERS:
             masks = Masks(length, size)
             # Some models read the first place of a bag without IDs.
-            readings += [_Reading(computed, outputs, masks, least).run() for least in (0, 1)]
+            readings += [Reading(computed, outputs, masks, least).run() for least in (0, 1)]
     found: dict[Value, FirstPlaces] = {}
     for reading in sorted(readings, key=lambda one: -len(one)):
         # What a reading leaves out holds for the steps that it bounds: another may not bound one of them.
@@ -95,6 +96,14 @@ def first_places(values: Several[Value], outputs: Several[Value]) -> dict[Value,
     return found
 
 
+def most_numbers_of(value: Value) -> int:
+    """Return for how many numbers of a row a reading looks at a value at once."""
+    if not isinstance(value, Contract):
+        return value.width
+    num_matrices, rows, columns, summed = value.sizes
+    return num_matrices * max(rows * columns, rows * summed, columns * summed)
+
+
 @dataclass(frozen=True)
 class _Turns:
     """Turns of loops: those that are computed, ``[L, *sizes]``, and which loops end where the IDs do."""
@@ -104,11 +113,25 @@ class _Turns:
     fills: bool
 
 
-class _Reading:
+class Known(Protocol):
+    """What is known of values by the number of IDs of a bag: ``Masks``, or some of it."""
+
+    length: Length
+    size: int
+    #: L.
+    num_lengths: int
+
+    def of(self, value: Value) -> Tensor | None:
+        """Return the numbers of a value, ``[L, W]``, as ``Masks.of``."""
+
+
+class Reading:
     """Follows which numbers are read, from the outputs back to the inputs."""
 
-    def __init__(self, values: Several[Value], outputs: Several[Value], masks: Masks, least: int) -> None:
+    def __init__(self, values: Several[Value], outputs: Several[Value], masks: Known, least: int) -> None:
         self._values, self._masks, self._size = values, masks, masks.size
+        self._num_lengths = masks.num_lengths
+        self._has_padding = least < masks.size
         self._num_places = torch.arange(masks.size).clamp(min=least).unsqueeze(1)
         self._length: Value = masks.length
         if least > 0:
@@ -116,44 +139,70 @@ class _Reading:
                 dims=(), space=self._length.space, kind=ElementwiseKind.AT_LEAST, operands=[self._length],
                 factor=float(least),
             )  # fmt: skip
+        # Whether zero times a number needs the number: it does where that may be none.
+        self._is_of_zeros = False
         self._read: dict[Value, Tensor] = {}
         self._found: dict[Value, FirstPlaces] = {}
         for value in outputs:
             self._mark_whole(value)
 
+    @classmethod
+    def of_step(cls, value: Value, computed: Tensor, known: Known) -> dict[Value, Tensor]:
+        """Return which numbers of others a step reads to compute some of its own, ``[L, W]``, whatever is padded."""
+        made = cls([value], [], known, known.size)
+        made._read_for(value, computed)
+        return made._read
+
+    @classmethod
+    def needed(cls, values: Several[Value], outputs: Several[Value], known: Known) -> dict[Value, Tensor]:
+        """Return which numbers of values say what the outputs are, ``[L, W]``, whatever is padded."""
+        made = cls(values, outputs, known, known.size)
+        made._is_of_zeros = True
+        found: dict[Value, Tensor] = {}
+        for value in reversed(values):
+            if value in made._read:
+                found[value] = made._read[value]
+                made._read_for(value, found[value])
+        return found
+
     def run(self) -> dict[Value, FirstPlaces]:
+        """Return the values that are computed for the first places alone."""
         for value in reversed(self._values):
             read = self._read.pop(value, None)
             if read is None or isinstance(value.space, IdsSpace):
                 continue
-            if isinstance(value, View):
-                self._mark(value.source, _placed(read, value.offset, value.source.width))
-            elif isinstance(value, Join):
-                column = 0
-                for part in value.parts:
-                    of_part = read[:, column : column + part.width]
-                    self._mark(part.value, _placed(of_part, part.offset, part.value.width))
-                    column += part.width
-            elif isinstance(value, Interleave):
-                for written in value.parts:
-                    of = written.operand
-                    loops = read[:, written.offset + indices(written.sizes, written.strides)]
-                    self._mark_loops(of, written.sizes, loops)
-            elif isinstance(value, Linear):
-                self._linear(value, read)
-            elif isinstance(value, Elementwise):
-                self._elementwise(value, read)
-            elif isinstance(value, Broadcast):
-                self._broadcast(value, read)
-            elif isinstance(value, Contract):
-                self._contract(value, read)
-            elif isinstance(value, Take):
-                self._take(value, read)
-            else:
-                self._mark_all(value)
+            self._read_for(value, read)
         # Masks alone are not worth it.
         is_worth = any(isinstance(value, (Linear, Contract)) for value in self._found)
         return self._found if is_worth else {}
+
+    def _read_for(self, value: Value, read: Tensor) -> None:
+        """Mark what is read to compute some numbers of a value."""
+        if isinstance(value, View):
+            self._mark(value.source, _placed(read, value.offset, value.source.width))
+        elif isinstance(value, Join):
+            column = 0
+            for part in value.parts:
+                of_part = read[:, column : column + part.width]
+                self._mark(part.value, _placed(of_part, part.offset, part.value.width))
+                column += part.width
+        elif isinstance(value, Interleave):
+            for written in value.parts:
+                of = written.operand
+                loops = read[:, written.offset + indices(written.sizes, written.strides)]
+                self._mark_loops(of, written.sizes, loops)
+        elif isinstance(value, Linear):
+            self._linear(value, read)
+        elif isinstance(value, Elementwise):
+            self._elementwise(value, read)
+        elif isinstance(value, Broadcast):
+            self._broadcast(value, read)
+        elif isinstance(value, Contract):
+            self._contract(value, read)
+        elif isinstance(value, Take):
+            self._take(value, read)
+        else:
+            self._mark_all(value)
 
     def _mark(self, value: Value, read: Tensor) -> None:
         self._read[value] = self._read[value] | read if value in self._read else read
@@ -163,13 +212,13 @@ class _Reading:
             self._mark_whole(source)
 
     def _mark_whole(self, value: Value) -> None:
-        self._mark(value, torch.ones(self._size, value.width, dtype=torch.bool))
+        self._mark(value, torch.ones(self._num_lengths, value.width, dtype=torch.bool))
 
     def _mark_loops(self, of: Operand, sizes: Several[int], read: Tensor) -> None:
         """Mark what loops read of an operand, ``[L, *sizes]``."""
         at = (of.offset + indices(sizes, of.strides)).reshape(-1)
-        counted = torch.zeros(self._size, of.value.width)
-        counted.index_add_(1, at, read.reshape(self._size, -1).float())
+        counted = torch.zeros(self._num_lengths, of.value.width)
+        counted.index_add_(1, at, read.reshape(self._num_lengths, -1).float())
         self._mark(of.value, counted > 0)
 
     def _take(self, value: Take, read: Tensor) -> None:
@@ -179,15 +228,15 @@ class _Reading:
             return
         num_vectors = value.vectors.width // value.each
         which = functional.one_hot(numbers.long().clamp(0, num_vectors - 1), num_vectors).bool()
-        of_vectors = read.view(self._size, -1, 1, value.each) & which.unsqueeze(-1)
+        of_vectors = read.view(self._num_lengths, -1, 1, value.each) & which.unsqueeze(-1)
         self._mark(value.vectors, of_vectors.any(1).flatten(1))
         self._mark_whole(value.numbers)
 
     def _linear(self, value: Linear, read: Tensor) -> None:
         out, num_vectors = value.dims[-1], value.width // value.dims[-1]
-        of_vector = read.view(self._size, num_vectors, out).any(-1)
+        of_vector = read.view(self._num_lengths, num_vectors, out).any(-1)
         per_place, rest = divmod(num_vectors, self._size)
-        if not rest and not (of_vector & self._behind(num_vectors, per_place)).any():
+        if self._has_padding and not rest and not (of_vector & self._behind(num_vectors, per_place)).any():
             self._found[value] = FirstPlaces(self._length, self._size, per_place * out)
         self._mark(value.source, of_vector.repeat_interleave(value.source.width // num_vectors, dim=1))
 
@@ -215,14 +264,14 @@ class _Reading:
             elif operand.width == value.width:
                 self._mark(operand, computed)
             elif i == 0 and operand.width * count == value.width:
-                self._mark(operand, computed.view(self._size, -1, count).any(-1))
+                self._mark(operand, computed.view(self._num_lengths, -1, count).any(-1))
             else:
                 self._mark_whole(operand)
 
     def _first(self, value: Elementwise, read: Tensor, run: int) -> FirstPlaces | None:
         """Return the places that are computed, of runs of numbers that are computed together or read one number."""
         found: FirstPlaces | None = None
-        for at, dim in enumerate(value.dims):
+        for at, dim in enumerate(value.dims if self._has_padding else ()):
             of_place = prod(value.dims[at + 1 :])
             if dim != self._size:
                 continue
@@ -261,6 +310,12 @@ class _Reading:
             )
         loops = first.loops
         a, b = form.operands[0], form.operands[-1]
+        if self._is_of_zeros and value.kind is ElementwiseKind.MULTIPLY:
+            for one, other in ((a, b), (b, a)):
+                known = self._masks.of(other.value)
+                at = other.offset + indices(form.sizes, other.strides)
+                self._mark_loops(one, form.sizes, loops if known is None else loops & (known[:, at] != 0))
+            return
         self._mark_loops(a, form.sizes, loops)
         if value.kind is ElementwiseKind.SELECT:
             condition = self._masks.of(a.value)
@@ -314,10 +369,10 @@ class _Reading:
     def _behind_of_loop(self, sizes: Several[int], at: int) -> Tensor | None:
         """Return which turns of a loop lie behind the IDs; None if it does not go over places."""
         of_place, rest = divmod(sizes[at], self._size)
-        if rest or not of_place:
+        if rest or not of_place or not self._has_padding:
             return None
         behind = self._behind(sizes[at], of_place)
-        return behind.view(self._size, *[1] * at, sizes[at], *[1] * (len(sizes) - at - 1))
+        return behind.view(self._num_lengths, *[1] * at, sizes[at], *[1] * (len(sizes) - at - 1))
 
     def _behind(self, width: int, of_place: int) -> Tensor:
         """Return which numbers lie behind the IDs, ``[L, W]``, if a place has so many."""
@@ -326,7 +381,8 @@ class _Reading:
     def _are_zeros(self, value: Value, where: Tensor, at: Tensor | slice = slice(None)) -> bool:
         """Return whether those of a value's numbers are zeros that a mask over ``at`` takes."""
         known = self._masks.of(value)
-        return known is not None and bool((known[:, at][where] == 0).all())
+        # NaN is no zero.
+        return known is not None and not bool((where & (known[:, at] != 0)).any())
 
 
 def _split(value: Broadcast) -> Broadcast | None:

@@ -15,7 +15,7 @@ from torch import fx
 from export.graph.tracing.tracer import LINE
 from export.lower.bags import OfIds
 from export.lower.formed import Contract
-from export.lower.planning import Plan
+from export.lower.plan import Plan
 from export.lower.values import Expand, Join, Linear, Products, Space, Value, View, Weight
 
 

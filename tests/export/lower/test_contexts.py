@@ -16,7 +16,7 @@ import recsys
 from benchmarks.models.sequences import Pointwise, SelfAttentive
 from export.config import ExportConfig
 from export.lower.kinds import StepKind
-from export.lower.planning import Plan
+from export.lower.plan import Plan
 from export.lower.scheduling import Lowered
 from export.pipeline import export_model
 from tests.export.lower.test_lowering import kinds_of, lowered

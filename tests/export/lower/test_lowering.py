@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from export.config import ExportConfig
 from export.lower.kinds import StepKind, header
 from export.lower.lowering import lower
-from export.lower.planning import Layer, Plan
+from export.lower.plan import Layer, Plan
 from export.lower.scheduling import Gather, Lowered, PlacedRegion
 from export.prepare import prepare
 from export.verify.float_model import float_outputs, with_outputs

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from export.lower.operators.mixed.layers import FEWEST_COLUMNS, FEWEST_PRODUCTS
-from export.lower.planning import Layer, Plan
+from export.lower.plan import Layer, Plan
 from export.lower.scheduling import Lowered
 from tests.export.lower.test_contexts import kinds_by_plan
 from tests.export.lower.test_lowering import kinds_of, lowered

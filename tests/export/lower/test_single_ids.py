@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 from torch import nn
 
-from export.lower.planning import Plan
+from export.lower.plan import Plan
 from tests.export.lower.test_jagged import (
     REGIONS,
     Histories,

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from export.config import ExportConfig
-from export.lower.planning import Plan
+from export.lower.plan import Plan
 from export.pipeline import export_model
 from recsys.artifact.batches.ranking import expand
 from recsys.artifact.load import load_artifact

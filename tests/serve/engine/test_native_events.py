@@ -107,8 +107,8 @@ def test_totals_are_those_that_python_would_count() -> None:
             "shadow": {"failed": 1, "dropped": 0},
             "deltas_applied": 9,
             "deltas_failed": 9,
-            "context_cache": {"hits": 1, "misses": 2, "evictions": 3, "entries": 4, "bytes": 5},
+            "context_cache": {"hits": 1, "misses": 2, "evictions": 3, "entries": 4, "bytes": 5, "grown": 6},
         }
     )
-    cache = ContextCacheTotals(hits=1, misses=2, evictions=3, entries=4, bytes=5)
+    cache = ContextCacheTotals(hits=1, misses=2, evictions=3, entries=4, bytes=5, grown=6)
     assert totals_of(text, INFO, DESCRIPTION) == replace(expected, context_cache=cache)

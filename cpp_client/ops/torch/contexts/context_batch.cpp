@@ -80,19 +80,30 @@ void ContextBatch::WriteKey(std::int64_t context, std::string* to) const {
   // How many bytes each part has is known by the lengths, so no two contexts have one key.
   const std::int64_t* const lengths_at = lengths().const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < from_->num_features; ++i) {
-    Append(lengths_at + i * num_contexts_ + context, 1, to);
+    if (i != from_->growing) Append(lengths_at + i * num_contexts_ + context, 1, to);
   }
   for (std::int64_t i = 0; i < from_->num_features; ++i) {
-    const auto bag = static_cast<std::size_t>(i * num_contexts_ + context);
-    const std::int64_t start = offsets_[bag], count = offsets_[bag + 1] - start;
-    Append(values().const_data_ptr<std::int64_t>() + start, count, to);
-    if (from_->is_weighted) Append(weights().const_data_ptr<float>() + start, count, to);
+    if (i != from_->growing) AppendBag(i, context, to);
   }
   for (const std::size_t at : from_->dense) {
     const at::Tensor& dense = (*inputs_)[at];
     const std::int64_t width = dense.size(1);
     Append(dense.const_data_ptr<float>() + context * width, width, to);
   }
+  // All before it has as many bytes as the lengths say.
+  if (from_->growing >= 0) AppendBag(from_->growing, context, to);
+}
+
+void ContextBatch::AppendBag(std::int64_t feature, std::int64_t context, std::string* to) const {
+  const auto bag = static_cast<std::size_t>(feature * num_contexts_ + context);
+  const std::int64_t start = offsets_[bag], count = offsets_[bag + 1] - start;
+  Append(values().const_data_ptr<std::int64_t>() + start, count, to);
+  if (from_->is_weighted) Append(weights().const_data_ptr<float>() + start, count, to);
+}
+
+std::int64_t ContextBatch::NumGrowing(std::size_t key) const {
+  const auto bag = static_cast<std::size_t>(from_->growing * num_contexts_ + firsts_[key]);
+  return offsets_[bag + 1] - offsets_[bag];
 }
 
 void ContextBatch::WriteKeys() {

@@ -32,6 +32,9 @@ struct ContextInputs {
   /// Keeps the contexts' values; null for none. Equal contexts of a batch are computed once
   /// without it too.
   std::shared_ptr<ContextCache> cache = nullptr;
+  /// The sparse input whose IDs are the last part of keys, so that a bag that grows has a key that
+  /// begins alike; -1 for none.
+  std::int64_t growing = -1;
 };
 
 /// The contexts of a batch: what each consists of, and which are equal. Refers to the inputs that
@@ -45,6 +48,9 @@ class ContextBatch {
   /// Returns the contexts that differ, in the order in which they come first.
   const std::vector<ContextKey>& keys() const { return keys_; }
 
+  /// Returns how many IDs a key has of the input that grows.
+  std::int64_t NumGrowing(std::size_t key) const;
+
   /// Returns the inputs with each context once, and the rows' contexts by their new numbers.
   std::vector<at::Tensor> Distinct() const;
   /// Returns the inputs with some of the contexts, by their places in keys(); row_context stays as
@@ -57,6 +63,7 @@ class ContextBatch {
   bool ReadRows() const;
   void WriteKeys();
   void WriteKey(std::int64_t context, std::string* to) const;
+  void AppendBag(std::int64_t feature, std::int64_t context, std::string* to) const;
   void FindEqual(const std::vector<ContextKey>& all);
   std::vector<at::Tensor> With(const std::vector<std::int64_t>& contexts) const;
   at::Tensor Renumbered() const;

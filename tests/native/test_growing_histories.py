@@ -1,0 +1,174 @@
+"""Histories that grow: a context cache computes what is new, with the scores of a whole computation.
+
+Shape letters: B rows, S longest history.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import recsys
+from benchmarks.models.sequences import SelfAttentive
+from export.config import ExportConfig
+from export.pipeline import export_model
+from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.artifact.programs import ProgramPart
+from recsys.errors import ManifestError
+from tests.export.lower.test_growth import CAUSAL, Attentive, mean_state
+from tests.native.programs.test_programs import metadata_of
+from tests.recsys.artifact.damage import resize_part
+from tests.support.kernels import needs_kernels
+
+pytestmark = needs_kernels
+
+_NUM_ITEMS = 100
+_MAX_BYTES = 1 << 22
+
+
+def _exported(model: nn.Module, path: Path, **options: object) -> Path:
+    export_model(model.eval(), path, ExportConfig(context=("history",), **options))  # type: ignore[arg-type]
+    return path
+
+
+def _opened(path: Path, max_bytes: int = 0) -> LoadedArtifact:
+    loaded = load_artifact(path)
+    if max_bytes:
+        assert loaded.cache_contexts(max_bytes) == ""
+    return loaded
+
+
+def _scores(model: LoadedArtifact, histories: Sequence[Sequence[int]], *, dense: bool = False) -> Tensor:
+    """Return the scores of three items for each history."""
+    num_rows = 3 * len(histories)
+    items = torch.arange(num_rows) * 7 % _NUM_ITEMS
+    inputs = [
+        *([torch.linspace(0, 1, num_rows).unsqueeze(1)] if dense else []),
+        torch.tensor([len(one) for one in histories]),
+        torch.tensor([item for one in histories for item in one], dtype=torch.int64),
+        torch.ones(num_rows, dtype=torch.int64),
+        items,
+        torch.arange(num_rows) // 3,
+    ]
+    with torch.inference_mode():
+        (found,) = model.forward_ranking(*inputs).values()
+    return found
+
+
+def _history(seed: int, count: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, _NUM_ITEMS, (count,), generator=generator).tolist()
+
+
+@pytest.fixture(scope="module")
+def sasrec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    return _exported(
+        SelfAttentive(recsys, _NUM_ITEMS), tmp_path_factory.mktemp("growing") / "a", dense_widths={"dense": 1}
+    )
+
+
+@pytest.fixture(scope="module")
+def attentive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    return _exported(Attentive(CAUSAL, mean_state), tmp_path_factory.mktemp("growing") / "a")
+
+
+def test_appended_items_have_the_scores_of_the_whole(sasrec: Path) -> None:
+    whole, grown = _opened(sasrec), _opened(sasrec, _MAX_BYTES)
+    history = _history(1, 49)
+    lengths = [1, 2, 3, 10, 11, 12, 40, 41, 48, 49]
+    for length in lengths:
+        torch.testing.assert_close(
+            _scores(grown, [history[:length]], dense=True),
+            _scores(whole, [history[:length]], dense=True),
+            rtol=0,
+            atol=0,
+        )
+    counts = grown.contexts.counts()
+    assert counts["misses"] == len(lengths)
+    assert counts["grown"] == len(lengths) - 1
+
+
+def test_histories_of_a_batch_grow_each_from_its_own_state(attentive: Path) -> None:
+    whole, grown = _opened(attentive), _opened(attentive, _MAX_BYTES)
+    before = [_history(1, 2), _history(2, 3), _history(3, 1)]
+    after = [[*before[0], 5], [*before[1][:1], 6, 7], _history(4, 4), [*before[2], 8, 9]]
+    _scores(grown, before)
+    torch.testing.assert_close(_scores(grown, after), _scores(whole, after), rtol=0, atol=0)
+    # The second differs in its second item, and the third is another one.
+    assert grown.contexts.counts()["grown"] == 2
+
+
+def test_a_history_that_is_full_or_shorter_is_computed_from_the_beginning(attentive: Path) -> None:
+    whole, grown = _opened(attentive), _opened(attentive, _MAX_BYTES)
+    history = _history(5, 9)
+    for length in (5, 3, 6, 7, 9, 0):
+        torch.testing.assert_close(
+            _scores(grown, [history[:length]]), _scores(whole, [history[:length]]), rtol=0, atol=0
+        )
+    assert grown.contexts.counts()["grown"] == 0
+
+
+def test_states_take_no_more_than_half_of_the_bytes(sasrec: Path) -> None:
+    grown = _opened(sasrec, _MAX_BYTES)
+    for seed in range(200):
+        _scores(grown, [_history(seed, 40)], dense=True)
+    counts = grown.contexts.counts()
+    assert counts["bytes"] <= _MAX_BYTES
+    # The values of all, and as many states as have room.
+    assert 200 < counts["entries"] < 400
+    assert counts["evictions"] > 0
+
+
+def _with_growing(part: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
+    """Return a program whose first plan goes on in another way."""
+    header = metadata_of(part)
+    about = json.loads(header["__metadata__"]["recsys"])
+    change(next(step["growing"] for step in about["steps"] if "growing" in step))
+    header["__metadata__"]["recsys"] = json.dumps(about)
+    text = json.dumps(header).encode()
+    (length,) = struct.unpack_from("<Q", part)
+    return struct.pack("<Q", len(text)) + text + part[8 + length :]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("size", 0), ("size", 51), ("size", 1 << 40), ("every", 0), ("every", -1), ("feature", -1),
+        ("buffers", [[9999, 0]]), ("buffers", [[0, 64]]), ("buffers", [[14, 191]]), ("buffers", [14]),
+        ("steps", [[1, 0]]), ("steps", [[9999, 0]]), ("steps", [[14, 8]]), ("steps", [[10, 4]]), ("steps", [[10]]),
+        ("steps", "all"),
+    ],
+)  # fmt: skip
+def test_a_plan_that_goes_on_wrongly_is_refused(sasrec: Path, field: str, value: object) -> None:
+    part = (sasrec / "ranking-program.safetensors").read_bytes()
+    rows = load_artifact(sasrec).rows.ranks[0].rows
+    wrong = _with_growing(part, lambda growing: growing.update({field: value}))
+    with pytest.raises(ManifestError, match="growing"):
+        ProgramPart("ranking-program.safetensors", wrong).bind(rows, {}, "float32")
+
+
+def test_a_feature_that_does_not_grow_there_is_computed_from_the_beginning(
+    sasrec: Path, tmp_path: Path
+) -> None:
+    copied = tmp_path / "a"
+    shutil.copytree(sasrec, copied)
+    name = "ranking-program.safetensors"
+    (copied / name).write_bytes(
+        _with_growing((copied / name).read_bytes(), lambda growing: growing.update(feature=3))
+    )
+    resize_part(copied, name)
+    grown, whole = _opened(copied, _MAX_BYTES), _opened(sasrec)
+    for length in (3, 4):
+        found = _scores(grown, [_history(1, length)], dense=True)
+        torch.testing.assert_close(found, _scores(whole, [_history(1, length)], dense=True), rtol=0, atol=0)
+    assert grown.contexts.counts()["grown"] == 0
