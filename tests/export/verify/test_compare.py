@@ -111,7 +111,7 @@ def _tamper(monkeypatch: pytest.MonkeyPatch, change: Callable[[str, Tensor], Ten
     changed: list[str] = []
 
     def faulty(*arguments: Any, **options: Any) -> Graph:
-        graph = make_graph(*arguments, **options)
+        graph = finished(*arguments, **options)
         for name, tensor in [*graph.script.named_parameters(), *graph.script.named_buffers()]:
             new = change(name, tensor.detach())
             if new is not None:
@@ -119,8 +119,8 @@ def _tamper(monkeypatch: pytest.MonkeyPatch, change: Callable[[str, Tensor], Ten
                 changed.append(name)
         return graph
 
-    make_graph = export.artifact.writing.make_graph  # type: ignore[attr-defined]
-    monkeypatch.setattr(export.artifact.writing, "make_graph", faulty)
+    finished = export.artifact.writing.finished  # type: ignore[attr-defined]
+    monkeypatch.setattr(export.artifact.writing, "finished", faulty)
     return changed
 
 
