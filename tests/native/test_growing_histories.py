@@ -108,6 +108,86 @@ def test_histories_of_a_batch_grow_each_from_its_own_state(attentive: Path) -> N
     assert grown.contexts.counts()["grown"] == 2
 
 
+class Variant(nn.Module):
+    """A history, of whose rows and those of its IDs ``user_of`` makes ``[B, D]``, and an item."""
+
+    def __init__(self, user_of: Callable[[Variant, recsys.JaggedTensor], Tensor]) -> None:
+        super().__init__()
+        table = recsys.EmbeddingConfig(
+            name="items", embedding_dim=8, num_embeddings=_NUM_ITEMS, feature_names=["history", "item"]
+        )
+        self.items = recsys.EmbeddingCollection(tables=[table])
+        self.user_of = user_of
+        self.qkv, self.over = nn.Linear(8, 24), nn.Linear(8, 8)
+        self.register_buffer("causal", CAUSAL)
+
+    def forward(self, features: recsys.KeyedJaggedTensor) -> Tensor:
+        found = self.items(features)
+        user = self.user_of(self, found["history"])
+        return (user * found["item"].to_padded_dense(1).squeeze(1)).sum(dim=1)
+
+
+def _parts(model: Variant, x: Tensor, history: recsys.JaggedTensor) -> tuple[Tensor, Tensor, Tensor]:
+    there = torch.arange(len(CAUSAL)).unsqueeze(0) < history.lengths().unsqueeze(1)
+    q, k, v = model.qkv(x).split(8, dim=2)
+    return q @ k.transpose(1, 2), v, model.causal & there.unsqueeze(1)
+
+
+def _multiplied(model: Variant, history: recsys.JaggedTensor) -> Tensor:
+    scores, v, mask = _parts(model, history.to_padded_dense(len(CAUSAL)), history)
+    states = torch.relu(model.over((torch.nn.functional.silu(scores) * mask) @ v))
+    return (states * mask[:, -1].unsqueeze(2)).sum(dim=1)
+
+
+def _with_the_sum(model: Variant, history: recsys.JaggedTensor) -> Tensor:
+    x = history.to_padded_dense(len(CAUSAL))
+    scores, v, mask = _parts(model, x + x.sum(dim=1, keepdim=True), history)
+    return ((scores * mask) @ v).sum(dim=1)
+
+
+def _with_the_bag(model: Variant, history: recsys.JaggedTensor) -> Tensor:
+    each = torch.tanh(model.over(history.values()))
+    bag = torch.segment_reduce(each, "sum", lengths=history.lengths(), initial=0.0)
+    scores, v, mask = _parts(model, history.to_padded_dense(len(CAUSAL)) + bag.unsqueeze(1), history)
+    return ((scores * mask) @ v).sum(dim=1)
+
+
+def _last(model: Variant, history: recsys.JaggedTensor) -> Tensor:
+    scores, v, mask = _parts(model, history.to_padded_dense(len(CAUSAL)), history)
+    states = torch.relu(model.over((scores * mask) @ v))
+    at = (history.lengths() - 1).clamp(0, len(CAUSAL) - 1)
+    return states.gather(1, at.view(-1, 1, 1).expand(-1, 1, 8)).squeeze(1)
+
+
+def _scaled_by_the_count(model: Variant, history: recsys.JaggedTensor) -> Tensor:
+    x = history.to_padded_dense(len(CAUSAL)) * history.lengths().float().view(-1, 1, 1)
+    scores, v, mask = _parts(model, x, history)
+    states = torch.relu(model.over((scores * mask) @ v))
+    return (states * mask[:, -1].unsqueeze(2)).sum(dim=1)
+
+
+def _whole_scores(model: Variant, history: recsys.JaggedTensor) -> Tensor:
+    scores, v, mask = _parts(model, history.to_padded_dense(len(CAUSAL)), history)
+    return (scores * mask).sum(dim=(1, 2)).unsqueeze(1) + ((scores * mask) @ v).sum(dim=1)
+
+
+@pytest.mark.parametrize(
+    "user_of", [_multiplied, _with_the_sum, _with_the_bag, _last, _scaled_by_the_count, _whole_scores]
+)
+def test_whatever_a_model_makes_of_a_history_grows_to_the_same(
+    user_of: Callable[[Variant, recsys.JaggedTensor], Tensor], tmp_path: Path
+) -> None:
+    torch.manual_seed(1)
+    path = _exported(Variant(user_of), tmp_path / "a")
+    whole, grown = _opened(path), _opened(path, _MAX_BYTES)
+    for seed in range(4):
+        history = _history(seed, 5)
+        for length in range(1, 6):
+            torch.testing.assert_close(
+                _scores(grown, [history[:length]]), _scores(whole, [history[:length]]), rtol=0, atol=0
+            )
+
+
 def test_a_history_that_is_full_or_shorter_is_computed_from_the_beginning(attentive: Path) -> None:
     whole, grown = _opened(attentive), _opened(attentive, _MAX_BYTES)
     history = _history(5, 9)

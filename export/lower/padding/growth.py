@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from export.lower.bags import IdsSpace, Length, Sequence
+from export.lower.bags import IdsSpace, Length, OfIds, Sequence
 from export.lower.formed import Broadcast, Contract, Interleave, Operand
 from export.lower.kinds import Operands
 from export.lower.lookups import Lookup
 from export.lower.padding.masks import Masks, indices
 from export.lower.padding.places import MOST_NUMBERS, FirstPlaces, Reading, most_numbers_of
-from export.lower.values import Elementwise, Input, Join, Linear, Products, Take, Value, View, Weight
+from export.lower.values import Elementwise, Input, Join, Linear, Take, Value, View, Weight
 
 #: For so many numbers of IDs before a reading looks at most.
 _MOST_LENGTHS = 32
@@ -102,7 +102,14 @@ def _growth(
             if last not in loops or before not in loops:
                 loops.pop(last, None)
                 loops.pop(before, None)
-        kept, refused = _kept(values, outputs, settled, loops, first)
+        kept = _kept(values, outputs, settled, loops, first)
+        # What is read again must be the same in every number: those that say nothing may be none. Nor may zeros be
+        # written over it.
+        refused = {
+            value
+            for value in kept
+            if first[value].fills or _loop_of(value, first[value], same.of(value), settled) != loops[value]
+        }
         if not refused:
             return Growth(length=masks.length, size=size, every=every, loops=loops, kept=kept)
         for value in refused:
@@ -135,18 +142,24 @@ def _kept(
     settled: _Settled,
     loops: Mapping[Value, int],
     first: Mapping[Value, FirstPlaces],
-) -> tuple[frozenset[Value], set[Value]]:
-    """Return whose numbers must be kept, and of these the values that write zeros over them."""
+) -> frozenset[Value]:
+    """Return whose numbers at old places are read again."""
     fresh = _Fresh(settled, loops, first)
     for value in values:
-        if isinstance(value, (View, Join, Weight)) or isinstance(value.space, IdsSpace):
+        if isinstance(value.space, IdsSpace):
+            # It is computed for all IDs.
+            for source in value.sources:
+                if not isinstance(source.space, IdsSpace):
+                    fresh.keep(source, torch.ones(settled.num_lengths, source.width, dtype=torch.bool))
+            continue
+        if isinstance(value, (View, Join, Weight)):
             continue
         if any(map(fresh.stale, value.sources)):
             for source, read in settled.read_of(value, fresh.computed(value)).items():
                 fresh.keep(source, read)
     for value in outputs:
         fresh.keep(value, torch.ones(settled.num_lengths, value.width, dtype=torch.bool))
-    return frozenset(fresh.kept), {value for value in fresh.kept if first[value].fills}
+    return frozenset(fresh.kept)
 
 
 class _Settled:
@@ -250,9 +263,11 @@ class _Same:
             return self._contract(value)
         if isinstance(value, Take):
             return self._take(value)
-        if isinstance(value, Products) or value.sources:
-            return self._all(value, all(bool(self.of(one).all()) for one in value.sources))
-        return self._all(value, False)
+        # What is made of all IDs of a bag is another thing with each of them.
+        is_known = (
+            bool(value.sources) and not isinstance(value, OfIds) and not isinstance(value.space, IdsSpace)
+        )
+        return self._all(value, is_known and all(bool(self.of(one).all()) for one in value.sources))
 
     def _read(self, operand: Operand, sizes: Several[int]) -> Tensor:
         return self.of(operand.value)[:, operand.offset + indices(sizes, operand.strides)]
