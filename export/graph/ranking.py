@@ -137,10 +137,22 @@ class RankingFeatures(KeyedJaggedTensor):
 
     def __getitem__(self, key: str) -> JaggedTensor:
         if key in self.context_keys:
-            self._refuse([key])
+            return self._of_rows(key)
         if self.rows is None or key not in self._keys:
             raise KeyError(f"key {key!r} is not in the KeyedJaggedTensor; it has {self._keys}")
         return self.rows[key]
+
+    def _of_rows(self, key: str) -> JaggedTensor:
+        """Return the bags of a feature of the context, for the rows that share them."""
+        if self.expansion.home.type != "cpu":
+            self._refuse([key])
+        of_contexts, bags = self.context[key], (self.argument, key)
+        places, weights = self.places(key), of_contexts.weights_or_none()
+        return JaggedTensor(
+            self.expansion.of_ids(of_contexts.values(), places, (), bags),
+            lengths=self.expansion.lengths_of_rows(of_contexts.lengths(), bags),
+            weights=None if weights is None else weights.index_select(0, places),
+        )
 
     def _select(self, indices: list[int]) -> KeyedJaggedTensor:
         keys = [self._keys[i] for i in indices]

@@ -12,13 +12,15 @@ from typing import Any
 import torch
 from torch import fx
 
-from export.graph.graph import make_graph
+from export.graph.graph import finished, traced_model
 from export.graph.modules.tree import replace_modules
 from export.graph.passes import is_pure
 from export.graph.prepared import PreparedModel
+from export.graph.ranking import Expansion
 from export.lower.bags import Length, Rows, ids_space
 from export.lower.effects import Group, calls_code, may_write, separate_writes
 from export.lower.leaves import LEAVES, Leaves, computed_rows_looked_up, leaves_of, rows_expanded
+from export.lower.operators.sequences import Ids
 from export.lower.regions import Outside, Regions, run_on_samples
 from export.lower.scheduling import GraphInputs, Lowered, Scheduling
 from export.lower.spaces.contexts import Contexts
@@ -51,14 +53,14 @@ def lower(prepared: PreparedModel, *, is_ranking: bool) -> Lowered:
     leaves = leaves_of(prepared, is_ranking=is_ranking)
     context = prepared.signature.context if is_ranking else ()
     try:
-        graph = make_graph(
+        traced = traced_model(
             replace_modules(prepared.model, leaves.modules),
             prepared.input_mapping,
             [torch.device("cpu")],
             torch.float32,
             context,
-            is_scripted=False,
         )
+        graph = finished(traced, is_scripted=False)
     except ExportError as error:
         # What a leaf refuses is one of the causes.
         raise NotLoweredError(str(error)) from error
@@ -70,12 +72,27 @@ def lower(prepared: PreparedModel, *, is_ranking: bool) -> Lowered:
             graph.module, lambda one: run_on_samples(one, prepared, is_ranking=is_ranking)
         )
     evaluation = _Evaluation(graph.module, inputs, leaves, baked)
+    if traced.root.expansion is not None:
+        evaluation.expanded_ids = _expanded_ids(traced.root.expansion, prepared, leaves)
     evaluation.regions = Regions(graph.module, evaluation.results, prepared, groups, is_ranking=is_ranking)
     outputs = evaluation.run()
     program = Scheduling(outputs, inputs, evaluation.regions, evaluation.weights).run()
     if not is_ranking:
         return program
     return replace(program, spaces=report_of(program.steps, evaluation.journal))
+
+
+def _expanded_ids(expansion: Expansion, prepared: PreparedModel, leaves: Leaves) -> dict[str, Ids]:
+    """Return by node the IDs of contexts that a model reads for the rows that share them; equal ones once."""
+    names = leaves.names[Space.CONTEXTS]
+    found: dict[tuple[str, str], Ids] = {}
+    by_node = {}
+    for node, one in expansion.expanded.items():
+        if one.bags is not None and one.dims == ():
+            feature = names.index(prepared.input_mapping.wire_name(*one.bags))
+            ids = Ids(Space.CONTEXTS, len(names), feature, is_expanded=True)
+            by_node[node] = found.setdefault(one.bags, ids)
+    return by_node
 
 
 class _Evaluation:
@@ -90,6 +107,7 @@ class _Evaluation:
     Attributes:
         weights: The dense weights of the graph, by path.
         journal: What it notes.
+        expanded_ids: By node, the IDs of contexts for the rows that share them.
         results: What each node was evaluated to.
         regions: What is computed outside of steps.
     """
@@ -105,6 +123,7 @@ class _Evaluation:
         self._functions = NodeFunctions(module, stored)
         self.weights = self._functions.weights
         self.results: dict[fx.Node, Any] = {}
+        self.expanded_ids: dict[str, Ids] = {}
         self.journal = Journal()
         self._contexts = Contexts(self.journal)
 
@@ -207,7 +226,8 @@ class _Evaluation:
                 open_nodes += self.regions.group_of(node)
                 if node.target is computed_rows_looked_up:
                     open_nodes += node.all_input_nodes[:1]
-                open_nodes += [] if node.target in LEAVES else node.all_input_nodes
+                is_leaf = node.target in LEAVES or node.name in self.expanded_ids
+                open_nodes += [] if is_leaf else node.all_input_nodes
         return needed
 
     def _checked(self, node: fx.Node) -> Any:
@@ -233,6 +253,8 @@ class _Evaluation:
             if not isinstance(rows, Rows):
                 raise NotLoweredError("it expands what are no rows of IDs")
             return self._contexts.expanded_rows(rows)
+        if node.name in self.expanded_ids:
+            return self.expanded_ids[node.name]
         args, kwargs = self._taken(node.args), self._taken(dict(node.kwargs))
         return self._contexts.apply(node, lambda *given: self._functions.made(node, *given), args, kwargs)
 

@@ -78,8 +78,7 @@ class Archetype:
     def context(self) -> tuple[str, ...]:
         """The inputs that the rows of a ranking request share: the user's."""
         names = tuple(name for name in _OF_USERS if name in self.features and not self.asked)
-        # Only collections may read a context's features: HSTU reads times itself.
-        if len(names) == len(self.features) or "times" in self.features:
+        if len(names) == len(self.features):
             return ()
         return (*(["dense_features"] if self.dense and names else []), *names)
 
@@ -97,7 +96,7 @@ class Archetype:
 
 
 #: Features of users; others are those of candidates.
-_OF_USERS = ("user", "history", "cat_0", "cat_1", "cat_3")
+_OF_USERS = ("user", "history", "times", "cat_0", "cat_1", "cat_3")
 
 
 def call(model: nn.Module, dense: Tensor | None, rows: Rows) -> Any:

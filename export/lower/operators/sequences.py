@@ -88,6 +88,8 @@ class Ids(Called):
     space: Space
     num_features: int
     feature: int | None = None
+    #: Whether they are those of contexts, for the rows that share them.
+    is_expanded: bool = False
 
     @property
     def dtype(self) -> torch.dtype:

@@ -13,6 +13,7 @@ from torch import fx
 
 from export.lower.bags import IdsSpace, Rows, ids_space
 from export.lower.formed import Operand
+from export.lower.operators.sequences import Ids
 from export.lower.operators.views import RowContext
 from export.lower.regions import Outside
 from export.lower.spaces.report import Journal
@@ -32,6 +33,8 @@ class Contexts:
         self._expanded: dict[Value, Value] = {}
         #: By what is there for each ID of expanded contexts, the same of the contexts.
         self._of_contexts: dict[Value, Value] = {}
+        #: By IDs of contexts, the same expanded, and the other way round.
+        self._other_ids: dict[Ids, Ids] = {}
         self._constants: dict[Value, bool] = {}
         self._in_spaces: dict[tuple[Value, Space], Value] = {}
 
@@ -40,6 +43,15 @@ class Contexts:
         found = rows.expanded()
         self._expanded[rows], self._of_contexts[found] = found, rows
         return found
+
+    def _ids(self, ids: Ids, is_expanded: bool) -> Ids:
+        """Return IDs of contexts, as they are or for the rows that share them; each once."""
+        if ids.is_expanded is is_expanded:
+            return ids
+        if ids not in self._other_ids:
+            other = replace(ids, is_expanded=is_expanded)
+            self._other_ids[ids], self._other_ids[other] = other, ids
+        return self._other_ids[ids]
 
     def apply(self, node: fx.Node, function: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
         """Return what a function makes of arguments, computed once for each context if they allow it.
@@ -92,6 +104,8 @@ class Contexts:
             if self._is_constant(one):
                 return None
             return Space.CONTEXTS if isinstance(one, Expand) or one in self._of_contexts else Space.ROWS
+        if isinstance(one, Ids):
+            return Space.CONTEXTS if one.is_expanded else Space.ROWS
         if isinstance(one, Space | RowContext):
             return Space.ROWS
         if isinstance(one, NumRows):
@@ -107,6 +121,8 @@ class Contexts:
             return NumRows(_of_contexts(one.space), one.times)
         if isinstance(one, Expand):
             return one.source
+        if isinstance(one, Ids):
+            return self._ids(one, False)
         if isinstance(one, Value):
             return (
                 self._of_contexts[one] if one in self._of_contexts else self._constant_of(one, _of_contexts)
@@ -117,6 +133,8 @@ class Contexts:
         """Return what was made of contexts for the rows that share them."""
         if isinstance(one, NumRows):
             return NumRows(_expanded(one.space), one.times)
+        if isinstance(one, Ids):
+            return self._ids(one, True)
         if isinstance(one, Value) and self._is_constant(one):
             return self._constant_of(one, _expanded)
         if isinstance(one, Value):

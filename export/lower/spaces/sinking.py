@@ -23,6 +23,7 @@ from export.graph.ranking import Expanded, Expansion
 from export.lower.bags import IdsSpace, Length, Rows, ids_space
 from export.lower.effects import calls_code
 from export.lower.lookups import Slot
+from export.lower.operators.sequences import Ids
 from export.lower.spaces.contexts import Contexts
 from export.lower.spaces.functions import NodeFunctions, flat, is_value
 from export.lower.spaces.report import Journal
@@ -87,6 +88,7 @@ class _Analysis:
         self._expansion = expansion
         self._contexts = Contexts(Journal())
         self._lengths: dict[tuple[str, str], Value] = {}
+        self._ids: dict[tuple[str, str], Ids] = {}
         #: What nodes make that are the same for every batch.
         self._constants: dict[fx.Node, Any] = {}
         self._values: dict[fx.Node, Any] = {}
@@ -128,7 +130,7 @@ class _Analysis:
             values=self._values, seeds=seeds, counts=self._counts, sized=self._sized, same=self._same, bags=numbers
         )  # fmt: skip
 
-    def _seed(self, one: Expanded, numbers: Mapping[tuple[str, str], int]) -> Value:
+    def _seed(self, one: Expanded, numbers: Mapping[tuple[str, str], int]) -> Value | Ids:
         if one.bags is None:
             assert one.dims is not None
             return Expand(dims=one.dims, source=Value(dims=one.dims, space=Space.CONTEXTS))
@@ -138,6 +140,10 @@ class _Analysis:
                 lengths = Length(dims=(), space=Space.CONTEXTS, dtype=torch.int64, feature=number)
                 self._lengths[one.bags] = Expand(dims=(), dtype=torch.int64, source=lengths)
             return self._lengths[one.bags]
+        if not one.dims:
+            if one.bags not in self._ids:
+                self._ids[one.bags] = Ids(Space.CONTEXTS, len(numbers), number, is_expanded=True)
+            return self._ids[one.bags]
         (dim,) = one.dims
         slot = Slot(
             offset=0, num_rows=1, type_code=0, dim=dim, column=0, modulus=0, last_id=-1, feature=number

@@ -24,7 +24,6 @@ from recsys.artifact.batches.ranking import expand
 from recsys.artifact.load import LoadedArtifact
 from recsys.artifact.parts import map_rows
 from recsys.configs import DataType
-from recsys.errors import ExportError
 from recsys.inputs.signature import IdPolicy
 from recsys.kernels.int_nbit import IntNBitLookup
 from recsys.quant import float_tables
@@ -189,11 +188,9 @@ class TestManaged:
         artifact = ranked(ManagedSequences().eval(), tmp_path / "a", ("day",))
         assert_equal_forms(artifact, batch_of(artifact, [5, 0, 2]))
 
-    def test_mapped_rows_of_the_context_may_not(self, tmp_path: Path) -> None:
-        with pytest.raises(
-            ExportError, match=r"forward\(features\): features \['user'\] of the context are read"
-        ):
-            ranked(ManagedSequences().eval(), tmp_path / "a", ("user",))
+    def test_mapped_rows_of_the_context_may_be_read(self, tmp_path: Path) -> None:
+        artifact = ranked(ManagedSequences().eval(), tmp_path / "a", ("user",))
+        assert_equal_forms(artifact, batch_of(artifact, [5, 0, 2]))
 
 
 def _job(model: nn.Module, context: Sequence[str], devices: Sequence[str] = ("cpu",)) -> PreparedModel:

@@ -56,7 +56,6 @@ class Reading(nn.Module):
 
 
 WRONG_READS: dict[str, tuple[Callable[[KeyedJaggedTensor], Any], str]] = {
-    "a feature of the context": (lambda kjt: kjt["user"].lengths(), r"\['user'\]"),
     "all lengths": (lambda kjt: kjt.lengths().view(3, -1).sum(dim=0), r"\['user', 'friend'\]"),
     "all values": (lambda kjt: kjt["item"].lengths() + kjt.values().sum() * 0, r"\['user', 'friend'\]"),
     "offsets": (lambda kjt: kjt.offsets()[1:].view(3, -1).sum(dim=0) * 0, r"\['user', 'friend'\]"),
@@ -73,6 +72,11 @@ WRONG_READS: dict[str, tuple[Callable[[KeyedJaggedTensor], Any], str]] = {
 
 RIGHT_READS: dict[str, Callable[[KeyedJaggedTensor], Any]] = {
     "another feature": lambda kjt: kjt["item"].lengths(),
+    "the lengths of the context": lambda kjt: kjt["user"].lengths(),
+    "the IDs of the context": lambda kjt: kjt["user"].to_padded_dense(2).sum(dim=1),
+    "IDs of both": lambda kjt: (
+        kjt["friend"].to_padded_dense(3).sum(dim=1) * kjt["item"].to_padded_dense(1)[:, 0]
+    ),
     "in another order": lambda kjt: kjt.permute([2, 0, 1]),
     "as it is": lambda kjt: kjt.permute([0, 1, 2]),
     "a part of no context": lambda kjt: kjt.split([2, 1])[1].lengths(),
