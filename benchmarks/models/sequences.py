@@ -98,12 +98,12 @@ class Pointwise(History):
         super().__init__(library, num_rows, size)
         self.layers = nn.ModuleList(_PointwiseBlock(size) for _ in range(num_layers))
         self.over = nn.Linear(2 * DIM, 1)
-        self.register_buffer("causal", torch.ones(size, size).tril())
+        self.register_buffer("causal", torch.ones(size, size, dtype=torch.bool).tril())
 
     def forward(self, dense: Tensor, features: recsys.KeyedJaggedTensor) -> dict[str, Tensor]:
         """Score a batch."""
         x, there, item = self.history_of(self.items(features))
-        mask = self.causal * there.unsqueeze(1)
+        mask = self.causal & there.unsqueeze(1)
         for layer in self.layers:
             x = layer(x, mask.unsqueeze(1))
         state = (x * there.unsqueeze(2)).mean(dim=1)

@@ -20,8 +20,10 @@ from benchmarks.measure.machine import Machine, prepare, wide_console
 from benchmarks.measure.processes import StepError
 from benchmarks.measure.speed import DisagreementError
 from benchmarks.models.peer import PeerMissingError, check_installed
+from benchmarks.ranking import grown
 from benchmarks.ranking.cached import ZIPF, Cached, measure_cached
 from benchmarks.ranking.cases import CASES, NUM_CANDIDATES
+from benchmarks.ranking.grown import Grown, measure_grown
 from benchmarks.ranking.served import Served, measure_served
 from benchmarks.ranking.speed import FormSpeed, bars_of, measure
 from recsys.base.cli import count
@@ -41,11 +43,14 @@ examples:
   python -m benchmarks.ranking --check
   python -m benchmarks.ranking --models DLRM,"two towers" --clock cpu --no-server
   python -m benchmarks.ranking --cache
+  python -m benchmarks.ranking --growing --check
   python -m benchmarks.ranking --quick --json
 
 exit codes: 0 measured, 1 the forms disagree or a server failed, 2 bad usage or TorchRec missing, {MISSED_TEXT}
 """
 _NUM_ROWS, _QUICK_ROWS = 20_000, 500
+# More than the calls that are measured.
+_GROWING_ROWS = 200_000
 _NUM_USERS, _QUICK_USERS = 10_000, 50
 
 
@@ -62,6 +67,7 @@ class Report:
         speed: by model and form.
         served: through the server.
         cached: with ``--cache`` alone: users who come back.
+        grown: with ``--growing`` alone: histories with one item more.
     """
 
     machine: Machine
@@ -72,11 +78,12 @@ class Report:
     speed: list[FormSpeed]
     served: list[Served]
     cached: list[Cached]
+    grown: list[Grown]
 
     @property
     def bars(self) -> list[Bar]:
         """The bars of the speed."""
-        return bars_of(self.speed)
+        return [*bars_of(self.speed), *grown.bars_of(self.grown)]
 
     def to_json(self) -> dict[str, object]:
         """Return plain data."""
@@ -121,7 +128,7 @@ def _measure(args: argparse.Namespace, names: Sequence[str], folder: Path) -> Re
     )
     console = Console(stderr=True)
     speed: list[FormSpeed] = []
-    asked = [] if args.cache else names
+    asked = [] if args.cache or args.growing else names
     for i, name in enumerate(track(asked, "models", console=console, disable=not sys.stderr.isatty())):
         speed += measure(name, folder / str(i), num_rows, num_candidates, rounds)
     served: list[Served] = []
@@ -132,6 +139,9 @@ def _measure(args: argparse.Namespace, names: Sequence[str], folder: Path) -> Re
     if args.cache:
         sizes = (num_rows, num_candidates, _QUICK_USERS if args.quick else _NUM_USERS)
         cached = measure_cached(names, folder, sizes, num_turns, args.seconds)
+    more: list[Grown] = []
+    if args.growing:
+        more = measure_grown(folder, args.rows or _GROWING_ROWS, rounds, is_quick=args.quick)
     return Report(
         machine=machine,
         instructions="none" if operators.why_missing() else operators.instructions(),
@@ -141,6 +151,7 @@ def _measure(args: argparse.Namespace, names: Sequence[str], folder: Path) -> Re
         speed=speed,
         served=served,
         cached=cached,
+        grown=more,
     )
 
 
@@ -154,6 +165,9 @@ def _print(report: Report, console: Console) -> None:
     )
     if report.speed:
         console.print(_speed_table(report.speed))
+        console.print(bar_table(report.bars))
+    if report.grown:
+        console.print(_grown_table(report.grown))
         console.print(bar_table(report.bars))
     if report.served:
         console.print(_served_table(report.served))
@@ -176,6 +190,22 @@ def _speed_table(results: Sequence[FormSpeed]) -> Table:
             f"{result.ratio:.2f}",
             f"{result.ratio_low:.2f}–{result.ratio_high:.2f}",
             f"{result.difference:.1g}",
+        )
+    return table
+
+
+def _grown_table(results: Sequence[Grown]) -> Table:
+    table = Table(title="one item more on a history", title_justify="left")
+    for name in ("model", "items", "the whole, ms", "the new item, ms", "ratio", "difference"):
+        table.add_column(name, justify="left" if name == "model" else "right")
+    for one in results:
+        table.add_row(
+            one.model,
+            str(one.num_items),
+            f"{one.whole_ms:.3f}",
+            f"{one.grown_ms:.3f}",
+            f"{one.ratio:.2f}",
+            f"{one.difference:.1g}",
         )
     return table
 
@@ -242,6 +272,11 @@ def _parser() -> argparse.ArgumentParser:
         "--cache",
         action="store_true",
         help=f"instead: servers with and without a context cache, and {_NUM_USERS:,} users who come back",
+    )
+    parser.add_argument(
+        "--growing",
+        action="store_true",
+        help="instead: histories with one item more than a context cache holds",
     )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where temporary artifacts go")
     parser.add_argument(

@@ -108,6 +108,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
+def test_histories_that_grow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torchrec", reason="the command compares with torchrec, which is not installed")
+    if operators.why_missing():
+        pytest.skip("the native engine is not built")
+    assert main(["--growing", "--quick", "--json", "--rounds", "1", "--dir", str(tmp_path)]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["speed"], result["served"], result["cached"]) == ([], [], [])
+    assert [(one["num_items"], one["difference"]) for one in result["grown"]] == [(10, 0), (10, 0)]
+    assert [bar["bar"] for bar in result["bars"]] == [5, 5]
+
+
 @pytest.mark.peer
 @pytest.mark.slow
 def test_users_who_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
