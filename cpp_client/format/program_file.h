@@ -73,7 +73,7 @@ struct FileStep {
   /// The width of each output; 0 for one number a row.
   std::vector<std::int64_t> widths;
   std::vector<ProgramConstant> constants;
-  /// How a plan goes on where IDs are appended: ops/program/growing.h. Empty if it does not.
+  /// How a plan goes on where IDs are appended: ops/program/bags/growing.h. Empty if it does not.
   struct GrowingPlan {
     std::int64_t feature = 0, size = 0, every = 1;
     /// Pairs: of a buffer and its numbers of a place, and of a step and the bit of a loop.

@@ -3,7 +3,7 @@
 #include <set>
 #include <utility>
 
-#include "ops/program/places.h"
+#include "ops/program/bags/places.h"
 
 namespace recsys::ops {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "ops/program/places.h"
+#include "ops/program/bags/places.h"
 
 namespace recsys::ops {
 namespace {

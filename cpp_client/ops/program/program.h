@@ -13,7 +13,7 @@
 
 #include "ops/kernels/kernels.h"
 #include "ops/kinds.h"
-#include "ops/program/growing.h"
+#include "ops/program/bags/growing.h"
 #include "ops/program/tiles.h"
 
 namespace recsys::ops {

@@ -2,8 +2,8 @@
 #include <array>
 #include <cstring>
 
+#include "ops/program/bags/places.h"
 #include "ops/program/contexts.h"
-#include "ops/program/places.h"
 #include "ops/program/program.h"
 #include "ops/program/row_steps.h"
 #include "ops/scratch.h"

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstddef>
 
+#include "ops/program/bags/places.h"
 #include "ops/program/contexts.h"
-#include "ops/program/places.h"
 
 namespace recsys::ops {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "ops/program/places.h"
+#include "ops/program/bags/places.h"
 #include "ops/program/program.h"
 
 namespace recsys::ops {

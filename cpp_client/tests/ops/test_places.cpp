@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/program/places.h"
+#include "ops/program/bags/places.h"
 #include "ops/program/program.h"
 #include "tests/ops/layer.h"
 

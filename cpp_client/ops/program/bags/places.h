@@ -1,5 +1,5 @@
-#ifndef RECSYS_OPS_PROGRAM_PLACES_H_
-#define RECSYS_OPS_PROGRAM_PLACES_H_
+#ifndef RECSYS_OPS_PROGRAM_BAGS_PLACES_H_
+#define RECSYS_OPS_PROGRAM_BAGS_PLACES_H_
 
 // Steps that compute the first places of each row alone: what bags hold, and not what pads them.
 
@@ -42,4 +42,4 @@ void FormOfPlaces(const FirstPlaces& places, void (*compute)(const Formed&, OutR
 
 }  // namespace recsys::ops
 
-#endif  // RECSYS_OPS_PROGRAM_PLACES_H_
+#endif  // RECSYS_OPS_PROGRAM_BAGS_PLACES_H_

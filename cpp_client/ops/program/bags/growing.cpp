@@ -1,10 +1,10 @@
-#include "ops/program/growing.h"
+#include "ops/program/bags/growing.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <utility>
 
-#include "ops/program/places.h"
+#include "ops/program/bags/places.h"
 #include "ops/program/program.h"
 
 namespace recsys::ops {

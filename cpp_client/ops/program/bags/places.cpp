@@ -1,4 +1,4 @@
-#include "ops/program/places.h"
+#include "ops/program/bags/places.h"
 
 #include <algorithm>
 

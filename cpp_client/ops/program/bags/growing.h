@@ -1,5 +1,5 @@
-#ifndef RECSYS_OPS_PROGRAM_GROWING_H_
-#define RECSYS_OPS_PROGRAM_GROWING_H_
+#ifndef RECSYS_OPS_PROGRAM_BAGS_GROWING_H_
+#define RECSYS_OPS_PROGRAM_BAGS_GROWING_H_
 
 #include <cstdint>
 #include <string>
@@ -56,4 +56,4 @@ std::string SetGrowing(Growing growing, const std::vector<std::vector<std::int64
 
 }  // namespace recsys::ops
 
-#endif  // RECSYS_OPS_PROGRAM_GROWING_H_
+#endif  // RECSYS_OPS_PROGRAM_BAGS_GROWING_H_
