@@ -102,7 +102,7 @@ def test_every_flag_in_the_text_is_known(parsers: list[argparse.ArgumentParser])
         with pytest.raises(_Parsed):
             main_of(program)(words.split())
     known = {flag for parser in parsers for flag in flags_of(parser)} | _FOREIGN
-    for benchmark in (ROOT / "benchmarks").glob("*.py"):
+    for benchmark in (ROOT / "benchmarks").rglob("*.py"):
         known.update(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', benchmark.read_text()))
     unknown = {
         f"{page.relative_to(ROOT)}: {flag}"

@@ -284,11 +284,14 @@ def test_a_failing_model_says_nothing_of_itself(model: ServedModel) -> None:
 
 
 def test_before_models_are_ready_requests_get_503(model: ServedModel) -> None:
-    with LiveServer(model, CONFIG, wait=False) as live:
+    gated = GatedModel(model)
+    gated.close_gate()
+    with LiveServer(gated, CONFIG, wait=False) as live:
         assert ask(live, "GET", "/v2/health/live").status == 200
         assert ask(live, "GET", "/v2/health/ready").status == 503
         assert ask(live, "POST", PREDICT, plain_body(sample_of(1))).status == 503
         assert ask(live, "GET", "/v2/models/small/ready").json() == {"name": "small", "ready": False}
+        gated.gate.set()
         live.wait_until_ready()
         assert ask(live, "GET", "/v2/health/ready").status == 200
 
