@@ -21,9 +21,10 @@ from tests.conformance.support.chains import Chain, make_chain
 from tests.conformance.support.harness import ServerUnderTest, put_version, running, with_admin
 from tests.conformance.support.open_inference import assert_same_bits
 from tests.conformance.support.ranking import ranked, ranking_request
+from tests.support.kernels import needs_kernels
 from tests.support.serve.messages.cases import answer
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, needs_kernels]
 
 NUM_USERS = 4
 NUM_DELTAS = 12

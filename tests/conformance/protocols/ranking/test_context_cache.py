@@ -19,10 +19,11 @@ from tests.conformance.support.http_calls import ask
 from tests.conformance.support.open_inference import assert_same_bits, model_infer, outputs_of
 from tests.conformance.support.ranking import ranked, ranking_request
 from tests.recsys.artifact.damage import Json, lie
+from tests.support.kernels import needs_kernels
 from tests.support.serve.messages.cases import Sample
 from tests.support.serve.messages.foreign import kserve_message, tensors, torchrec_message
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, needs_kernels]
 
 NUM_USERS = 7
 # Each user asks this often, about other candidates each time.
