@@ -214,7 +214,7 @@ class _Sinking:
         self._row_context = by_name[_name_of(expansion.row_context)]
         self._num_contexts = by_name[_name_of(expansion.num_contexts)]
         self._places = {
-            found.bags[one.bags]: node.args[1]
+            found.bags[one.bags]: node.args[-1]
             for node, one in found.seeds.items()
             if one.bags is not None and one.dims is not None
         }

@@ -7,13 +7,15 @@ import shutil
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from export.config import ExportConfig
 from export.graph.ranking import jagged_places
+from export.lower.spaces.sinking import _Sinking
 from export.pipeline import export_model
 from export.verify.compare import LINEAR_TOLERANCES
 from recsys import DataType, EmbeddingBagCollection, KeyedJaggedTensor
@@ -472,6 +474,24 @@ def test_a_wrong_ranking_graph_stops_the_export_though_the_program_is_right(
         return jagged_places(lengths, picked.flip(0))
 
     monkeypatch.setattr("export.graph.ranking.jagged_places", wrong)
+    # It would leave nothing that is expanded by places.
+    monkeypatch.setattr("export.artifact.writing.sink_expansions", lambda _: None)
     with pytest.raises((VerificationError, RuntimeError)):
+        export_model(CASES["sequences"].make(), tmp_path / "a", ExportConfig(context=("clicked",)))
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_ranking_graph_that_expands_to_other_rows_stops_the_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = _Sinking.__init__
+
+    def wrong(self: _Sinking, module: fx.GraphModule, *others: Any) -> None:
+        right(self, module, *others)
+        with module.graph.inserting_after(self._row_context):
+            self._row_context = module.graph.call_method("flip", (self._row_context, [0]))
+
+    monkeypatch.setattr(_Sinking, "__init__", wrong)
+    with pytest.raises(VerificationError, match="a ranking batch of"):
         export_model(CASES["sequences"].make(), tmp_path / "a", ExportConfig(context=("clicked",)))
     assert not (tmp_path / "a").exists()
