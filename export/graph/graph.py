@@ -355,32 +355,6 @@ def _exported_type(num_dense: int, weighted: bool, ranking: bool) -> type[Export
     return type("ExportedModel", (ExportedModel,), {"forward": scope["forward"]})
 
 
-def make_graph(
-    model: nn.Module,
-    input_mapping: InputMapping,
-    devices: Sequence[torch.device],
-    dense_dtype: torch.dtype,
-    context: Sequence[str] = (),
-    *,
-    is_scripted: bool = True,
-) -> Graph:
-    """Trace, and script.
-
-    Args:
-        model: The module tree with its collections replaced, as ``ExportedModel`` takes it.
-        input_mapping: How the arguments are made of the inputs.
-        devices: Rank by rank.
-        dense_dtype: The dtype of the dense layers.
-        context: The inputs of the context, for the ranking form; the plain form without any.
-        is_scripted: Whether to script.
-
-    Raises:
-        ExportError: FX or TorchScript cannot follow the model, or the graph calls foreign operators.
-    """
-    traced = traced_model(model, input_mapping, devices, dense_dtype, context)
-    return finished(traced, is_scripted=is_scripted)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Traced:
     """A traced model, before the passes that depend on which operators are left.
@@ -405,7 +379,14 @@ def traced_model(
     dense_dtype: torch.dtype,
     context: Sequence[str] = (),
 ) -> Traced:
-    """Trace a model for ``finished``; the arguments are those of ``make_graph``.
+    """Trace a model for ``finished``.
+
+    Args:
+        model: The module tree with its collections replaced, as ``ExportedModel`` takes it.
+        input_mapping: How the arguments are made of the inputs.
+        devices: Rank by rank.
+        dense_dtype: The dtype of the dense layers.
+        context: The inputs of the context, for the ranking form; the plain form without any.
 
     Raises:
         ExportError: FX cannot follow the model.

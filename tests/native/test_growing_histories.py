@@ -188,6 +188,53 @@ def test_whatever_a_model_makes_of_a_history_grows_to_the_same(
             )
 
 
+class TwoHistories(nn.Module):
+    """Two histories of one longest length, each read by causal attention of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        features = ["clicks", "item", "orders"]
+        table = recsys.EmbeddingConfig(
+            name="items", embedding_dim=8, num_embeddings=_NUM_ITEMS, feature_names=features
+        )
+        self.items = recsys.EmbeddingCollection(tables=[table])
+        self.clicks, self.orders = Attentive(CAUSAL, mean_state), Attentive(CAUSAL, mean_state)
+
+    def forward(self, features: recsys.KeyedJaggedTensor) -> Tensor:
+        found = self.items(features)
+        size, score = len(CAUSAL), torch.zeros(1)
+        for layer, name in ((self.clicks, "clicks"), (self.orders, "orders")):
+            x = found[name].to_padded_dense(size)
+            there = torch.arange(size).unsqueeze(0) < found[name].lengths().unsqueeze(1)
+            q, k, v = layer.qkv(x).split(8, dim=2)
+            mask = (layer.mask & there.unsqueeze(1)) | torch.eye(size, dtype=torch.bool)
+            scores = (q @ k.transpose(1, 2)).masked_fill(~mask, -torch.inf)
+            state = mean_state(torch.softmax(scores, dim=2) @ v, there)
+            score = score + (state * found["item"].to_padded_dense(1).squeeze(1)).sum(dim=1)
+        return score
+
+
+def test_either_of_two_histories_grows_to_the_same(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    path = tmp_path / "a"
+    export_model(TwoHistories().eval(), path, ExportConfig(context=("clicks", "orders")))
+    whole, grown = _opened(path), _opened(path, _MAX_BYTES)
+    names = [one.name for one in whole.signature.sparse if one.name != "item"]
+    for clicks, orders in ((1, 4), (2, 4), (3, 4), (3, 5), (4, 5), (4, 1), (5, 1), (0, 3), (1, 3), (1, 4)):
+        bags = {"clicks": _history(1, 5)[:clicks], "orders": _history(2, 5)[:orders]}
+        inputs = [
+            torch.tensor([len(bags[name]) for name in names]),
+            torch.tensor([item for name in names for item in bags[name]], dtype=torch.int64),
+            torch.ones(2, dtype=torch.int64),
+            torch.tensor([7, 9]),
+            torch.zeros(2, dtype=torch.int64),
+        ]
+        with torch.inference_mode():
+            expected, found = ([*one.forward_ranking(*inputs).values()] for one in (whole, grown))
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert grown.contexts.counts()["grown"] > 0
+
+
 def test_a_history_that_is_full_or_shorter_is_computed_from_the_beginning(attentive: Path) -> None:
     whole, grown = _opened(attentive), _opened(attentive, _MAX_BYTES)
     history = _history(5, 9)

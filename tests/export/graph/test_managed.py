@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from export.config import ExportConfig
-from export.graph.graph import ExportedModel, make_graph
+from export.graph.graph import ExportedModel, finished, traced_model
 from export.graph.modules.tree import replace_modules
 from export.graph.prepared import shard_without_rows
 from export.pipeline import export_model
@@ -310,7 +310,8 @@ class TestDevices:
         job = prepare(Pooled().eval(), ExportConfig(targets=(devices,)), lambda *_: None)
         skeletons = shard_without_rows(job.collections, job.stored, "cuda:0,cuda:1", torch.float32)
         model = replace_modules(job.model, {**skeletons, **job.managed.frozen()})
-        graph = make_graph(model, job.input_mapping, [torch.device(d) for d in devices], torch.float32)
+        ranks = [torch.device(d) for d in devices]
+        graph = finished(traced_model(model, job.input_mapping, ranks, torch.float32), is_scripted=True)
         state = {name for name, _ in graph.script.named_buffers()}
         mapping = {name for name in state if "_managed_collision_collection.lookup." in name}
         names = {name.rsplit(".", 1)[1] for name in mapping}

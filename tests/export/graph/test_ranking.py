@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from export.config import ExportConfig
-from export.graph.graph import ExportedModel, Ids, make_graph
+from export.graph.graph import ExportedModel, Ids, finished, traced_model
 from export.graph.modules.tree import replace_modules
 from export.graph.prepared import PreparedModel, empty_ranks, ranking_of, sharded_of
 from export.graph.ranking import jagged_places
@@ -297,7 +297,8 @@ class TestDevices:
         wholes = sharded_of(job.collections, job.stored, target, ranks, torch.float32)
         model = replace_modules(job.model, ranking_of(job, target, ranks, wholes))
         devices = job.stored.envs[target].devices
-        graph = make_graph(model, job.input_mapping, devices, torch.float32, job.signature.context)
+        traced = traced_model(model, job.input_mapping, devices, torch.float32, job.signature.context)
+        graph = finished(traced, is_scripted=True)
         copies = list(graph.script.inlined_graph.findAllNodes("aten::pin_memory"))  # type: ignore[attr-defined]
         assert len(copies) == len(
             {t.rank for g in job.stored.plans[target].plan.values() for s in g.values() for t in s.shards}
