@@ -48,8 +48,13 @@ class HSTULayer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the biases, and set the distances."""
-        nn.init.normal_(self.bias, std=0.02)
+        """Draw the biases, and set the distances.
+
+        Biases are about one, so that each place sees all others from the start. About zero, with queries and keys
+        still small, nothing passes a layer: the gradients of most weights are near zero too, and some models never
+        learn.
+        """
+        nn.init.normal_(self.bias, mean=1.0, std=0.02)
         places = torch.arange(self._max_history, device="cpu")
         distances = places.unsqueeze(0) - places.unsqueeze(1)
         self.distances.copy_(distances.clamp(min=0))

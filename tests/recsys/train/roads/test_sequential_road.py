@@ -112,7 +112,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_there_is_something_to_learn(folder: Path) -> None:
     info = load_checkpoint(folder / "model.pt").info
     if "auc" in info["metrics"]:
-        assert info["metrics"]["auc"] > 0.75  # the labels' noise permits less than 0.9
+        assert info["metrics"]["auc"] > 0.7  # chance is 0.5, the labels' noise permits about 0.9
     else:
         # One genre of six follows, and ten of its items are hits.
         assert info["metrics"]["hit_rate"] > 0.7
