@@ -1,6 +1,6 @@
 """The stream of deltas of one loaded version: which file comes next, and why it goes no further.
 
-The policy alone, without files, threads and clocks. A poll hands over what the folder holds; the stream names
+The policy alone, without files, threads and clocks. A poll hands over what the transport holds; the stream names
 the next delta of the version's chain until there is none, and then says in which state it is. It decides again
 at every poll, so it goes on by itself once the right file is there.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from recsys.streams.interface import StreamedDelta
 from serve.metrics.streams import StreamState, StreamStatus
-from serve.models.delta_folder import FolderDelta
 
 
 class DeltaStream:
@@ -38,7 +38,7 @@ class DeltaStream:
         # Files that were waiting at the last poll.
         self._waiting: dict[str, tuple[int, int]] = {}
 
-    def next(self, found: Sequence[FolderDelta]) -> FolderDelta | None:
+    def next(self, found: Sequence[StreamedDelta]) -> StreamedDelta | None:
         """Return the delta to apply next; None if there is none.
 
         The oldest of several with the same predecessor is taken, so that each server takes the same one.
@@ -48,14 +48,14 @@ class DeltaStream:
                 return delta
         return None
 
-    def applied(self, delta: FolderDelta) -> None:
+    def applied(self, delta: StreamedDelta) -> None:
         """Note that a delta was applied."""
         self._state = delta.digest
         self._passed.add(delta.digest)
         self._failed.clear()
         self.status = replace(self.status, last=delta.name, last_created_s=delta.created_s)
 
-    def failed(self, delta: FolderDelta, state: StreamState, reason: str) -> None:
+    def failed(self, delta: StreamedDelta, state: StreamState, reason: str) -> None:
         """Note that a delta could not be applied. It is tried again when its file changes.
 
         Args:
@@ -66,11 +66,11 @@ class DeltaStream:
         """
         self._failed[delta.name] = (delta.stamp, state, reason)
 
-    def settle(self, found: Sequence[FolderDelta], artifacts: Collection[str]) -> None:
+    def settle(self, found: Sequence[StreamedDelta], artifacts: Collection[str]) -> None:
         """Set the status at the end of a poll, when ``next`` returns None.
 
         Args:
-            found: the files of the folder, oldest first.
+            found: the deltas of the stream, oldest first.
             artifacts: digests of the artifacts that are versions of the model.
         """
         last_s = self.status.last_created_s
@@ -92,14 +92,14 @@ class DeltaStream:
         }
 
     def unreadable(self, reason: str) -> None:
-        """Set the status at the end of a poll for which the folder could not be read."""
+        """Set the status at the end of a poll for which the stream could not be read."""
         self.status = replace(self.status, state=StreamState.FAILED, reason=reason)
 
     def _judged(
         self,
-        unreadable: Sequence[FolderDelta],
-        waiting: Sequence[FolderDelta],
-        foreign: Sequence[FolderDelta],
+        unreadable: Sequence[StreamedDelta],
+        waiting: Sequence[StreamedDelta],
+        foreign: Sequence[StreamedDelta],
     ) -> tuple[StreamState, str]:
         for delta in waiting:
             if self._has_failed(delta):
@@ -112,7 +112,7 @@ class DeltaStream:
         for delta in waiting:
             if delta.base not in there and self._has_waited(delta):
                 return StreamState.GAP, (
-                    f"delta {delta.name} follows state {delta.base}, which no delta of the folder leads to from "
+                    f"delta {delta.name} follows state {delta.base}, which no delta of the stream leads to from "
                     f"{self._state}, the state of the rows"
                 )
         for delta in foreign:
@@ -123,13 +123,13 @@ class DeltaStream:
                 )
         return StreamState.FOLLOWING, ""
 
-    def _follows(self, delta: FolderDelta) -> bool:
+    def _follows(self, delta: StreamedDelta) -> bool:
         is_next = delta.artifact == self._artifact and delta.base == self._state
         return is_next and delta.digest not in self._passed
 
-    def _has_failed(self, delta: FolderDelta) -> bool:
+    def _has_failed(self, delta: StreamedDelta) -> bool:
         failed = self._failed.get(delta.name)
         return failed is not None and failed[0] == delta.stamp
 
-    def _has_waited(self, delta: FolderDelta) -> bool:
+    def _has_waited(self, delta: StreamedDelta) -> bool:
         return self._waiting.get(delta.name) == delta.stamp

@@ -19,10 +19,12 @@ from pathlib import Path
 from recsys.artifact.loaded_rows import artifact_digest
 from recsys.artifact.parts import read_manifest
 from recsys.errors import ArtifactError
+from recsys.streams.interface import StreamedDelta
+from recsys.streams.opening import open_source
 from serve.config.models import LATEST, ModelSettings, Routing
 from serve.engine.routes import Plan, RouteTable
 from serve.errors import ModelChangeError, ModelNotFoundError
-from serve.models.delta_folder import DeltaFolder, FolderDelta
+from serve.models.following import Following
 from serve.models.repository import Fingerprint, fingerprint
 from serve.models.routing import key_error, newest, plan, version_order
 from serve.models.status import ModelState, ModelStatus, ModelVersionStatus
@@ -68,7 +70,7 @@ class ManagedModel:
         self.num_rollbacks = 0
         self._is_unloaded = False
         self._is_closed = False
-        self._folder = None if settings.deltas is None else DeltaFolder(settings.deltas)
+        self._following = None if settings.deltas is None else Following(open_source(settings.deltas))
         # The files of each version when its manifest was read.
         self._read: dict[str, Fingerprint] = {}
 
@@ -237,24 +239,24 @@ class ManagedModel:
         await version.apply_delta(file_name)
         return version.status()
 
-    async def scan_deltas(self) -> list[FolderDelta] | OSError:
-        """Return the files of its folder of deltas, or why it cannot be read."""
-        assert self._folder is not None
+    async def scan_deltas(self) -> Sequence[StreamedDelta] | OSError:
+        """Return the deltas of its stream, or why it cannot be read."""
+        assert self._following is not None
         try:
-            return await in_thread(self._folder.scan, f"deltas-{self.name}")
+            return await in_thread(self._following.scan, f"deltas-{self.name}")
         except OSError as error:
             return error
 
-    def has_delta(self, found: Sequence[FolderDelta]) -> bool:
-        """Return whether one of these files is the next delta of a version's stream."""
+    def has_delta(self, found: Sequence[StreamedDelta]) -> bool:
+        """Return whether one of these is the next delta of a version's stream."""
         return any(version.has_delta(found) for version in self._versions.values())
 
-    async def take_delta(self, found: Sequence[FolderDelta]) -> None:
+    async def take_delta(self, found: Sequence[StreamedDelta]) -> None:
         """Apply the next delta of each version's stream."""
         for version in [*self._versions.values()]:
             await version.take_delta(found)
 
-    def settle_deltas(self, found: Sequence[FolderDelta] | OSError) -> None:
+    def settle_deltas(self, found: Sequence[StreamedDelta] | OSError) -> None:
         """Set the state of each version's stream at the end of a poll."""
         for version in self._versions.values():
             version.settle_deltas(found)
@@ -286,15 +288,15 @@ class ManagedModel:
 
     def _note_artifact(self, name: str, path: Path, files: Fingerprint) -> None:
         """Note which artifact a version is, to know its deltas. An artifact that cannot be read has none."""
-        if self._folder is not None and self._read.get(name) != files:
+        if self._following is not None and self._read.get(name) != files:
             self._read[name] = files
             with contextlib.suppress(ArtifactError, OSError):
-                self._folder.artifacts.add(artifact_digest(read_manifest(path)))
+                self._following.expect(artifact_digest(read_manifest(path)))
 
     def _version(self, name: str) -> ManagedVersion:
         if name not in self._versions:
             self._versions[name] = ManagedVersion(
-                self.name, name, self._settings, self._context, self._folder
+                self.name, name, self._settings, self._context, self._following
             )
         return self._versions[name]
 

@@ -18,6 +18,7 @@ from recsys.artifact.parts import read_manifest, rows_file
 from recsys.base.allocator import memory_apart, returning_memory
 from recsys.errors import ArtifactError
 from recsys.rows.file import RowsFile
+from recsys.streams.interface import StreamedDelta, StreamError
 from serve.config.models import ModelSettings
 from serve.engine.interface import Engine, Servable
 from serve.engine.routes import RouteTable
@@ -25,8 +26,8 @@ from serve.errors import DrainingError, ModelChangeError, ModelNotFoundError, Re
 from serve.metrics.counters import NO_CONTEXT_CACHE
 from serve.metrics.registry import Metrics
 from serve.metrics.streams import StreamState
-from serve.models.delta_folder import DeltaFolder, FolderDelta
 from serve.models.delta_stream import DeltaStream
+from serve.models.following import Following
 from serve.models.repository import Fingerprint, ModelSource, fingerprint
 from serve.models.status import ModelState, ModelVersionStatus
 from serve.observe.capture_file import CaptureError, captured_requests
@@ -69,7 +70,7 @@ class ManagedVersion:
         name: the version's name.
         settings: the model's settings.
         context: shared objects.
-        folder: the folder of the model's deltas; None if it follows none.
+        following: the model's stream of deltas; None if it follows none.
 
     Attributes:
         state: its state.
@@ -85,7 +86,7 @@ class ManagedVersion:
         name: str,
         settings: ModelSettings,
         context: ServerContext,
-        folder: DeltaFolder | None = None,
+        following: Following | None = None,
     ) -> None:
         self.model, self.name = model, name
         self.state = ModelState.AVAILABLE
@@ -103,7 +104,7 @@ class ManagedVersion:
         self._rows: RowsFile | None = None
         # Deltas since an operator loaded it; they are applied again if it is reloaded for a rollback.
         self._deltas: list[str] = []
-        self._folder = folder
+        self._following = following
         self._stream: DeltaStream | None = None  # of the servable
         self._is_closed = False
 
@@ -136,7 +137,7 @@ class ManagedVersion:
         self._deltas = []
 
     async def load(self) -> None:
-        """Load it, warm it up, and apply the deltas that it had or that its folder holds.
+        """Load it, warm it up, and apply the deltas that it had or that its stream holds.
 
         Does nothing if it is ready.
 
@@ -218,12 +219,12 @@ class ManagedVersion:
 
         Raises:
             ModelNotFoundError: The file does not exist.
-            ModelChangeError: it is not ready, it follows a folder, or the delta does not fit it. Nothing is
+            ModelChangeError: it is not ready, it follows a stream, or the delta does not fit it. Nothing is
                 changed.
         """
-        if self._folder is not None:
+        if self._following is not None:
             raise ModelChangeError(
-                f"model {self.model!r} takes its deltas from a folder of its own (setting deltas): put the delta there"
+                f"model {self.model!r} takes its deltas from a stream of its own (setting deltas): publish it there"
             )
         servable = self.servable
         if servable is None or not self.is_ready:
@@ -242,25 +243,25 @@ class ManagedVersion:
         self._deltas.append(file_name)
         _log.info("model %s, version %s: delta %s is applied", self.model, self.name, file_name)
 
-    def has_delta(self, found: Sequence[FolderDelta]) -> bool:
+    def has_delta(self, found: Sequence[StreamedDelta]) -> bool:
         """Return whether one of these files is the next delta of its stream."""
         stream = self._stream
         return self.is_ready and stream is not None and stream.next(found) is not None
 
-    async def take_delta(self, found: Sequence[FolderDelta]) -> None:
+    async def take_delta(self, found: Sequence[StreamedDelta]) -> None:
         """Apply the next delta of its stream, if there is one; ``settle_deltas`` reports a failure."""
-        servable, stream = self.servable, self._stream
-        if self.is_ready and servable is not None and stream is not None:
-            await self._in_thread(partial(self._take_next, servable, stream, found))
+        servable, stream, following = self.servable, self._stream, self._following
+        if self.is_ready and servable is not None and stream is not None and following is not None:
+            await self._in_thread(partial(self._take_next, servable, stream, following, found))
 
-    def settle_deltas(self, found: Sequence[FolderDelta] | OSError) -> None:
+    def settle_deltas(self, found: Sequence[StreamedDelta] | OSError) -> None:
         """Set and report the state of its stream at the end of a poll.
 
         Args:
-            found: the files of the folder, or why it cannot be read.
+            found: the deltas of the stream, or why it cannot be read.
         """
-        if self._stream is not None and self._folder is not None and self.servable is not None:
-            self._settle(self._stream, self._folder, found)
+        if self._stream is not None and self._following is not None and self.servable is not None:
+            self._settle(self._stream, self._following, found)
 
     def _find(self) -> tuple[Path, Fingerprint]:
         try:
@@ -289,7 +290,9 @@ class ManagedVersion:
                 self._replace_rows(
                     servable, self._context.source.delta_path(self.model, file_name), file_name
                 )
-            self._stream = None if self._folder is None else self._caught_up(servable, self._folder, files)
+            self._stream = (
+                None if self._following is None else self._caught_up(servable, self._following, files)
+            )
         except BaseException:
             self._close(servable)
             raise
@@ -308,33 +311,37 @@ class ManagedVersion:
             except CaptureError as error:
                 raise CaptureError(f"warm_up: {error}") from None
 
-    def _caught_up(self, servable: Servable, folder: DeltaFolder, files: Fingerprint) -> DeltaStream:
-        """Apply the deltas that the folder holds. Problems stop the stream; the version serves with the rest."""
+    def _caught_up(self, servable: Servable, following: Following, files: Fingerprint) -> DeltaStream:
+        """Apply the deltas that the stream holds. Problems stop the stream; the version serves with the rest."""
         digest = servable.info.digest
-        folder.artifacts.add(digest)
+        following.expect(digest)
         written_ns = max((time_ns for _, _, time_ns, _ in files), default=0)
         stream = DeltaStream(digest, written_ns / 1e9)
-        found: list[FolderDelta] | OSError
+        found: Sequence[StreamedDelta] | OSError
         try:
-            found = folder.scan()
-            while self._take_next(servable, stream, found):
+            found = deltas = following.scan()
+            while self._take_next(servable, stream, following, deltas):
                 pass
         except OSError as error:
             found = error
-        self._settle(stream, folder, found)
+        self._settle(stream, following, found)
         return stream
 
-    def _take_next(self, servable: Servable, stream: DeltaStream, found: Sequence[FolderDelta]) -> bool:
+    def _take_next(
+        self, servable: Servable, stream: DeltaStream, following: Following, found: Sequence[StreamedDelta]
+    ) -> bool:
         """Apply the next delta of a stream; return whether there was one."""
         delta = stream.next(found)
         if delta is None:
             return False
         what = f"model {self.model}, version {self.name}: delta {delta.name}"
         try:
-            self._replace_rows(servable, delta.path, delta.name)
+            following.use(delta, partial(self._replace_rows, servable, file_name=delta.name))
         except ArtifactError as error:
             self._context.metrics.delta(self.model, self.name, "failed")
             stream.failed(delta, StreamState.DAMAGED, str(error))
+        except StreamError as error:
+            stream.failed(delta, StreamState.FAILED, str(error))
         except Exception as error:
             self._context.metrics.delta(self.model, self.name, "failed")
             stream.failed(delta, StreamState.FAILED, reason_of(error, f"{what} cannot be applied"))
@@ -346,13 +353,18 @@ class ManagedVersion:
         return True
 
     def _settle(
-        self, stream: DeltaStream, folder: DeltaFolder, found: Sequence[FolderDelta] | OSError
+        self, stream: DeltaStream, following: Following, found: Sequence[StreamedDelta] | OSError
     ) -> None:
         before = stream.status
         if isinstance(found, OSError):
-            stream.unreadable(f"the folder of deltas cannot be read ({type(found).__name__})")
+            why = (
+                str(found)
+                if isinstance(found, StreamError)
+                else f"it cannot be read ({type(found).__name__})"
+            )
+            stream.unreadable(f"the stream of deltas: {why}")
         else:
-            stream.settle(found, folder.artifacts)
+            stream.settle(found, following.artifacts)
         self._context.metrics.set_stream(self.model, self.name, stream.status)
         after = stream.status
         if (after.state, after.reason) == (before.state, before.reason):

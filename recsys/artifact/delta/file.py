@@ -25,6 +25,7 @@ import hashlib
 import json
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -78,9 +79,8 @@ class DeltaFile:
         self._name = Path(path).name
         self._file = _opened(Path(path))
         try:
-            header, start = self._read_header()
-            self.digest = hashlib.sha256(header).hexdigest()[:DIGEST_DIGITS]
-            self.header = DeltaHeader.from_json(parse_json(header, "delta header", ManifestError), start)
+            size = os.fstat(self._file.fileno()).st_size
+            self.header, self.digest = read_header(self._read_at, size, self._name)
         except BaseException:
             self._file.close()
             raise
@@ -93,29 +93,9 @@ class DeltaFile:
     ) -> None:
         self._file.close()
 
-    def _read_header(self) -> tuple[bytes, int]:
-        size = os.fstat(self._file.fileno()).st_size
-        preamble = self._file.read(_PREAMBLE.size)
-        if not preamble or not MAGIC.startswith(preamble[: len(MAGIC)]):
-            raise ForeignFileError(f"delta: {self._name!r} is no delta: it does not begin as one")
-        if len(preamble) < _PREAMBLE.size:
-            raise PartSizeError(
-                f"delta {self._name!r}: got {size} bytes, expected {_PREAMBLE.size} at least; it is cut off"
-            )
-        _, start, num_bytes, digest = _PREAMBLE.unpack(preamble)
-        if start < _PREAMBLE.size or num_bytes > _MAX_HEADER_BYTES:
-            raise ManifestError(
-                f"delta {self._name!r}: its first 64 bytes are damaged, or it was never finished"
-            )
-        if start + num_bytes != size:
-            raise PartSizeError(f"delta {self._name!r}: got {size} bytes, expected {start + num_bytes}")
-        self._file.seek(start)
-        header = self._file.read(num_bytes)
-        if hashlib.sha256(header).digest() != digest:
-            raise ChecksumError(
-                f"delta {self._name!r}: its header's checksum does not match; it was changed or damaged"
-            )
-        return header, start
+    def _read_at(self, offset_bytes: int, num_bytes: int) -> bytes:
+        self._file.seek(offset_bytes)
+        return self._file.read(num_bytes)
 
     def read(self, table: TableDelta) -> tuple[Tensor, Tensor]:
         """Return one table's changes, after all checks.
@@ -171,6 +151,41 @@ class DeltaFile:
             raise PartSizeError(f"{what}: the file ends early")
         if hashlib.sha256(data).hexdigest() != section.sha256:
             raise ChecksumError(f"{what}: the checksum does not match; it was changed or damaged")
+
+
+def read_header(read: Callable[[int, int], bytes], size: int, name: str) -> tuple[DeltaHeader, str]:
+    """Read and check the header of a delta, wherever it lies.
+
+    Args:
+        read: Returns the bytes from an offset on, a number of them at most: ``read(offset_bytes, num_bytes)``.
+        size: The bytes of the delta.
+        name: Its name, for errors.
+
+    Returns:
+        The header and its digest, which is the state of the rows after the delta.
+
+    Raises:
+        ArtifactError: It is no whole delta; the subclass says why.
+    """
+    preamble = read(0, _PREAMBLE.size)
+    if not preamble or not MAGIC.startswith(preamble[: len(MAGIC)]):
+        raise ForeignFileError(f"delta: {name!r} is no delta: it does not begin as one")
+    if len(preamble) < _PREAMBLE.size:
+        raise PartSizeError(
+            f"delta {name!r}: got {size} bytes, expected {_PREAMBLE.size} at least; it is cut off"
+        )
+    _, start, num_bytes, digest = _PREAMBLE.unpack(preamble)
+    if start < _PREAMBLE.size or num_bytes > _MAX_HEADER_BYTES:
+        raise ManifestError(f"delta {name!r}: its first 64 bytes are damaged, or it was never finished")
+    if start + num_bytes != size:
+        raise PartSizeError(f"delta {name!r}: got {size} bytes, expected {start + num_bytes}")
+    header = read(start, num_bytes)
+    if hashlib.sha256(header).digest() != digest:
+        raise ChecksumError(
+            f"delta {name!r}: its header's checksum does not match; it was changed or damaged"
+        )
+    found = DeltaHeader.from_json(parse_json(header, "delta header", ManifestError), start)
+    return found, hashlib.sha256(header).hexdigest()[:DIGEST_DIGITS]
 
 
 def _opened(path: Path) -> BinaryIO:

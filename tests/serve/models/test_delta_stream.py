@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
+from recsys.streams.interface import StreamedDelta
 from serve.metrics.streams import StreamState
-from serve.models.delta_folder import FolderDelta
 from serve.models.delta_stream import DeltaStream
 
 ARTIFACT, OTHER = "a" * 12, "b" * 12
@@ -14,10 +13,10 @@ ARTIFACT, OTHER = "a" * 12, "b" * 12
 SINCE_S = 100.0
 
 
-def delta(number: int, base: str = "", *, artifact: str = ARTIFACT, name: str = "") -> FolderDelta:
+def delta(number: int, base: str = "", *, artifact: str = ARTIFACT, name: str = "") -> StreamedDelta:
     """The delta that leads from the state before to state ``number``, made a second after it."""
-    return FolderDelta(
-        path=Path(name or f"{number}.delta"),
+    return StreamedDelta(
+        name=name or f"{number}.delta",
         stamp=(64, number),
         created_s=SINCE_S + number,
         digest=state(number),
@@ -30,13 +29,11 @@ def state(number: int) -> str:
     return f"{number:012x}"
 
 
-def broken(name: str, size_bytes: int = 10, created_s: float = SINCE_S + 1) -> FolderDelta:
-    return FolderDelta(
-        path=Path(name), stamp=(size_bytes, 0), created_s=created_s, error="delta: it is cut off"
-    )
+def broken(name: str, size_bytes: int = 10, created_s: float = SINCE_S + 1) -> StreamedDelta:
+    return StreamedDelta(name=name, stamp=(size_bytes, 0), created_s=created_s, error="delta: it is cut off")
 
 
-def poll(stream: DeltaStream, found: Sequence[FolderDelta]) -> list[str]:
+def poll(stream: DeltaStream, found: Sequence[StreamedDelta]) -> list[str]:
     """Apply all that can be; the names in their order."""
     names = []
     while (one := stream.next(found)) is not None:
@@ -90,8 +87,8 @@ def test_a_damaged_file_does_not_matter_any_more_once_a_newer_delta_is_applied()
     for _ in range(2):
         poll(stream, [broken("1.delta")])
     assert stream.status.state is StreamState.DAMAGED
-    right = FolderDelta(
-        path=Path("1-again.delta"), stamp=(64, 1), created_s=SINCE_S + 9, digest=state(1), artifact=ARTIFACT,
+    right = StreamedDelta(
+        name="1-again.delta", stamp=(64, 1), created_s=SINCE_S + 9, digest=state(1), artifact=ARTIFACT,
         base=ARTIFACT,
     )  # fmt: skip
     assert poll(stream, [broken("1.delta"), right]) == ["1-again.delta"]
@@ -108,7 +105,7 @@ def test_a_delta_that_cannot_be_applied_stops_the_stream_until_its_file_changes(
         assert stream.status.state is StreamState.DAMAGED
         assert stream.status.reason == "delta 1.delta cannot be applied: rows have changed"
         assert stream.status.num_pending == 2
-    right = FolderDelta(**{**vars(delta(1)), "stamp": (64, 77)})
+    right = StreamedDelta(**{**vars(delta(1)), "stamp": (64, 77)})
     assert poll(stream, [right, delta(2)]) == ["1.delta", "2.delta"]
     assert stream.status.state is StreamState.FOLLOWING
 
@@ -133,7 +130,7 @@ def test_a_newer_delta_of_an_unknown_artifact_stops_the_stream_until_one_of_its_
     poll(stream, [foreign])
     assert stream.status.state is StreamState.FOREIGN
     assert f"made for artifact {OTHER}" in stream.status.reason
-    own = FolderDelta(**{**vars(delta(1)), "created_s": SINCE_S + 8})
+    own = StreamedDelta(**{**vars(delta(1)), "created_s": SINCE_S + 8})
     assert poll(stream, [foreign, own]) == ["1.delta"]
     assert stream.status.state is StreamState.FOLLOWING
 
@@ -141,7 +138,7 @@ def test_a_newer_delta_of_an_unknown_artifact_stops_the_stream_until_one_of_its_
 def test_deltas_of_other_versions_and_of_the_past_are_left_alone() -> None:
     stream = new_stream()
     of_another_version = delta(7, artifact=OTHER)
-    past = FolderDelta(**{**vars(delta(5, artifact="c" * 12)), "created_s": SINCE_S - 1})
+    past = StreamedDelta(**{**vars(delta(5, artifact="c" * 12)), "created_s": SINCE_S - 1})
     for _ in range(3):
         assert stream.next([past, of_another_version]) is None
         stream.settle([past, of_another_version], {ARTIFACT, OTHER})
@@ -150,8 +147,8 @@ def test_deltas_of_other_versions_and_of_the_past_are_left_alone() -> None:
 
 def test_of_two_with_the_same_predecessor_the_older_is_taken_and_the_other_left() -> None:
     stream = new_stream()
-    rival = FolderDelta(
-        path=Path("0.delta"), stamp=(64, 9), created_s=SINCE_S + 9, digest=state(9), artifact=ARTIFACT,
+    rival = StreamedDelta(
+        name="0.delta", stamp=(64, 9), created_s=SINCE_S + 9, digest=state(9), artifact=ARTIFACT,
         base=ARTIFACT,
     )  # fmt: skip
     found = sorted([rival, delta(1), delta(2)], key=lambda one: one.created_s)

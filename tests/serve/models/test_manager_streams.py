@@ -302,7 +302,7 @@ def test_operators_apply_no_deltas_beside_a_stream(stream: Stream) -> None:
     async def scenario() -> None:
         async with managing(Repository(stream.root), stream.settings) as world:
             await world.manager.rescan()
-            with pytest.raises(ModelChangeError, match="takes its deltas from a folder of its own"):
+            with pytest.raises(ModelChangeError, match="takes its deltas from a stream of its own"):
                 await world.manager.apply_delta("small", "", "0.delta")
             await asserts(world, stream, 0)
 
@@ -320,7 +320,7 @@ def test_a_folder_that_cannot_be_read_is_tried_again(
             await world.manager.poll_deltas("small")
             await asserts(world, stream, 0, StreamState.FAILED)
             (line,) = errors(caplog)
-            assert "the folder of deltas cannot be read (NotADirectoryError)" in line
+            assert "the stream of deltas: it cannot be read (NotADirectoryError)" in line
             stream.folder.unlink()
             stream.folder.mkdir()
             stream.put(0)

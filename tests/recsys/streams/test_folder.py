@@ -9,7 +9,10 @@ import pytest
 
 from recsys.artifact.delta.file import DeltaWriter
 from recsys.artifact.delta.header import DeltaHeader
-from serve.models.delta_folder import DeltaFolder
+from recsys.errors import PartSizeError
+from recsys.streams.folder import FolderSource
+from recsys.streams.interface import StreamError
+from recsys.streams.opening import open_sink, open_source
 
 ARTIFACT = "0123456789ab"
 
@@ -25,7 +28,7 @@ def test_deltas_are_listed_by_age_and_other_files_are_not(tmp_path: Path) -> Non
     write(tmp_path / ".c.delta", 50.0)
     write(tmp_path / ".d.delta.0123.partial", 50.0)
     (tmp_path / "_SUCCESS").touch()
-    found = DeltaFolder(tmp_path).scan()
+    found = FolderSource(tmp_path).scan()
     assert [(delta.name, delta.created_s) for delta in found] == [("b.delta", 100.5), ("a.delta", 200.0)]
     assert {(delta.artifact, delta.base, delta.error) for delta in found} == {(ARTIFACT, ARTIFACT, "")}
     assert len({delta.digest for delta in found}) == 2
@@ -34,13 +37,13 @@ def test_deltas_are_listed_by_age_and_other_files_are_not(tmp_path: Path) -> Non
 def test_a_header_without_a_time_gets_that_of_its_file(tmp_path: Path) -> None:
     write(tmp_path / "a.delta", 0.0)
     os.utime(tmp_path / "a.delta", (7000, 8000))
-    assert DeltaFolder(tmp_path).scan()[0].created_s == 8000
+    assert FolderSource(tmp_path).scan()[0].created_s == 8000
 
 
 def test_a_file_that_is_being_copied_is_no_delta_until_it_is_whole(tmp_path: Path) -> None:
     write(tmp_path / "whole", 100.0)
     data = (tmp_path / "whole").read_bytes()
-    folder, path = DeltaFolder(tmp_path), tmp_path / "a.delta"
+    folder, path = FolderSource(tmp_path), tmp_path / "a.delta"
     for size in (0, 10, 64, len(data) - 1):
         path.write_bytes(data[:size])
         (delta,) = folder.scan()
@@ -60,7 +63,7 @@ def test_entries_that_are_no_files_are_passed_over_and_said_once(
     (tmp_path / "zero.delta").symlink_to("/dev/zero")
     (tmp_path / "folder.delta").mkdir()
     os.mkfifo(tmp_path / "pipe.delta")
-    folder = DeltaFolder(tmp_path)
+    folder = FolderSource(tmp_path)
     for _ in range(2):
         assert [delta.name for delta in folder.scan()] == ["a.delta"]
     named = sorted(record.message.split(" ")[1] for record in caplog.records)
@@ -69,20 +72,62 @@ def test_entries_that_are_no_files_are_passed_over_and_said_once(
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "memory.delta").symlink_to("/proc/self/mem")
-    (delta,) = DeltaFolder(tmp_path).scan()
+    (delta,) = FolderSource(tmp_path).scan()
     assert delta.error
 
 
 def test_headers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.delta", 100.0)
-    folder = DeltaFolder(tmp_path)
+    folder = FolderSource(tmp_path)
     first = folder.scan()
-    monkeypatch.setattr("serve.models.delta_folder.DeltaFile", None)
+    monkeypatch.setattr("recsys.streams.folder.DeltaFile", None)
     assert folder.scan() == first
 
 
 def test_a_folder_that_is_not_there_is_empty_and_a_file_is_no_folder(tmp_path: Path) -> None:
-    assert DeltaFolder(tmp_path / "later").scan() == []
+    assert FolderSource(tmp_path / "later").scan() == []
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
-        DeltaFolder(tmp_path / "file").scan()
+        FolderSource(tmp_path / "file").scan()
+
+
+def test_a_published_delta_is_found_and_fetched_and_published_again_without_harm(tmp_path: Path) -> None:
+    write(tmp_path / "a.delta", 100.0)
+    with open_sink(tmp_path / "stream" / "m") as sink:
+        sink.publish(tmp_path / "a.delta")
+        sink.publish(tmp_path / "a.delta")
+    assert [file.name for file in (tmp_path / "stream" / "m").iterdir()] == ["a.delta"]
+    source = open_source(str(tmp_path / "stream" / "m"))
+    (delta,) = source.scan()
+    assert source.fetch(delta).read_bytes() == (tmp_path / "a.delta").read_bytes()
+    source.close()
+
+
+def test_a_name_that_another_delta_has_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "stream").mkdir()
+    write(tmp_path / "a.delta", 100.0)
+    write(tmp_path / "stream" / "a.delta", 200.0)
+    with (
+        open_sink(tmp_path / "stream") as sink,
+        pytest.raises(StreamError, match="the name of another delta"),
+    ):
+        sink.publish(tmp_path / "a.delta")
+    assert FolderSource(tmp_path / "stream").scan()[0].created_s == 200.0
+
+
+def test_what_is_no_whole_delta_is_not_published(tmp_path: Path) -> None:
+    write(tmp_path / "whole.delta", 100.0)
+    (tmp_path / "cut.delta").write_bytes((tmp_path / "whole.delta").read_bytes()[:-1])
+    (tmp_path / "whole.delta").rename(tmp_path / "whole")
+    with open_sink(tmp_path / "stream") as sink:
+        with pytest.raises(PartSizeError):
+            sink.publish(tmp_path / "cut.delta")
+        with pytest.raises(StreamError, match=r"expected a name that ends in \.delta"):
+            sink.publish(tmp_path / "whole")
+    assert not (tmp_path / "stream").exists()
+
+
+def test_other_transports_are_refused() -> None:
+    for open_it in (open_sink, open_source):
+        with pytest.raises(ValueError, match="begins with ftp://, expected a folder"):
+            open_it("ftp://host/deltas")

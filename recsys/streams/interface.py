@@ -1,0 +1,104 @@
+"""What a transport of deltas does. It moves whole files; ``serve.models.delta_stream`` decides which one comes next.
+
+A source shows everything that its transport holds, in any order, with whatever is wrong with it, and hands out only
+deltas that are whole. So loss, duplicates, reordering and damage look alike for all transports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+#: Ends the names of deltas. Other files of a folder are left alone, such as markers that tools for buckets write.
+SUFFIX = ".delta"
+
+
+class StreamError(OSError):
+    """A transport cannot be used now, or refuses a delta. The text is for operators: no paths, no secrets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamedDelta:
+    """A delta of a stream, without its rows.
+
+    Attributes:
+        name: its name, for operators.
+        stamp: changes when its bytes do, such as a file's size and time.
+        created_s: when it was made, in seconds since the epoch; of headers that do not say it, when it was sent.
+        digest: the state of the rows after it; empty if its header cannot be read.
+        artifact: digest of the artifact that it was made for; empty if that is not known.
+        base: the state of the rows before it.
+        error: why it cannot be read, or not yet.
+    """
+
+    name: str
+    stamp: tuple[int, int]
+    created_s: float
+    digest: str = ""
+    artifact: str = ""
+    base: str = ""
+    error: str = ""
+
+
+class DeltaSource:
+    """A stream to read deltas from. Its methods block; no two of them may run at the same time."""
+
+    def expect(self, artifact: str, created_s: float) -> None:
+        """Say that deltas of an artifact are wanted, and none that were made before it.
+
+        Args:
+            artifact: its digest.
+            created_s: when it was made, in seconds since the epoch; 0 if not known.
+        """
+
+    def on_arrival(self, wake: Callable[[], None]) -> None:
+        """Have ``wake`` called, from any thread, when something has arrived. Only some transports do so."""
+
+    def scan(self) -> Sequence[StreamedDelta]:
+        """Return the deltas of the stream, oldest first.
+
+        Raises:
+            OSError: the stream cannot be read now.
+        """
+        raise NotImplementedError
+
+    def fetch(self, delta: StreamedDelta) -> Path:
+        """Return a delta as a local file, which stays until the next call.
+
+        Raises:
+            ArtifactError: it is damaged.
+            OSError: it cannot be read now.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End all connections."""
+
+
+class DeltaSink:
+    """A stream to publish deltas to; a context manager."""
+
+    def publish(self, path: Path) -> None:
+        """Publish a finished delta, wholly or not at all; return once readers find it.
+
+        A delta that is there already is no error.
+
+        Raises:
+            ArtifactError: the file is no whole delta.
+            OSError: the stream cannot be written to now, or refuses the delta.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End all connections."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
