@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from recsys.rows.memory import RowsMemory
 from serve.config.bounds import bounded, check_bounds
-from serve.errors import RequestTooLargeError
 
 if TYPE_CHECKING:  # clients read settings too, without torch
     from recsys.artifact.cuda.graphs import CudaGraphOptions
@@ -75,25 +74,6 @@ class BatchLimits:
                     f"max_request_{what}: got {request}, expected at most max_queue_{what} ({queue}), "
                     "or such a request could never be taken in"
                 )
-
-    def check_request(self, num_rows: int, num_ids: int, num_bytes: int = 0) -> None:
-        """Check a request's size against the limits.
-
-        Raises:
-            RequestTooLargeError: the message names the limit, its value and the request's.
-        """
-        if num_rows > self.max_request_rows:
-            raise RequestTooLargeError(
-                f"num_rows: got {num_rows}, expected at most {self.max_request_rows} in one request; split it"
-            )
-        if num_ids > self.max_request_ids:
-            raise RequestTooLargeError(
-                f"sparse: got {num_ids} IDs, expected at most {self.max_request_ids} in one request; split it"
-            )
-        if num_bytes > self.max_queue_bytes:
-            raise RequestTooLargeError(
-                f"message: got {num_bytes} bytes, expected at most {self.max_queue_bytes} in one request; split it"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

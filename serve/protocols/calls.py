@@ -1,4 +1,4 @@
-"""Common code of gRPC methods in Python: parsing, statuses, handlers.
+"""Common code of gRPC methods in Python: parsing, checks of all protocols, statuses, handlers.
 
 Handlers receive requests as bytes, so that unparsable ones are refused like any other invalid request; gRPC
 itself would report an internal error.
@@ -12,7 +12,15 @@ from typing import Any, NoReturn, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from serve.errors import PUSHBACK, QueueFullError, RequestError, is_foreseen, status_of
+from serve.config.models import BatchLimits
+from serve.errors import (
+    PUSHBACK,
+    QueueFullError,
+    RequestError,
+    RequestTooLargeError,
+    is_foreseen,
+    status_of,
+)
 
 MessageT = TypeVar("MessageT", bound=Message)
 # From a message to the answer's message.
@@ -54,6 +62,23 @@ def checked_request_id(text: str, field: str = "request_id") -> str:
     if num_bytes > MAX_REQUEST_ID_BYTES:
         raise RequestError(f"{field}: got {num_bytes} bytes, expected at most {MAX_REQUEST_ID_BYTES}")
     return text
+
+
+def check_size(limits: BatchLimits, num_rows: int, num_ids: int, num_bytes: int = 0) -> None:
+    """Check a request's size against the limits.
+
+    Raises:
+        RequestTooLargeError: the message names the limit, its value and the request's.
+    """
+    for what, got, most in (
+        ("num_rows: got {}", num_rows, limits.max_request_rows),
+        ("sparse: got {} IDs", num_ids, limits.max_request_ids),
+        ("message: got {} bytes", num_bytes, limits.max_queue_bytes),
+    ):
+        if got > most:
+            raise RequestTooLargeError(
+                f"{what.format(got)}, expected at most {most} in one request; split it"
+            )
 
 
 def headers_of(context: Any) -> dict[str, str]:

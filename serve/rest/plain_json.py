@@ -21,6 +21,7 @@ from recsys.inputs.signature import DenseInput, Signature
 from serve.client.packing import output_array
 from serve.config.models import BatchLimits
 from serve.errors import RequestError, listed
+from serve.protocols.calls import check_size
 from serve.protocols.open_inference import DTYPES, FLOAT, ID, LENGTH
 from serve.rest.tensors_json import entry, flat, pack, utf8, write_json
 from serve.wire import predict_pb2 as wire
@@ -83,7 +84,7 @@ def _given_rows(context: dict[str, Any], limits: BatchLimits) -> int:
     num_rows: int = entry(context, "num_rows", int, "context")
     if num_rows < 0:
         raise RequestError(f"context['num_rows']: got {num_rows}, expected 0 or more")
-    limits.check_request(num_rows, 0)
+    check_size(limits, num_rows, 0)
     return num_rows
 
 
@@ -130,14 +131,14 @@ class _Reader:
 
     def _rows(self, holder: dict[str, Any], name: str, at: str) -> list[Any]:
         rows: list[Any] = entry(holder, name, list, at)
-        self._limits.check_request(len(rows), 0)
+        check_size(self._limits, len(rows), 0)
         return rows
 
     def _sparse(self, field: str, name: str, lists: list[list[Any]]) -> wire.SparseInput:
         """Return a sparse input for one list of IDs, or of texts, per row."""
         lengths = np.fromiter(map(len, lists), DTYPES[LENGTH], len(lists))
         self._num_ids += int(lengths.sum())
-        self._limits.check_request(0, self._num_ids)
+        check_size(self._limits, 0, self._num_ids)
         raw = wire.SparseInput(name=name, lengths=lengths.tobytes())
         ids = list(chain.from_iterable(lists))
         if type(None) in set(map(type, ids)):

@@ -258,17 +258,15 @@ class BatchQueue(Generic[T]):
         return len(self._waiting)
 
     def put(self, pending: T) -> list[T]:
-        """Add a request to the queue. ``pushed_out`` has to be called afterwards.
+        """Add a request, no larger than one may be, to the queue. ``pushed_out`` has to be called afterwards.
 
         Returns:
             Requests that were removed because their deadline has passed and room was needed. The caller
             answers them. If the new request is refused anyway, the next ``put`` or ``take`` returns them.
 
         Raises:
-            RequestTooLargeError: it has more rows, IDs or bytes than one request may have.
             QueueFullError: the queue has no room for it; carries a hint when to retry.
         """
-        self._limits.check_request(pending.num_rows, pending.num_ids, pending.num_bytes)
         now_s = self._clock.now_s()
         if self._lacking(pending):
             self._dropped += self._expire(now_s)

@@ -149,7 +149,6 @@ class Executor:
         """Add a request to the queue.
 
         Raises:
-            RequestTooLargeError: it has more rows or IDs than one request may have.
             QueueFullError: the queue has no room for it.
             DrainingError: the executor was closed.
         """

@@ -40,6 +40,7 @@ from serve.errors import (
     status_of,
 )
 from serve.metrics.counters import OUTCOMES
+from serve.protocols.calls import check_size
 
 _log = logging.getLogger("serve")
 # A client may hang up at its deadline slightly before the deadline passes on our clock.
@@ -108,10 +109,15 @@ class Request(Pending):
             self.remaining_s = remaining_s
 
     def join(self, servable: ReferenceServable, checked: CheckedRequest) -> None:
-        """Set the servable and the checked inputs, whose sizes the queue counts."""
+        """Set the servable and the checked inputs, whose sizes the queue counts.
+
+        Raises:
+            RequestTooLargeError: it has more bytes than the queue may hold.
+        """
         self.servable, self.checked = servable, checked
         self.num_rows, self.num_ids = checked.num_rows, checked.num_ids
         self.num_bytes = max(self.num_bytes, checked.spread_bytes)
+        check_size(servable.settings.limits, 0, 0, self.num_bytes)
 
     def settle(self, answer: Answer) -> None:
         """Pass the answer to the port; called on the event loop."""

@@ -22,6 +22,7 @@ from serve.engine.reference.raw_request import RawDenseLike, RawRequestLike, Raw
 from serve.engine.reference.sparse_arrays import SparseArrays, joined, repeated
 from serve.engine.reference.texts import ids_of_texts
 from serve.errors import RequestError, listed, short
+from serve.protocols.calls import check_size
 
 _FLOAT, _LENGTH, _ID = np.dtype("<f4"), np.dtype("<i4"), np.dtype("<i8")
 _ONE = np.ones(1, _FLOAT).tobytes()
@@ -126,7 +127,7 @@ class RequestChecker:
         num_rows = request.num_rows
         if num_rows < 0:
             raise RequestError(f"num_rows: got {num_rows}, expected 0 or more")
-        self._limits.check_request(num_rows, 0)
+        check_size(self._limits, num_rows, 0)
         if not num_rows and self.signature.without_rows is not None:
             raise RequestError(
                 f"num_rows: got 0, expected 1 or more: output {short(self.signature.without_rows.name)} has no batch "
@@ -174,7 +175,8 @@ class RequestChecker:
         spread = [i for i, name in enumerate(shared.names) if name not in context]
         num_spread_ids = sum(once.num_ids[i] for i in spread) * num_rows
         spread_bytes = num_spread_ids * _ID.itemsize + sum(arrays[i].nbytes for i in widened) * num_rows
-        self._limits.check_request(
+        check_size(
+            self._limits,
             num_rows,
             len(per_row.values) + num_spread_ids + sum(once.num_ids[i] for i in kept),
             spread_bytes,
@@ -322,7 +324,7 @@ class SparseChecker:
             raw_lengths.append(lengths_data)
             raw_values.append(values_data)
             num_ids.append(count)
-        self._limits.check_request(num_rows, sum(num_ids))
+        check_size(self._limits, num_rows, sum(num_ids))
         lengths = self._lengths(field, b"".join(raw_lengths), num_ids, num_rows)
         if has_texts:
             for i, (use, got) in enumerate(zip(self._uses, messages, strict=True)):

@@ -175,7 +175,7 @@ def tight_server(narrow: Exported, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def patient_server(narrow: Exported, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerUnderTest]:
-    limits = {"max_request_rows": 100, "max_request_ids": 100}
+    limits = {"max_request_rows": 100, "max_request_ids": 100, "max_queue_bytes": 1200}
     with started(narrow, tmp_path_factory, max_batch_rows=10, max_delay_us=30_000_000, **limits) as server:
         yield server
 
@@ -343,8 +343,9 @@ def test_a_delay_makes_no_deadline_pass(patient: Line) -> None:
     [
         ([[1]] * 101, "num_rows: got 101, expected at most 100 in one request"),
         ([[1] * 101], "got 101 IDs, expected at most 100 in one request"),
+        ([[1]] * 100, "bytes, expected at most 1200 in one request"),
     ],
-    ids=["rows", "ids"],
+    ids=["rows", "ids", "bytes"],
 )
 def test_a_request_larger_than_it_may_be_is_refused(patient: Line, rows: list[list[int]], text: str) -> None:
     code, details, _ = refusal(patient.send(rows))

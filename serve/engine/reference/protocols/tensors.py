@@ -29,6 +29,7 @@ from recsys.inputs.signature import DenseInput, Signature, SparseInput
 from serve.config.models import BatchLimits
 from serve.engine.reference.raw_request import RawDense, RawRequest, RawSparse
 from serve.errors import MAX_CHARS, RequestError, listed
+from serve.protocols.calls import check_size
 from serve.protocols.open_inference import DTYPES, FLOAT, ID, LENGTH, TEXT, input_specs, unpack_texts
 
 _WHOLE_NUMBERS = (ID, LENGTH)
@@ -166,7 +167,7 @@ def _texts(tensor: Tensor, limits: BatchLimits) -> Sequence[bytes]:
     """Return the texts of a BYTES tensor, as many as its shape says; no more are unpacked than a request may have."""
     _check_sizes(tensor)
     expected = math.prod(tensor.shape)
-    limits.check_request(0, expected)
+    check_size(limits, 0, expected)
     texts = tensor.texts or unpack_texts(tensor.data, expected + 1)
     if texts is None:
         raise RequestError(
@@ -200,7 +201,7 @@ def _lengths(tensor: Tensor) -> bytes:
 def _equal_lengths(tensor: Tensor, limits: BatchLimits) -> bytes:
     """Return int32 ``[B]``, all L."""
     num_rows = tensor.shape[0]
-    limits.check_request(num_rows, 0)
+    check_size(limits, num_rows, 0)
     length = tensor.shape[1] if len(tensor.shape) == 2 else 1
     return np.full(num_rows, length if num_rows else 0, DTYPES[LENGTH]).tobytes()
 

@@ -19,7 +19,7 @@ from serve.engine.reference.gateway import Request
 from serve.engine.reference.raw_request import RawDense, RawRequest, RawRequestLike, RawSparse
 from serve.engine.reference.servable import ReferenceServable
 from serve.errors import RequestError, listed, short
-from serve.protocols.calls import parse
+from serve.protocols.calls import check_size, parse
 from serve.wire import predictor_pb2 as wire
 
 # Metadata keys of a call for the model and its version.
@@ -81,7 +81,7 @@ def raw_request(signature: Signature, message: wire.PredictionRequest, limits: B
     num_rows = message.batch_size
     if num_rows < 0:
         raise RequestError(f"batch_size: got {num_rows}, expected 0 or more")
-    limits.check_request(num_rows, 0)
+    check_size(limits, num_rows, 0)
     _refuse("embedding_features", message.embedding_features)
     _refuse("unary_features", message.unary_features)
     plain = [s for s in signature.sparse if not s.weighted]

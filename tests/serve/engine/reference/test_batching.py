@@ -8,7 +8,7 @@ import pytest
 
 from serve.config.models import BatchLimits, Priority
 from serve.engine.reference.batching import BatchQueue, Pending
-from serve.errors import QueueFullError, RequestTooLargeError
+from serve.errors import QueueFullError
 from tests.support.serve.queues import LIMITS, Clock
 
 WINDOW_S = LIMITS.priority_window_us * 1e-6
@@ -110,21 +110,6 @@ def test_a_huge_request_is_overtaken_for_one_window_and_no_longer(
 
 @pytest.mark.parametrize(
     ("rows", "ids", "text"),
-    [
-        pytest.param(21, 1, "num_rows: got 21, expected at most 20", id="rows"),
-        pytest.param(1, 201, "sparse: got 201 IDs, expected at most 200", id="ids"),
-    ],
-)
-def test_a_request_over_the_request_limits_is_refused(
-    queue: BatchQueue[Named], rows: int, ids: int, text: str
-) -> None:
-    with pytest.raises(RequestTooLargeError, match=text):
-        queue.put(pending("huge", rows, ids))
-    assert queue.num_requests == 0
-
-
-@pytest.mark.parametrize(
-    ("rows", "ids", "text"),
     [pytest.param(15, 1, "30 rows wait", id="rows"), pytest.param(1, 150, "300 IDs wait", id="ids")],
 )
 def test_queue_is_bounded(queue: BatchQueue[Named], rows: int, ids: int, text: str) -> None:
@@ -144,8 +129,6 @@ def test_bytes_bound_the_queue_too(queue: BatchQueue[Named]) -> None:
     queue.put(sized("weightless", 0))
     queue.take()
     assert queue.num_bytes == 0
-    with pytest.raises(RequestTooLargeError, match="message: got 3001 bytes, expected at most 3000"):
-        queue.put(sized("d", 3001))
 
 
 def sized(name: str, num_bytes: int) -> Named:
