@@ -18,6 +18,11 @@ inline double MonotonicSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/// Seconds since 1970, like Python's time.time().
+inline double EpochSeconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 }  // namespace recsys
 
 #endif  // RECSYS_BASE_CLOCK_H_

@@ -69,6 +69,12 @@ struct ToTuple {
                           Raw(event.message));
   }
 
+  py::tuple operator()(const AnsweredEvent& event) const {
+    return py::make_tuple("answered", event.time_s, Text(event.protocol), Text(event.model),
+                          Text(event.version), Text(event.request_id), event.num_rows, event.draw,
+                          Raw(event.message), Raw(event.outputs));
+  }
+
   py::tuple operator()(const ShadowEvent& event) const {
     return py::make_tuple("shadow", Text(event.model), Text(event.version), Text(event.shadow),
                           event.num_rows, Raw(event.expected), Raw(event.got));

@@ -298,6 +298,7 @@ std::string Engine::Counts() const {
                 {{"calls", dropped.calls},
                  {"ended", dropped.ended},
                  {"captured", dropped.captured},
+                 {"answered", dropped.answered},
                  {"shadow", dropped.shadow},
                  {"log", dropped.log}}}};
   const std::lock_guard<std::mutex> lock(parts_->mutex);

@@ -80,14 +80,30 @@ struct CapturedEvent {
   std::string message;
 };
 
+/// A sampled request that was answered.
+struct AnsweredEvent {
+  /// When it was answered, in seconds since 1970.
+  double time_s = 0;
+  std::string protocol;
+  std::string model;
+  std::string version;
+  std::string request_id;
+  std::int64_t num_rows = 0;
+  /// In [0, 1): below the share, by which it was chosen.
+  double draw = 0;
+  /// As that of CapturedEvent.
+  std::string message;
+  OutputCopies outputs;
+};
+
 struct LogEvent {
   LogLevel level = LogLevel::kInfo;
   std::string logger;
   std::string text;
 };
 
-using Event =
-    std::variant<CallEvent, AnswerEvent, EndedEvent, CapturedEvent, ShadowEvent, LogEvent>;
+using Event = std::variant<CallEvent, AnswerEvent, EndedEvent, CapturedEvent, AnsweredEvent,
+                           ShadowEvent, LogEvent>;
 
 }  // namespace recsys
 

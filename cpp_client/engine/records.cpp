@@ -8,6 +8,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/hash/xxh64.h"
 #include "base/random.h"
 #include "engine/core/servable.h"
 #include "wire/predict/predict_request.h"
@@ -20,6 +22,9 @@ constexpr std::int64_t kRecordBytes = 256;
 // Failed requests a second that leave a record for the log (as in serve/observe/logs.py): a refusal
 // must not cost more than the call that caused it.
 constexpr int kMaxErrorsPerS = 100;
+// Records of answers, or the bytes of one, that wake the owner: waking it for each would take most
+// of their time. It looks for others at intervals of its own.
+constexpr std::int64_t kAnsweredPerWake = 64, kAnsweredWakeBytes = 256 << 10;
 constexpr std::int64_t kNoBound = std::numeric_limits<std::int64_t>::max();
 
 template <typename... Texts>
@@ -85,6 +90,7 @@ Records::Records(const EngineSettings& settings, Clock clock)
       ended_(settings.ended_ring.max_entries, settings.ended_ring.max_bytes),
       shadow_(settings.shadow_ring.max_entries, settings.shadow_ring.max_bytes),
       captured_(settings.captured_ring.max_entries, settings.captured_ring.max_bytes),
+      answered_(settings.answered_ring.max_entries, settings.answered_ring.max_bytes),
       log_(settings.log_ring.max_entries, settings.log_ring.max_bytes) {
   if (!wake_.is_open()) throw std::system_error(errno, std::generic_category(), "eventfd");
 }
@@ -108,6 +114,7 @@ std::vector<Event> Records::Take(std::size_t at_most) {
   is_left |= take(ended_);
   is_left |= take(shadow_);
   is_left |= take(captured_);
+  is_left |= take(answered_);
   if (is_left) Wake();
   return events;
 }
@@ -151,6 +158,34 @@ void Records::Accepted(const Request& request) {
   if (captured_.Push(std::move(event), num_bytes)) Wake();
 }
 
+bool Records::KeepsAnswer(Request& request) {
+  if (settings_.answered_share <= 0) return false;
+  // By its ID where it has one, so that all servers choose the same requests (draw_of in
+  // serve/engine/records.py).
+  request.answered_draw = request.request_id.empty()
+                              ? RandomShare()
+                              : static_cast<double>(Xxh64(request.request_id) >> 11) * 0x1.0p-53;
+  return request.answered_draw < settings_.answered_share;
+}
+
+void Records::Answered(const Request& request) {
+  std::int64_t num_bytes =
+      static_cast<std::int64_t>(NumBytesOf(request.raw) + request.request_id.size()) + kRecordBytes;
+  for (const std::string& values : request.outputs) {
+    num_bytes += static_cast<std::int64_t>(values.size());
+  }
+  if (!answered_.HasRoom(num_bytes)) return;
+  const Servable& servable = *request.servable;
+  AnsweredEvent event{EpochSeconds(),        request.protocol,
+                      servable.name(),       servable.version(),
+                      request.request_id,    request.checked.num_rows,
+                      request.answered_draw, WritePredictRequest(request.raw),
+                      request.outputs};
+  if (!answered_.Push(std::move(event), num_bytes)) return;
+  const std::int64_t number = num_answered_.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (number % kAnsweredPerWake == 0 || num_bytes >= kAnsweredWakeBytes) Wake();
+}
+
 bool Records::MayLogError(double now_s, std::int64_t* num_left_out) {
   const std::lock_guard<std::mutex> lock(errors_);
   if (now_s >= errors_began_s_ + 1) {
@@ -167,6 +202,7 @@ bool Records::MayLogError(double now_s, std::int64_t* num_left_out) {
 }
 
 void Records::Ended(const Request& request, const Status& status) {
+  if (status.ok() && request.keeps_answer) Answered(request);
   std::int64_t num_left_out = 0;
   bool is_logged = settings_.ended == "all";
   if (!status.ok() && settings_.ended != "none") {
@@ -195,8 +231,8 @@ void Records::Ended(const Request& request, const Status& status) {
 }
 
 Records::Dropped Records::dropped() const {
-  return {calls_.num_dropped(), ended_.num_dropped(), captured_.num_dropped(),
-          shadow_.num_dropped(), log_.num_dropped()};
+  return {calls_.num_dropped(),    ended_.num_dropped(),  captured_.num_dropped(),
+          answered_.num_dropped(), shadow_.num_dropped(), log_.num_dropped()};
 }
 
 }  // namespace recsys

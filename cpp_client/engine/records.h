@@ -38,16 +38,19 @@ class Records final : public Observer {
   void Add(LogRecord record);
 
   bool reads_trace() const override;
+  bool KeepsAnswer(Request& request) override;
   void Accepted(const Request& request) override;
   void Ended(const Request& request, const Status& status) override;
 
   /// Events dropped for lack of room.
   struct Dropped {
-    std::int64_t calls, ended, captured, shadow, log;
+    std::int64_t calls, ended, captured, answered, shadow, log;
   };
   Dropped dropped() const;
 
  private:
+  /// Records a request that was answered, if there is room.
+  void Answered(const Request& request);
   /// Makes event_fd() readable.
   void Wake();
   /// Returns whether one more failed request may leave a record for the log; then `num_left_out`
@@ -68,6 +71,8 @@ class Records final : public Observer {
   Ring<EndedEvent> ended_;
   Ring<ShadowEvent> shadow_;
   Ring<CapturedEvent> captured_;
+  Ring<AnsweredEvent> answered_;
+  std::atomic<std::int64_t> num_answered_{0};
   Ring<LogEvent> log_;
 };
 

@@ -180,7 +180,8 @@ class EngineCounts:
 
     Attributes:
         unrouted: requests that named no loaded model, by outcome.
-        dropped: records lost because their queue was full, by kind (``log``, ``trace``, ``capture``).
+        dropped: records lost because their queue was full, by kind (``log``, ``trace``, ``capture``,
+            ``answered``).
         port: counters of the inference port's connections; empty if the engine does not count them.
     """
 

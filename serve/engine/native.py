@@ -26,6 +26,7 @@ from serve.config.models import ModelSettings
 from serve.engine.interface import EngineCounts, HostCall, ModelInfo, PortSettings, SubmitOptions, Submitted
 from serve.engine.native_errors import ERROR_OF_KIND
 from serve.engine.native_events import (
+    answered_of,
     captured_of,
     ended_of,
     error_of_answer,
@@ -38,7 +39,7 @@ from serve.engine.native_settings import (
     VersionSettings,
     as_json,
 )
-from serve.engine.records import TRACE_PARENT, Observer
+from serve.engine.records import TRACE_PARENT, Answered, Observer
 from serve.engine.routes import Routes, RouteTable
 from serve.errors import ModelChangeError, QueueFullError, status_of
 from serve.metrics.counters import ModelDescription, ModelTotals
@@ -52,6 +53,10 @@ _BINDING = "serve.engine._engine"
 _MAX_CAPTURED = 2000
 # Maximum number of events taken at a time; between them, the event loop serves other ports.
 _MAX_EVENTS = 64
+# Interval at which records of answers are taken: they wake the event loop by dozens only.
+_ANSWERED_POLL_S = 0.2
+# Closed versions whose signatures are known, for records that wait.
+_MAX_CLOSED = 64
 # Interval between checks of the TLS files for changes.
 _TLS_POLL_S = 0.1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
@@ -158,17 +163,22 @@ class NativeEngine:
         self._tickets = itertools.count(1)
         self._submitted: dict[int, asyncio.Future[bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        # By name and version, of the versions that closed last.
+        self._closed: dict[tuple[str, str], Signature] = {}
         sampling = observer.sampling
         self._trace_headers = frozenset(() if sampling.trace_share is None else (TRACE_PARENT,))
         settings = EngineSettings(
             ended=sampling.logged,
             trace_share=sampling.trace_share,
             capture_share=sampling.capture_share,
+            answered_share=sampling.answered_share,
             num_processors=num_processors(),
         )
         with _signals_blocked():
             self._engine = binding.Engine(as_json(settings))
         self._loop.add_reader(self._engine.fileno(), self._take)
+        if sampling.answered_share:
+            self._start(self._take_answered())
 
     @property
     def num_active(self) -> int:
@@ -301,7 +311,11 @@ class NativeEngine:
         return EngineCounts(
             unrouted=counts["unrouted"],
             # Records of ended requests serve the log and the traces; they are counted under log.
-            dropped={"log": dropped["log"] + dropped["ended"], "capture": dropped["captured"]},
+            dropped={
+                "log": dropped["log"] + dropped["ended"],
+                "capture": dropped["captured"],
+                "answered": dropped["answered"],
+            },
             port=counts.get("port", {}),
         )
 
@@ -327,6 +341,9 @@ class NativeEngine:
         """Remove a closed version."""
         key = (servable.info.name, servable.info.version)
         if self._servables.get(key) is servable:
+            self._closed[key] = servable.signature
+            if len(self._closed) > _MAX_CLOSED:
+                self._closed.pop(next(iter(self._closed)), None)
             del self._servables[key]
 
     @contextlib.contextmanager
@@ -344,6 +361,7 @@ class NativeEngine:
     def _take(self) -> int:
         """Take the waiting events and return their number."""
         events = self._engine.take(_MAX_EVENTS)
+        answered: list[Answered] = []
         for kind, *fields in events:
             if kind == "call":
                 self._start(self._answer_call(*fields))
@@ -353,11 +371,17 @@ class NativeEngine:
                 self._observer.ended(ended_of(fields[0]))
             elif kind == "captured":
                 self._observer.captured(captured_of(*fields))
+            elif kind == "answered":
+                signature = self._signature_of(fields[2], fields[3])
+                if signature is not None:
+                    answered.append(answered_of(fields, signature))
             elif kind == "shadow":
                 self._report_pair(*fields)
             elif kind == "log":
                 level, logger, text = fields
                 logging.getLogger(logger).log(logging.getLevelNamesMapping()[level], "%s", text)
+        if answered:
+            self._observer.answered(answered)
         return len(events)
 
     async def _answer_call(self, call: int, method: str, message: bytes, *_: object) -> None:
@@ -387,6 +411,16 @@ class NativeEngine:
         primary, second = self._servables.get((model, version)), self._servables.get((model, shadow))
         if primary is not None and second is not None:  # else one of them was unloaded in between
             self._observer.shadowed(pair_of(primary, second, num_rows, expected, got))
+
+    def _signature_of(self, model: str, version: str) -> Signature | None:
+        servable = self._servables.get((model, version))
+        return self._closed.get((model, version)) if servable is None else servable.signature
+
+    async def _take_answered(self) -> None:
+        """Take records of answers that are too few to wake the event loop."""
+        while True:
+            await asyncio.sleep(_ANSWERED_POLL_S)
+            self._take()
 
     async def _watch_tls(self, files: TlsFiles, known: TlsMaterial) -> None:
         """Pass changed TLS files to the engine, for new connections."""

@@ -8,8 +8,9 @@ from typing import Any
 
 import grpc
 
+from recsys.inputs.signature import Signature
 from serve.engine.interface import ModelInfo, Servable
-from serve.engine.records import BatchTimes, Captured, EndedRequest, ShadowPair
+from serve.engine.records import Answered, BatchTimes, Captured, EndedRequest, ShadowPair
 from serve.errors import ERROR_KINDS, ExecutionError, QueueFullError
 from serve.metrics.counters import (
     SHADOW_RESULTS,
@@ -42,6 +43,11 @@ def ended_of(fields: Mapping[str, Any]) -> EndedRequest:
 def captured_of(time_s: float, model: str, version: str, message: bytes) -> Captured:
     """Return the record of a captured request."""
     return Captured(time_s=time_s, model=model, version=version, message=message)
+
+
+def answered_of(fields: Sequence[Any], signature: Signature) -> Answered:
+    """Return the record of an answered request, whose model has that signature."""
+    return Answered._make([*fields, signature])
 
 
 def pair_of(

@@ -79,10 +79,13 @@ class EngineSettings:
         ended: which ended requests leave a record: ``none``, ``errors`` or ``all``.
         trace_share: share of the requests that are traced if the client does not decide; not set for no traces.
         capture_share: share of the accepted requests that are captured.
+        answered_share: share of the answered requests whose answers are recorded: by the request ID's hash where
+            there is one.
         num_processors: how many batches of all models may run concurrently; 0 for the number of processors in
             the affinity mask.
         ended_ring: records of ended requests.
         captured_ring: captured requests.
+        answered_ring: records of answers.
         shadow_ring: outputs of shadow versions.
         log_ring: lines of the log.
         call_ring: calls that wait for an answer of the owner; further ones are refused.
@@ -91,9 +94,11 @@ class EngineSettings:
     ended: str = "errors"
     trace_share: float | None = field(default=None, metadata=bounded(0, 0, 1).metadata)
     capture_share: float = bounded(0.0, 0, 1)
+    answered_share: float = bounded(0.0, 0, 1)
     num_processors: int = bounded(0, 0)
     ended_ring: RingLimits = RingLimits(max_entries=8192)
     captured_ring: RingLimits = RingLimits(max_entries=1024, max_bytes=64 << 20)
+    answered_ring: RingLimits = RingLimits(max_entries=16384, max_bytes=64 << 20)
     shadow_ring: RingLimits = RingLimits(max_entries=1024, max_bytes=64 << 20)
     log_ring: RingLimits = RingLimits(max_bytes=4 << 20)
     call_ring: RingLimits = RingLimits(max_bytes=256 << 20)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from serve.config.settings import ServerConfig
-from serve.engine.records import Captured, EndedRequest, Sampling, ShadowPair
+from serve.engine.records import Answered, Captured, EndedRequest, Sampling, ShadowPair
 from serve.metrics.registry import Metrics
 from serve.observe.capture import Capture
 from serve.observe.logs import RequestLog, log_counts
@@ -50,6 +52,9 @@ class Observers:
         """See ``Observer``."""
         if self._capture is not None:
             self._capture.offer(request)
+
+    def answered(self, requests: Sequence[Answered]) -> None:
+        """See ``Observer``."""
 
     def shadowed(self, pair: ShadowPair) -> None:
         """See ``Observer``."""

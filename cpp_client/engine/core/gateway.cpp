@@ -110,6 +110,7 @@ bool Gateway::Join(const std::shared_ptr<Request>& request, Route* route, Status
     return true;
   }
   Servable& servable = *request->servable;
+  request->keeps_answer = observer_ != nullptr && observer_->KeepsAnswer(*request);
   request->shadow = route->shadow == nullptr ? nullptr : route->shadow->Begin(*request, servable);
   try {
     servable.executor().Submit(request);

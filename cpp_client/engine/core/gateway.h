@@ -58,6 +58,9 @@ class Observer {
   virtual ~Observer() = default;
   /// Whether Ended uses Request::trace_parent.
   virtual bool reads_trace() const { return false; }
+  /// Whether the answer of a request is to be kept for Ended, in Request::outputs; called before
+  /// the request joins a queue. May set Request::answered_draw.
+  virtual bool KeepsAnswer(Request& /*request*/) { return false; }
   /// A request was checked and will be computed; it may already have ended. Only the fields set by
   /// the adapter, `servable` and `checked` may be read.
   virtual void Accepted(const Request& request) = 0;

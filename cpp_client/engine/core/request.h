@@ -35,6 +35,10 @@ struct Rows {
   std::shared_ptr<const void> owner;
 };
 
+/// Copies of one request's outputs: per output of a signature its numbers, little-endian,
+/// row-major.
+using OutputCopies = std::vector<std::string>;
+
 /// Returns how many rows a request counts as where requests wait: at least one.
 inline std::int64_t CountedRows(const CheckedRequest& checked) {
   return std::max<std::int64_t>(checked.num_rows, 1);
@@ -93,6 +97,11 @@ class Request {
 
   // Set by the gateway and the executor.
   double started_s = 0;
+  /// In [0, 1): compared with the share of the answers that leave a record.
+  double answered_draw = 0;
+  /// Whether its answer leaves a record, so that the executor copies `outputs`.
+  bool keeps_answer = false;
+  OutputCopies outputs;
   /// The version that answers; null until it is known.
   std::shared_ptr<Servable> servable;
   CheckedRequest checked;

@@ -20,10 +20,6 @@
 
 namespace recsys {
 
-/// Copies of one request's outputs: per output of a signature its numbers, little-endian,
-/// row-major.
-using OutputCopies = std::vector<std::string>;
-
 /// One request's outputs from the answering version and from the shadow, for the engine's owner.
 /// Owns its memory.
 struct ShadowEvent {

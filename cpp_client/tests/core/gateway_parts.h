@@ -18,6 +18,7 @@ namespace recsys {
 /// Notes what it sees.
 class NotingObserver : public Observer {
  public:
+  bool KeepsAnswer(Request& request) override { return request.request_id == kept_; }
   void Accepted(const Request& request) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     accepted_.push_back(request.request_id);
@@ -26,6 +27,7 @@ class NotingObserver : public Observer {
     const std::lock_guard<std::mutex> lock(mutex_);
     ended_.push_back(request.request_id + " " + StatusName(status.code));
     protocols_.emplace_back(request.protocol);
+    outputs_.push_back(request.outputs);
   }
   std::vector<std::string> accepted() const {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -36,6 +38,9 @@ class NotingObserver : public Observer {
     return ended_;
   }
   std::vector<std::string> protocols_;
+  std::vector<OutputCopies> outputs_;
+  /// The request whose answer is kept.
+  std::string kept_ = "none";
 
  private:
   mutable std::mutex mutex_;

@@ -82,5 +82,29 @@ TEST(Records, ALogOfAllRequestsHasTheGoodOnesOfAFlood) {
   EXPECT_EQ(TakeEnded(&records).size(), 300);
 }
 
+class Named : public Unread {
+ public:
+  explicit Named(const std::string& id) { request_id = id; }
+};
+
+TEST(Records, AShareOfAnswersIsChosenByTheHashOfTheirIds) {
+  EngineSettings settings;
+  Records none{settings};
+  Named visit("visit-1");
+  EXPECT_FALSE(none.KeepsAnswer(visit));
+  settings.answered_share = 0.5;
+  Records half{settings};
+  int num_kept = 0;
+  for (int i = 0; i < 1000; ++i) {
+    Named one("visit-" + std::to_string(i));
+    num_kept += half.KeepsAnswer(one) ? 1 : 0;
+    EXPECT_EQ(one.answered_draw < 0.5, half.KeepsAnswer(one));
+  }
+  EXPECT_NEAR(num_kept, 500, 80);
+  // As draw_of in serve/engine/records.py.
+  half.KeepsAnswer(visit);
+  EXPECT_DOUBLE_EQ(visit.answered_draw, 0.31119646980888427);
+}
+
 }  // namespace
 }  // namespace recsys

@@ -37,7 +37,7 @@ _log = logging.getLogger("serve")
 _EXPIRED = "the deadline passed while the request waited for its batch"
 
 Answer = bytes | Exception
-Answered: TypeAlias = "list[tuple[Request, Answer]]"
+AnsweredBatch: TypeAlias = "list[tuple[Request, Answer]]"
 
 
 class ServedModel(Protocol):
@@ -97,7 +97,7 @@ class Executor:
         deliver: takes the answers of a whole batch, in an executor's thread; must not raise.
     """
 
-    def __init__(self, settings: ExecutorSettings, deliver: Callable[[Answered], None]) -> None:
+    def __init__(self, settings: ExecutorSettings, deliver: Callable[[AnsweredBatch], None]) -> None:
         self._info, self._cpus = settings.info, settings.cpus
         # None once closed, so that its memory is freed even if this object is still referenced.
         self._model: ServedModel | None = settings.model
@@ -272,7 +272,7 @@ class Executor:
     def _deliver_expired(self, expired: Iterable[Request]) -> None:
         self._deliver([(pending, DeadlineExpiredError(_EXPIRED)) for pending in expired])
 
-    def _answers(self, batch: list[Request]) -> Answered:
+    def _answers(self, batch: list[Request]) -> AnsweredBatch:
         """Run one batch, which is counted once. An error of the model affects only the requests that are to blame."""
         self._counters.observe_batch(
             len(batch), sum(p.num_rows for p in batch), sum(p.num_ids for p in batch)
@@ -283,7 +283,7 @@ class Executor:
             self._log_failures(failed)
         return answered
 
-    def _run_part(self, batch: list[Request], failed: list[tuple[Request, Exception]]) -> Answered:
+    def _run_part(self, batch: list[Request], failed: list[tuple[Request, Exception]]) -> AnsweredBatch:
         """Run a batch, or a part of one that failed.
 
         If the model fails, the part runs again in halves, until what it fails on is one request. So a batch of N
@@ -321,10 +321,10 @@ class Executor:
         )
         return answered
 
-    def _halves(self, batch: list[Request], failed: list[tuple[Request, Exception]]) -> Answered:
+    def _halves(self, batch: list[Request], failed: list[tuple[Request, Exception]]) -> AnsweredBatch:
         """Run a part again in halves, without the requests that have no use for an answer any more."""
         half = len(batch) // 2
-        answered: Answered = []
+        answered: AnsweredBatch = []
         for part in (batch[:half], batch[half:]):
             now_s = self._clock()
             left = [p for p in part if p.deadline_s is None or p.deadline_s > now_s]
@@ -343,9 +343,9 @@ class Executor:
         times.executed_s = self._clock()
         return data
 
-    def _encoded(self, batch: list[Request], data: list[bytes]) -> Answered:
+    def _encoded(self, batch: list[Request], data: list[bytes]) -> AnsweredBatch:
         """Split the batch's outputs by request and encode the answers."""
-        answered: Answered = []
+        answered: AnsweredBatch = []
         start = 0
         for request in batch:
             end = start + request.num_rows
@@ -361,6 +361,8 @@ class Executor:
             start = end
             try:
                 answered.append((request, request.encode(values)))
+                if request.message_kept is not None:
+                    request.outputs = values
             except Exception as error:
                 answered.append((request, error))
                 continue

@@ -24,9 +24,18 @@ import grpc
 
 from recsys.base.hashing import hash_text
 from serve.config.models import Priority
-from serve.engine.records import TRACE_PARENT, BatchTimes, Captured, EndedRequest, Observer, ShadowPair
+from serve.engine.records import (
+    TRACE_PARENT,
+    Answered,
+    BatchTimes,
+    Captured,
+    EndedRequest,
+    Observer,
+    ShadowPair,
+    draw_of,
+)
 from serve.engine.reference.batching import Pending
-from serve.engine.reference.executor import Answer, Answered
+from serve.engine.reference.executor import Answer, AnsweredBatch
 from serve.engine.reference.raw_request import RawRequestLike, serialized
 from serve.engine.reference.request_check import CheckedRequest
 from serve.engine.reference.servable import ReferenceServable
@@ -67,6 +76,9 @@ class Request(Pending):
         times: times of its batch, once taken.
         answer: the future that the port awaits; set on the event loop.
         shadow: the same request for the shadow version; None for none.
+        answered_draw: see ``Answered.draw``.
+        message_kept: its inputs, serialized, where its answer leaves a record; None for most.
+        outputs: values of each output, for that record.
     """
 
     PROTOCOL: ClassVar[str] = ""
@@ -85,6 +97,9 @@ class Request(Pending):
     times: BatchTimes | None = None
     answer: asyncio.Future[Answer] | None = None
     shadow: ShadowRequest | None = None
+    answered_draw: float = 0.0
+    message_kept: bytes | None = None
+    outputs: Sequence[bytes] = ()
 
     def read(self, servable: ReferenceServable) -> RawRequestLike:
         """Return the inputs under the servable's names.
@@ -258,7 +273,7 @@ class Gateway:
         """Return the number of requests that named no known model or could not be parsed, by outcome."""
         return dict(self._unrouted)
 
-    def deliver(self, answered: Answered) -> None:
+    def deliver(self, answered: AnsweredBatch) -> None:
         """Take a batch's answers in an executor's thread and pass them to the event loop in one call."""
         # The loop is closed only after the drain time has passed; no caller waits for the answers then.
         with contextlib.suppress(RuntimeError):
@@ -282,6 +297,7 @@ class Gateway:
         assert request.servable is not None
         request.servable.counters.answered(time.monotonic() - request.started_s)
         self._ended(request, "ok", grpc.StatusCode.OK, "")
+        self._record_answer(request)
         return answer
 
     def _accept(self, request: Request) -> asyncio.Future[Answer]:
@@ -314,6 +330,7 @@ class Gateway:
                 # the event loop.
                 checked=checked.copy() if self._is_like_shadow(servable) else None,
             )
+        self._keep_message(request, raw)
         servable.executor.submit(request)
         if request.shadow is not None:
             _submit_shadow(request.shadow, raw)
@@ -341,6 +358,33 @@ class Gateway:
                     message=serialized(raw),
                 )
             )
+
+    def _keep_message(self, request: Request, raw: RawRequestLike) -> None:
+        """Serialize the inputs of a request whose answer is to be recorded, before a model may write to them."""
+        share = self._observer.sampling.answered_share
+        if share:
+            request.answered_draw = draw_of(request.request_id) if request.request_id else self._draw()
+            if request.answered_draw < share:
+                request.message_kept = serialized(raw)
+
+    def _record_answer(self, request: Request) -> None:
+        if request.message_kept is None:
+            return
+        assert request.servable is not None
+        info = request.servable.info
+        record = Answered(
+            time_s=time.time(),
+            protocol=request.protocol,
+            model=info.name,
+            version=info.version,
+            request_id=request.request_id,
+            num_rows=request.num_rows,
+            draw=request.answered_draw,
+            message=request.message_kept,
+            outputs=request.outputs,
+            signature=request.servable.signature,
+        )
+        self._observer.answered([record])
 
     def _gave_up(self, request: Request) -> None:
         assert request.servable is not None
@@ -431,6 +475,6 @@ def _like_shadow(table: RouteTable) -> frozenset[str]:
     )
 
 
-def _settle(answered: Answered) -> None:
+def _settle(answered: AnsweredBatch) -> None:
     for request, answer in answered:
         request.settle(answer)

@@ -10,7 +10,7 @@ from recsys.artifact.delta import apply as delta
 from recsys.artifact.load import LoadedArtifact
 from serve.config.models import ModelSettings
 from serve.engine.interface import ModelInfo
-from serve.engine.reference.executor import Answered, Executor, ExecutorSettings, ServedModel
+from serve.engine.reference.executor import AnsweredBatch, Executor, ExecutorSettings, ServedModel
 from serve.engine.reference.request_check import CheckedRequest, RequestChecker
 from serve.engine.reference.warm_up import captured_batches, warm_up_batches
 from serve.errors import ModelChangeError
@@ -35,7 +35,7 @@ class ReferenceServable:
         model: ServedModel,
         info: ModelInfo,
         settings: ModelSettings,
-        deliver: Callable[[Answered], None],
+        deliver: Callable[[AnsweredBatch], None],
     ) -> None:
         self.info, self.signature, self.settings = info, model.signature, settings
         self.deltas: list[str] = []

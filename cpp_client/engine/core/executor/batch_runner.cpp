@@ -229,6 +229,7 @@ void BatchRunner::EncodeOne(Request& request, Answer* answer) {
     // A cancelled request needs no answer; its shadow still compares the rows.
     if (!request.is_ended.load(std::memory_order_relaxed)) {
       answer->message = request.Encode(servable_, rows_);
+      if (request.keeps_answer) request.outputs.assign(rows_.values.begin(), rows_.values.end());
     }
   } catch (...) {
     answer->status = LoggedStatusOfCurrentException();

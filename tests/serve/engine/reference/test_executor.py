@@ -18,7 +18,7 @@ from torch import Tensor
 from recsys.errors import ComputedIdError
 from serve.client.packing import read_response
 from serve.config.models import BatchLimits
-from serve.engine.reference.executor import Answer, Answered, Executor, ExecutorSettings, ServedModel
+from serve.engine.reference.executor import Answer, AnsweredBatch, Executor, ExecutorSettings, ServedModel
 from serve.engine.reference.gateway import Request
 from serve.engine.reference.protocols.recsys_v1 import encode_response
 from serve.engine.reference.request_check import CheckedRequest, RequestChecker
@@ -41,7 +41,7 @@ class Answers:
         self.deliveries: list[int] = []
         self._changed = threading.Condition()
 
-    def deliver(self, answered: Answered) -> None:
+    def deliver(self, answered: AnsweredBatch) -> None:
         with self._changed:
             self.deliveries.append(len(answered))
             for request, result in answered:
