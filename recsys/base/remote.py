@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -157,12 +157,14 @@ class RemoteEntry:
         num_bytes: its size; 0 for a folder.
         tag: changes when the file is replaced; empty for a folder.
         is_folder: whether there are files below the name.
+        modified_s: when it was written, in seconds since the epoch; 0 for a folder, or if the store does not say it.
     """
 
     name: str
     num_bytes: int
     tag: str
     is_folder: bool
+    modified_s: float = field(default=0.0, compare=False)
 
 
 def is_address(text: str | os.PathLike[str]) -> bool:
@@ -411,7 +413,13 @@ def _entry(name: str, info: dict[str, Any]) -> RemoteEntry:
     tag = next((tag for tag in tags if tag), "")
     # The memory's listings and files give one time in two forms.
     text = str(tag.timestamp() if isinstance(tag, datetime) else tag).strip('"')
-    return RemoteEntry(name, int(info.get("size") or 0), text, False)
+    return RemoteEntry(name, int(info.get("size") or 0), text, False, _modified_s(info))
+
+
+def _modified_s(info: dict[str, Any]) -> float:
+    times = (info.get(key) for key in ("LastModified", "mtime", "last_modified", "created"))
+    time = next((time for time in times if time), 0.0)
+    return time.timestamp() if isinstance(time, datetime) else float(time)
 
 
 # Names of classes of errors of botocore, google-auth, azure-core and aiohttp, which need not be installed.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.base.cli import near_misses, size
+from recsys.base.remote import is_address
 
 _WORDS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
@@ -159,6 +160,10 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
+def _location(text: str) -> Path | str:
+    return text if is_address(text) else _path(text)
+
+
 def _wholes(text: str) -> tuple[int, ...]:
     return tuple(COUNT.parse(part) for part in text.split(","))
 
@@ -183,6 +188,13 @@ def _ranges(text: str) -> tuple[int, ...]:
 
 TEXT = Kind(expected="a text", parse=str, example="text")
 PATH = Kind(expected="a path", parse=_path, example="/some/where", metavar="FILE")
+#: A path, or an address such as s3://bucket/models, which stays a text that the command checks later.
+ADDRESS = Kind(
+    expected="a path, or an address such as s3://bucket/models",
+    parse=_location,
+    example="s3://bucket/models",
+    metavar="PATH",
+)
 SWITCH = Kind(expected="true or false", parse=_truth, example="true", in_file=(bool,))
 INTEGER = whole()
 NUMBER = Kind(expected="a number", parse=float, example="0.5", metavar="X", in_file=(int, float))

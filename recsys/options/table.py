@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.base.cli import Parser, VersionAction, add_program_options, near_misses
-from recsys.options.kinds import COUNT, PATH, SWITCH, ConfigError, Kind
+from recsys.options.kinds import ADDRESS, COUNT, PATH, SWITCH, ConfigError, Kind
 from recsys.options.toml import read_toml
 
 _HIDDEN = argparse.SUPPRESS
@@ -178,7 +178,7 @@ class _Type:
     @property
     def is_path(self) -> bool:
         """Whether shells complete it with names of files."""
-        return self.option.kind.parse is PATH.parse
+        return self.option.kind.parse in (PATH.parse, ADDRESS.parse)
 
     def __call__(self, text: str) -> Any:
         if text is _HIDDEN:

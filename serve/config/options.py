@@ -18,7 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recsys.options.kinds import INTEGER, NAMES, NUMBER, PATH, RANGES, SIZE, SWITCH, TEXT, ConfigError, Kind
+from recsys.options.kinds import (
+    ADDRESS,
+    INTEGER,
+    NAMES,
+    NUMBER,
+    PATH,
+    RANGES,
+    SIZE,
+    SWITCH,
+    TEXT,
+    ConfigError,
+    Kind,
+)
 from recsys.options.table import Option, Shortcut
 from serve.config.models import ModelSettings
 from serve.config.settings import Settings
@@ -42,6 +54,7 @@ _KINDS: dict[object, Kind] = {
     bool: SWITCH,
     str: TEXT,
     Path: dataclasses.replace(PATH, metavar="PATH"),
+    Path | str: ADDRESS,
     tuple[int, ...]: RANGES,
     tuple[str, ...]: NAMES,
 }
@@ -139,12 +152,15 @@ def all_options(of: Iterable[Section]) -> tuple[Setting, ...]:
 
 
 def field_kinds(kind: type) -> Mapping[str, tuple[object, bool]]:
-    """Return the type of each field of a dataclass, without None, and whether the field may be None."""
+    """Return the type of each field of a dataclass, without None, and whether the field may be None.
+
+    A field that may be a path or an address has the type ``Path | str``.
+    """
     kinds: dict[str, tuple[object, bool]] = {}
     for name, hint in typing.get_type_hints(kind).items():
         arguments = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
         some = [argument for argument in arguments if argument is not type(None)]
-        kinds[name] = (some[0], len(some) < len(arguments))
+        kinds[name] = (Path | str if len(some) > 1 else some[0], len(some) < len(arguments))
     return kinds
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 import uuid
 from pathlib import Path
 
@@ -79,6 +80,7 @@ def test_files_are_written_listed_read_and_removed(folder: RemoteFolder, tmp_pat
         ("note.txt", 3, False),
     ]
     assert folder.entries("m")[1] == folder.stat("m/note.txt")
+    assert abs(folder.stat("m/note.txt").modified_s - time.time()) < 3600
     assert folder.stat("m/1").is_folder
     assert folder.read("m/1/rows.bin") == b"0123456789"
     assert folder.read("m/1/rows.bin", offset=3, num_bytes=4) == b"3456"
