@@ -190,6 +190,11 @@ class FusedLookup(nn.Module):
         )
 
     @property
+    def slots(self) -> list[int]:
+        """For each slot the position of its shard."""
+        return list(self.tbe.feature_table_map)
+
+    @property
     def tbe(self) -> SplitTableBatchedEmbeddingBagsCodegen:
         """FBGEMM's module."""
         return self._tbe[0]
@@ -305,7 +310,7 @@ class DenseLookup(nn.Module):
     ) -> None:
         super().__init__()
         self.trained = trained
-        self._slots = list(slots)
+        self.slots = list(slots)
         self._pooling = pooling
         # Not a ParameterList: in the model they have their tables' names.
         self.weights: list[Tensor] = [
@@ -326,13 +331,13 @@ class DenseLookup(nn.Module):
     ) -> Tensor:
         """Look up; arguments and result as ``FusedLookup.forward``, but ``ids_per_slot`` is needed."""
         assert ids_per_slot is not None
-        num_bags = (offsets.size(0) - 1) // len(self._slots)
-        sizes = [num_bags] * len(self._slots) if batch_sizes is None else [sum(b) for b in batch_sizes]
+        num_bags = (offsets.size(0) - 1) // len(self.slots)
+        sizes = [num_bags] * len(self.slots) if batch_sizes is None else [sum(b) for b in batch_sizes]
         ids = torch.split(values, ids_per_slot)
         id_weights = None if weights is None else torch.split(weights, ids_per_slot)
         found = []
         start = 0
-        for i, shard in enumerate(self._slots):
+        for i, shard in enumerate(self.slots):
             weight = self.weights[shard]
             if self._pooling is PoolingType.NONE:
                 found.append(functional.embedding(ids[i], weight).float())

@@ -5,7 +5,7 @@ Shape letters: D embedding dimension, R rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -122,6 +122,7 @@ class TableShards(nn.Module):
         self.sharding = sharding
         self._env = env
         self._held = list(held)
+        self._watchers: list[Callable[[Tensor | None], None]] = []
         for i, (_, lookup, position) in enumerate(held):
             weight = lookup.weights[position]
             if not isinstance(weight, nn.Parameter):
@@ -147,6 +148,22 @@ class TableShards(nn.Module):
         """First column and end of each column block, from left to right; one block if there are no cuts."""
         blocks = {shard.columns for shard in self.sharding.shards}
         return sorted(blocks) or [(0, self.config.embedding_dim)]
+
+    def held(self) -> list[tuple[ShardMetadata, TrainingLookup, int]]:
+        """Return this rank's shards: the rectangle of each, its kernel and its position among the kernel's shards."""
+        return list(self._held)
+
+    def watch_writes(self, watcher: Callable[[Tensor | None], None]) -> Callable[[], None]:
+        """Call a function after rows are overwritten other than by the optimizer.
+
+        Args:
+            watcher: Called with the rows, ``[N]`` int64, rows of the whole table; with None for all.
+
+        Returns:
+            A function that ends it.
+        """
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
 
     def local_weights(self) -> list[tuple[ShardMetadata, Tensor]]:
         """Return this rank's shards: the rectangle of each, and a view of its weights."""
@@ -232,6 +249,11 @@ class TableShards(nn.Module):
                 f"{name}: got a ShardedTensor, expected a plain tensor: every rank holds the table"
             )
         copy_into({rectangle_of(where): weight for where, weight in self.local_weights()}, source, name)
+        self._tell(None)
+
+    def _tell(self, rows: Tensor | None) -> None:
+        for watcher in self._watchers:
+            watcher(rows)
 
     @torch.no_grad()
     def reset_rows(self, rows: Tensor, values: Tensor) -> None:
@@ -250,6 +272,7 @@ class TableShards(nn.Module):
             if isinstance(lookup, FusedLookup):
                 for state in lookup.states()[i].values():
                     state[local] = 0
+        self._tell(rows)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         weight = self.sharded_weight()
