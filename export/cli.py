@@ -17,8 +17,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from torch import nn
 
 from export.config import ExportConfig, read_of_forward
+from export.delta.compact import compact
 from export.delta.delta import DeltaConfig, check_replaceable, export_delta
-from export.delta.report import print_delta
+from export.delta.report import DeltaReport, print_delta
 from export.graph.prepared import Progress as OnProgress
 from export.options import EQUAL, FLOAT, POLICIES, ROW_TYPES, parse
 from export.pipeline import export_model
@@ -43,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check_delta_options(arguments)
         if (arguments.top_k is None) != (arguments.items is None):
             raise ExportError("--top-k and --items: got one of them, expected both or none")
+        if arguments.compact:
+            return _run_compact(arguments)
         if arguments.delta:
             return _run_delta(arguments)
         checkpoint = _named(arguments.checkpoint[0])
@@ -253,14 +256,22 @@ _DELTA_SHARED = {
     "unsafe_pickle",
 }
 _DELTA_OWN = ("artifact", "after", "tables_only")
+_COMPACT = ("checkpoint", "compact", "out", "force", "json")
 
 
 def _check_delta_options(arguments: argparse.Namespace) -> None:
-    """Check that options of deltas go with ``--delta``, and those of artifacts do not.
+    """Check that options of deltas go with ``--delta`` or ``--compact``, and those of artifacts do not.
 
     Raises:
         ExportError: Names the conflicting options.
     """
+    if arguments.compact:
+        _refuse_options(
+            [name for name in sorted(arguments.given) if name not in _COMPACT], "none with --compact"
+        )
+        if arguments.out is None:
+            raise ExportError("--out: missing, expected the delta to write")
+        return
     given = sorted(arguments.given - {"delta"})
     if not arguments.delta:
         _refuse_options([name for name in given if name in _DELTA_OWN], "--delta with it")
@@ -321,6 +332,20 @@ def _run_delta(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("recsys-export: interrupted, nothing was written", file=sys.stderr)
         return 1
+    return _show_delta(report, arguments)
+
+
+def _run_compact(arguments: argparse.Namespace) -> int:
+    """Make one delta of a chain; return 0 if it was written, 1 if not."""
+    try:
+        report = compact(arguments.checkpoint, arguments.out, overwrite=arguments.force)
+    except (ValueError, OSError) as error:
+        print(f"recsys-export: {error}", file=sys.stderr)
+        return 1
+    return _show_delta(report, arguments)
+
+
+def _show_delta(report: DeltaReport, arguments: argparse.Namespace) -> int:
     if report.num_dense_left:
         print(
             f"recsys-export: warning: {report.num_dense_left} dense weights differ and stay as the artifact has them",

@@ -94,6 +94,7 @@ DeltaFile::DeltaFile(const std::string& path) : name_(NameOfPath(path)) {
                 std::string("delta header: not readable as JSON: ") + error.what());
   }
   header_ = DeltaHeaderFromJson(data, start);
+  if (!header_.replaces.empty()) digest_ = header_.replaces.back();
 }
 
 std::string DeltaFile::ReadHeader(std::int64_t* start) {

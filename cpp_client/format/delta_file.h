@@ -23,7 +23,8 @@ class DeltaFile {
   explicit DeltaFile(const std::string& path);
 
   const DeltaHeader& header() const { return header_; }
-  /// Its content-based name: twelve hexadecimal digits.
+  /// The state that it leaves, twelve hexadecimal digits: its content-based name; of a compacted
+  /// chain, that of the last delta.
   const std::string& digest() const { return digest_; }
 
   /// Throws Error: kChecksum, kPartSize if the file was truncated since it was opened, kManifest if

@@ -12,7 +12,7 @@ namespace recsys {
 namespace {
 
 constexpr char kFormat[] = "recsys-delta";
-constexpr std::int64_t kFormatVersion = 2;
+constexpr std::int64_t kFormatVersion = 3;
 constexpr std::int64_t kSectionAlignmentBytes = 64;
 constexpr Wide kNumberBytes = 8;
 // The end of the year 9999, in seconds since the epoch.
@@ -81,6 +81,12 @@ Wide TensorBytes(const std::string& dtype, const std::vector<std::int64_t>& shap
   return num_bytes;
 }
 
+bool DeltaHeader::Fits(const std::string& state) const {
+  if (state == base) return true;
+  if (replaces.empty()) return false;
+  return std::find(replaces.begin(), replaces.end() - 1, state) != replaces.end() - 1;
+}
+
 DeltaHeader DeltaHeaderFromJson(const Json& data, std::int64_t end) {
   if (!data.is_object() || data.find("format") == data.end() || *data.find("format") != kFormat) {
     throw Error(ErrorKind::kForeignFile,
@@ -124,6 +130,12 @@ DeltaHeader DeltaHeaderFromJson(const Json& data, std::int64_t end) {
   header.base = JsonHex(data, "base", "delta", kDigestDigits);
   CheckCreated(data);
   header.num_dense_left = JsonWhole(data, "num_dense_left", "delta");
+  if (data.find("replaces") != data.end()) {
+    ForEachItem(data, "replaces", "delta", [&](const std::string& at, const Json& item) {
+      header.replaces.push_back(JsonHex(Json{{"digest", item}}, "digest", at, kDigestDigits));
+    });
+    CheckOnce(header.replaces, "delta.replaces");
+  }
   return header;
 }
 

@@ -59,6 +59,12 @@ struct DeltaHeader {
   std::int64_t num_dense_left = 0;
   std::vector<TableDelta> tables;
   std::vector<DenseDelta> dense;
+  /// Of a compacted chain, the digests of its deltas in order.
+  std::vector<std::string> replaces;
+
+  /// Returns whether the delta can be applied in a state; a compacted chain also in the middle of
+  /// it.
+  bool Fits(const std::string& state) const;
 };
 
 /// Least offset of a section in a delta's file.

@@ -67,9 +67,8 @@ void Synchronize(const std::vector<BlockChange>& changes) {
   }
 }
 
-/// Checks that a delta was made from the current state of the rows.
-void CheckState(const std::string& base, const LoadedRows& loaded) {
-  if (base == loaded.state_now) return;
+/// Throws that a delta was made from another state than the current one of the rows.
+[[noreturn]] void ThrowState(const std::string& base, const LoadedRows& loaded) {
   throw Error(ErrorKind::kDelta,
               "delta.base: got " + Repr(base) + ", expected " + Repr(loaded.state_now) +
                   ", the rows that the model holds: apply deltas in the order in "
@@ -109,7 +108,7 @@ void CheckFit(const DeltaHeader& header, const LoadedRows& loaded) {
   }
   {
     const std::lock_guard<std::mutex> guard(loaded.lock);
-    CheckState(header.base, loaded);
+    if (!header.Fits(loaded.state_now)) ThrowState(header.base, loaded);
   }
   for (std::size_t i = 0; i < header.tables.size(); ++i) {
     CheckTable(header.tables[i], loaded, "delta.tables[" + std::to_string(i) + "]");
@@ -168,7 +167,6 @@ std::shared_ptr<const PreparedDelta> Model::PrepareDelta(const std::string& path
   parts_->graphs->Check(header);
   auto prepared = std::make_shared<PreparedDelta>();
   prepared->digest = file.digest();
-  prepared->base = header.base;
   prepared->num_dense_left = header.num_dense_left;
   prepared->loaded = parts_->rows;
   try {
@@ -181,7 +179,8 @@ std::shared_ptr<const PreparedDelta> Model::PrepareDelta(const std::string& path
     }
     const std::lock_guard<std::mutex> lock(parts_->rows->lock);
     // Check again: another delta may have been applied meanwhile.
-    CheckState(header.base, *parts_->rows);
+    if (!header.Fits(parts_->rows->state_now)) ThrowState(header.base, *parts_->rows);
+    prepared->base = parts_->rows->state_now;
     for (const BlockChange& change : prepared->changes) change.Touch();
     if (!dense.empty()) {
       prepared->graphs = parts_->graphs->WithWeights(dense, signature(),
@@ -206,7 +205,7 @@ void Model::ApplyDelta(const PreparedDelta& delta) {
   }
   const c10::InferenceMode guard;
   const std::lock_guard<std::mutex> lock(loaded.lock);
-  CheckState(delta.base, loaded);
+  if (delta.base != loaded.state_now) ThrowState(delta.base, loaded);
   // Also where writing fails: what is held was computed of the rows before.
   if (parts_->context_cache != nullptr) parts_->context_cache->Clear();
   for (const BlockChange& change : delta.changes) change.Write();

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from export.delta.dense import dense_changes
 from export.delta.models import changed_dense, check_hashes, check_mappings, float_tables_of
-from export.delta.report import DeltaReport, DeltaTableReport
+from export.delta.report import DeltaReport, report_of
 from export.graph.prepared import Progress
 from export.tables.mapped import release
 from recsys.artifact.delta.apply import apply, check_fit, prepare
@@ -86,27 +86,14 @@ def export_delta(
         created_s=round(time.time(), 3),
         num_dense_left=len(changed) if config.tables_only else 0,
     )
-    with _written(path, config.overwrite) as work:
+    with written(path, config.overwrite) as work:
         with closing(DeltaWriter(work, header)) as writer:
             _write_tables(writer, tables, base, progress or (lambda *_: None))
             for name, weight in dense.items():
                 writer.add_dense(name, weight)
             writer.finish()
         digest, header = _read_back(work, base, dense)
-    return DeltaReport(
-        path=str(path),
-        digest=digest,
-        artifact=header.artifact,
-        base=header.base,
-        tables=tuple(
-            DeltaTableReport(name=table.name, num_embeddings=table.num_embeddings, num_rows=table.num_rows)
-            for table in header.tables
-        ),
-        num_dense=len(header.dense),
-        num_dense_left=header.num_dense_left,
-        delta_bytes=path.stat().st_size,
-        seconds=time.monotonic() - started,
-    )
+    return report_of(path, digest, header, time.monotonic() - started)
 
 
 def _base(config: DeltaConfig) -> tuple[LoadedRows, int]:
@@ -248,7 +235,7 @@ def check_replaceable(path: Path, overwrite: bool) -> None:
 
 
 @contextmanager
-def _written(path: Path, overwrite: bool) -> Iterator[Path]:
+def written(path: Path, overwrite: bool) -> Iterator[Path]:
     """Yield a file to write. It replaces the destination if nothing raises, else it is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as partial:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from recsys.artifact.delta.header import DeltaHeader
 from recsys.base.terminal import size_text, whole_table
 
 
@@ -31,6 +33,7 @@ class DeltaReport:
         tables: The changed tables.
         num_dense: Number of dense weights that the delta changes.
         num_dense_left: Number of differing dense weights that the delta leaves as they are.
+        num_replaced: Number of deltas that it replaces.
         delta_bytes: The size of the file.
         seconds: The duration of the whole.
     """
@@ -42,12 +45,32 @@ class DeltaReport:
     tables: tuple[DeltaTableReport, ...]
     num_dense: int
     num_dense_left: int
+    num_replaced: int
     delta_bytes: int
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return asdict(self)
+
+
+def report_of(path: Path, digest: str, header: DeltaHeader, seconds: float) -> DeltaReport:
+    """Return the report of a delta that lies at a path."""
+    return DeltaReport(
+        path=str(path),
+        digest=digest,
+        artifact=header.artifact,
+        base=header.base,
+        tables=tuple(
+            DeltaTableReport(name=table.name, num_embeddings=table.num_embeddings, num_rows=table.num_rows)
+            for table in header.tables
+        ),
+        num_dense=len(header.dense),
+        num_dense_left=header.num_dense_left,
+        num_replaced=len(header.replaces),
+        delta_bytes=path.stat().st_size,
+        seconds=seconds,
+    )
 
 
 def print_delta(report: DeltaReport, console: Console) -> None:
@@ -62,6 +85,8 @@ def print_delta(report: DeltaReport, console: Console) -> None:
         console.print("no row differs")
     if report.num_dense:
         console.print(f"{report.num_dense} dense weights changed")
+    if report.num_replaced:
+        console.print(f"{report.num_replaced} deltas in one")
     console.print(
         f"delta {report.digest} for artifact {report.artifact}, from state {report.base}; "
         f"{report.seconds:.1f} s; wrote {size_text(report.delta_bytes)}"

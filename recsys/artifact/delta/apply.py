@@ -119,7 +119,8 @@ def prepare(loaded: LoadedRows, path: str | os.PathLike[str]) -> PreparedDelta:
         dense = {weight.name: file.read_dense(weight) for weight in header.dense}
         with loaded.lock:
             # Checked again: another delta may have been applied in between.
-            check_state(header.base, loaded)
+            check_state(header.bases, loaded)
+            base = loaded.state
             changes = [_change(*place) for place in places]
             graphs = loaded.graphs.with_weights(dense) if dense and loaded.graphs is not None else None
             _synchronize(changes)
@@ -127,7 +128,7 @@ def prepare(loaded: LoadedRows, path: str | os.PathLike[str]) -> PreparedDelta:
             graphs.warm(loaded.manifest.signature, loaded.manifest.verified_rows())
         return PreparedDelta(
             digest=file.digest,
-            base=header.base,
+            base=base,
             num_rows={table.name: table.num_rows for table in header.tables},
             num_dense_left=header.num_dense_left,
             changes=changes,
@@ -153,7 +154,7 @@ def apply(prepared: PreparedDelta) -> PreparedDelta:
     """
     loaded = prepared._loaded
     with loaded.lock, torch.inference_mode():
-        check_state(prepared.base, loaded)
+        check_state((prepared.base,), loaded)
         for change in prepared.changes:
             change.write()
         if prepared.graphs is not None:
@@ -188,7 +189,7 @@ def check_fit(header: DeltaHeader, loaded: LoadedRows) -> None:
             f"delta.artifact: got {header.artifact!r} (model {header.model[:80]!r}), expected {loaded.digest!r} (model "
             f"{loaded.manifest.name!r}): it was made for another artifact; make it for this one, or load that one"
         )
-    check_state(header.base, loaded)
+    check_state(header.bases, loaded)
     stored = {info.table.name: info.table for info in loaded.manifest.tables}
     for i, table in enumerate(header.tables):
         known = stored.get(table.name)
@@ -220,16 +221,20 @@ def _check_dense(header: DeltaHeader, graphs: LoadedGraphs | ProgramGraphs) -> N
                 )
 
 
-def check_state(base: str, loaded: LoadedRows) -> None:
-    """Check that a delta that was made from a state fits the present rows.
+def check_state(bases: Sequence[str], loaded: LoadedRows) -> None:
+    """Check that a delta fits the present rows.
+
+    Args:
+        bases: The states that it can be applied in.
+        loaded: The rows.
 
     Raises:
-        DeltaError: It was made from another state.
+        DeltaError: They are in another state.
     """
-    if base != loaded.state:
+    if loaded.state not in bases:
         raise DeltaError(
-            f"delta.base: got {base!r}, expected {loaded.state!r}, the rows that the model holds: apply deltas in the "
-            "order in which they were made, each once, from the artifact on"
+            f"delta.base: got {bases[0]!r}, expected {loaded.state!r}, the rows that the model holds: apply deltas in "
+            "the order in which they were made, each once, from the artifact on"
         )
 
 

@@ -69,7 +69,8 @@ class DeltaFile:
 
     Attributes:
         header: The header.
-        digest: The digest of the header, which holds the digests of all other parts.
+        digest: The state that it leaves: the digest of the header, which holds the digests of all other parts; of a
+            compacted chain that of its last delta.
 
     Raises:
         ArtifactError: The file cannot be used; the subclass says why.
@@ -185,7 +186,8 @@ def read_header(read: Callable[[int, int], bytes], size: int, name: str) -> tupl
             f"delta {name!r}: its header's checksum does not match; it was changed or damaged"
         )
     found = DeltaHeader.from_json(parse_json(header, "delta header", ManifestError), start)
-    return found, hashlib.sha256(header).hexdigest()[:DIGEST_DIGITS]
+    own = hashlib.sha256(header).hexdigest()[:DIGEST_DIGITS]
+    return found, found.replaces[-1] if found.replaces else own
 
 
 def _opened(path: Path) -> BinaryIO:

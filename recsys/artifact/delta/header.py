@@ -33,9 +33,9 @@ from recsys.rows.format import SPARSE_TYPE_CODES, RowFormat
 
 FORMAT = "recsys-delta"
 #: Incremented when readers of the previous version cannot read new files. Deltas without dense weights are
-#: written as version 1, which earlier releases read.
-FORMAT_VERSION = 2
-_WITHOUT_DENSE = 1
+#: written as version 1, those with them and of a single step as version 2, which earlier releases read.
+FORMAT_VERSION = 3
+_WITHOUT_DENSE, _OF_ONE_STEP = 1, 2
 #: The first offset of sections, and their alignment.
 PREAMBLE_BYTES = 64
 SECTION_ALIGNMENT_BYTES = 64
@@ -116,6 +116,7 @@ class DeltaHeader:
         num_dense_left: Number of dense weights that had also changed, and that the delta leaves as they are.
         tables: The changed tables.
         dense: The changed dense weights.
+        replaces: Of a compacted chain, the digests of its deltas in order; the state after it is that of the last.
     """
 
     model: str
@@ -125,12 +126,18 @@ class DeltaHeader:
     num_dense_left: int = 0
     tables: tuple[TableDelta, ...] = ()
     dense: tuple[DenseDelta, ...] = ()
+    replaces: tuple[str, ...] = ()
+
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """The states that it can be applied in: a compacted chain also in the middle of it."""
+        return (self.base, *self.replaces[:-1])
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that ``from_json`` reads back."""
         return {
             "format": FORMAT,
-            "format_version": FORMAT_VERSION if self.dense else _WITHOUT_DENSE,
+            "format_version": self._version(),
             "model": self.model,
             "artifact": self.artifact,
             "base": self.base,
@@ -149,7 +156,13 @@ class DeltaHeader:
                 for table in self.tables
             ],
             **({"dense": [_dense_to_json(weight) for weight in self.dense]} if self.dense else {}),
+            **({"replaces": list(self.replaces)} if self.replaces else {}),
         }
+
+    def _version(self) -> int:
+        if self.replaces:
+            return FORMAT_VERSION
+        return _OF_ONE_STEP if self.dense else _WITHOUT_DENSE
 
     @classmethod
     def from_json(cls, data: Any, end: int) -> DeltaHeader:
@@ -186,7 +199,18 @@ class DeltaHeader:
             num_dense_left=whole(data, "num_dense_left", "delta"),
             tables=tuple(tables),
             dense=tuple(dense),
+            replaces=_replaced(data),
         )
+
+
+def _replaced(data: Any) -> tuple[str, ...]:
+    """Return the digests of the deltas that a compacted chain replaces; none of another delta."""
+    if "replaces" not in data:
+        return ()
+    items = a_list(data, "replaces", "delta")
+    digests = [hex_digits({"digest": item}, "digest", at, DIGEST_DIGITS) for at, item in items]
+    check_once(digests, "delta.replaces")
+    return tuple(digests)
 
 
 def _dense_to_json(weight: DenseDelta) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from export.config import ExportConfig
+from export.delta.compact import compact
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.delta.apply import apply, prepare
@@ -304,6 +305,27 @@ def test_deltas_change_the_same_rows(
         assert native.call("apply") == {"rows_state": model.rows.state}
         for requests in batches(model.signature, 10 + number, 10):
             assert_same(native, model, requests)
+
+
+def test_a_compacted_chain_is_taken_from_its_start_and_from_its_middle(
+    native: NativeModel, artifact: Path, tmp_path: Path
+) -> None:
+    model = load_artifact(artifact)
+    paths = [tmp_path / f"{number}.delta" for number in range(3)]
+    for number, path in enumerate(paths):
+        write_delta(path, model.rows, CHANGES, seed=number, with_dense=number == 1)
+        apply(prepare(model.rows, path))
+    compact(paths, tmp_path / "c.delta")
+    for first in ([], paths[:1], paths[:2]):
+        native.open(artifact)
+        for path in (*first, tmp_path / "c.delta"):
+            native.call("prepare", path=str(path))
+            state = native.call("apply")
+        assert state == {"rows_state": model.rows.state}
+        for requests in batches(model.signature, 12, 5):
+            assert_same(native, model, requests)
+    with pytest.raises(NativeError, match=r"delta\.base"):
+        native.call("prepare", path=str(tmp_path / "c.delta"))
 
 
 def test_deltas_change_blocks_of_columns(native: NativeModel, small: Exported, tmp_path: Path) -> None:

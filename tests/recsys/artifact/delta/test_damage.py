@@ -107,9 +107,20 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[ArtifactError], str]] = {
         "its format is not 'recsys-delta'",
     ),
     "newer": (
-        lied(lambda h: h.update(format_version=3)),
+        lied(lambda h: h.update(format_version=4)),
         NewerVersionError,
-        "got format version 3, expected at most 2",
+        "got format version 4, expected at most 3",
+    ),
+    "replaces a text": (lied(lambda h: h.update(replaces="x")), ManifestError, "delta.replaces: got"),
+    "replaces no digest": (
+        lied(lambda h: h.update(replaces=["x"])),
+        ManifestError,
+        "delta.replaces[0].digest: got 'x', expected 12 hexadecimal digits",
+    ),
+    "replaces one twice": (
+        lied(lambda h: h.update(replaces=["a" * 12] * 2)),
+        ManifestError,
+        "delta.replaces: got ['aaaaaaaaaaaa'] more than once",
     ),
     "version a text": (lied(lambda h: h.update(format_version="1")), ManifestError, "delta.format_version"),
     "no artifact": (lied(lambda h: h.pop("artifact")), ManifestError, "delta.artifact: missing"),
