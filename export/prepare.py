@@ -35,6 +35,7 @@ from recsys.embedding import FloatCollection
 from recsys.errors import ExportError
 from recsys.find_collections import find_collections
 from recsys.inputs.signature import IdPolicy, Signature, SparseInput
+from recsys.inputs.sketch import data_sketch_of
 from recsys.quant import float_weights
 from recsys.sharding.plan.device_rows import table_path
 
@@ -97,6 +98,7 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         samples_source=samples.source,
         num_held=samples.num_held,
         examples=samples.examples,
+        data_sketch=data_sketch_of(original),
         dense_dtype=DENSE_DTYPES[config.dense_dtype],
         weights={
             table_path(path, name): weight

@@ -240,6 +240,7 @@ def make_manifest(
     """
     return Manifest(
         schema=schema_of(prepared.model),
+        data_sketch=prepared.data_sketch,
         examples=prepared.examples,
         name=prepared.config.name,
         versions=package_versions(),

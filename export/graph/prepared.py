@@ -22,6 +22,7 @@ from recsys.artifact.batches.samples import Batch
 from recsys.configs import BaseEmbeddingConfig, tables_with
 from recsys.embedding import EmbeddingBagCollection, FloatCollection, takes_weights
 from recsys.inputs.signature import Signature
+from recsys.inputs.sketch import DataSketch
 from recsys.sharding.plan.device_rows import DeviceRows, device_layouts, empty, table_path
 from recsys.sharding.sharded import (
     ShardedCollection,
@@ -51,6 +52,7 @@ class PreparedModel:
         samples_source: In words where the samples come from.
         num_held: How many of the samples, the first, are rows of the training with random ones behind them.
         examples: The rows that the model holds, as a request in JSON; empty without any that fit.
+        data_sketch: What the model's data looks like; None if it is not known.
         dense_dtype: The dtype of the dense layers.
         weights: The float weight ``[R, D]`` of each table, by table path.
         progress: Called as the export proceeds.
@@ -69,6 +71,7 @@ class PreparedModel:
     samples_source: str
     num_held: int
     examples: Mapping[str, Any]
+    data_sketch: DataSketch | None
     dense_dtype: torch.dtype
     weights: Mapping[str, Tensor]
     progress: Progress

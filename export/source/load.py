@@ -24,10 +24,10 @@ from recsys.artifact.parts import read_manifest
 from recsys.base.files import parse_json
 from recsys.checkpoint.dcp_metadata import METADATA_NAME
 from recsys.checkpoint.run import TRAINING_NAME, kept, read_record
-from recsys.checkpoint.single_file import build_model, empty_model, load_checkpoint, with_example_rows
+from recsys.checkpoint.single_file import build_model, empty_model, load_checkpoint, with_data_of
 from recsys.embedding import tables_on
 from recsys.errors import ArtifactError, CheckpointError, ExportError
-from recsys.inputs.example_rows import EXAMPLE_ROWS, held_by
+from recsys.inputs.example_rows import held_by
 
 # Packages of ours, whose names files of users may have.
 _OURS = ("export", "recsys", "serve")
@@ -141,9 +141,7 @@ def _load_directory(source: Source, notes: list[str]) -> nn.Module:
         record = read_record(directory)
         if record.factory is None:
             _needs_factory(source, "a checkpoint that names no factory")
-        model = with_example_rows(
-            empty_model(record.factory or "", record.arguments), record.shared.get(EXAMPLE_ROWS)
-        )
+        model = with_data_of(empty_model(record.factory or "", record.arguments), record.shared)
     else:
         _needs_factory(source, "a directory of torch.distributed.checkpoint")
         model = _empty(source)

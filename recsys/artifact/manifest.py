@@ -44,8 +44,10 @@ from recsys.base.json_checks import (
 )
 from recsys.configs import DataType
 from recsys.errors import ForeignFileError, ManifestError, PlanError, SchemaError
+from recsys.inputs.example_rows import DATA_SKETCH
 from recsys.inputs.schema import Schema
 from recsys.inputs.signature import IdPolicy, Signature
+from recsys.inputs.sketch import DataSketch
 from recsys.rows.layout import BLOCK_ALIGNMENT_BYTES, BlobLayout, RowBlock
 from recsys.rows.quantize import StoredTable
 
@@ -104,6 +106,7 @@ class Manifest:
         options: The export's options that say what of the model is exported, as it wrote them, for deltas.
         schema: The columns that the inputs were made of in training; None if they are not known.
         examples: Rows like those that the model was trained on, as a request in JSON; empty if none are known.
+        data_sketch: What the training data looks like, for servers; None if it is not known.
         answers: Rows with the answers that the export has verified (``recsys.artifact.batches.answers``), or empty.
         stored: The text that it was read from; None if it was made or changed in memory.
     """
@@ -122,6 +125,7 @@ class Manifest:
     schema: Schema | None = None
     examples: Mapping[str, Any] = field(default_factory=dict)
     answers: Mapping[str, Any] = field(default_factory=dict)
+    data_sketch: DataSketch | None = None
     # Not of ``init``, so that a changed copy does not have it.
     stored: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -201,6 +205,7 @@ class Manifest:
             **({} if self.schema is None else {"schema": self.schema.to_json()}),
             **({"examples": dict(self.examples)} if self.examples else {}),
             **({"answers": dict(self.answers)} if self.answers else {}),
+            **({} if self.data_sketch is None else {DATA_SKETCH: self.data_sketch.to_json()}),
         }
 
     @classmethod
@@ -276,6 +281,11 @@ class Manifest:
             schema=_schema(data),
             examples=mapping(data, "examples", "manifest") if "examples" in data else {},
             answers=mapping(data, "answers", "manifest") if "answers" in data else {},
+            data_sketch=(
+                DataSketch.from_json(data[DATA_SKETCH], f"manifest.{DATA_SKETCH}")
+                if DATA_SKETCH in data
+                else None
+            ),
         )
 
 
@@ -288,7 +298,7 @@ def _schema(data: Any) -> Schema | None:
 
 def _text(key: str, value: Any) -> str:
     """Return the text of one field: lists of numbers that nobody reads take one line."""
-    if key in ("examples", "answers"):
+    if key in ("examples", "answers", DATA_SKETCH):
         return json.dumps(value)
     return json.dumps(value, indent=1).replace("\n", "\n ")  # strings hold no line ends
 

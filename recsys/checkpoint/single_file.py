@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from recsys.base.files import open_for_torch, replacing
 from recsys.errors import CheckpointError, ManifestError
-from recsys.inputs.example_rows import EXAMPLE_ROWS, hold_example_rows
+from recsys.inputs.example_rows import DATA_SKETCH, EXAMPLE_ROWS, hold_example_rows
+from recsys.inputs.sketch import hold_data_sketch
 
 FORMAT = "recsys-checkpoint"
 FORMAT_VERSION = 1
@@ -110,7 +111,9 @@ def load_checkpoint(path: str | os.PathLike[str], mmap: bool = True) -> Checkpoi
 
 
 def build_model(checkpoint: Checkpoint) -> nn.Module:
-    """Return the trained model, with its example rows. Its parameters are the checkpoint's tensors, not copies.
+    """Return the trained model, with what the checkpoint has of its data.
+
+    Its parameters are the checkpoint's tensors, not copies.
 
     The model is built on the meta device first, so that arguments for a model larger than the file's tensors
     raise an error instead of allocating memory.
@@ -136,18 +139,19 @@ def build_model(checkpoint: Checkpoint) -> nn.Module:
             )
     model.load_state_dict(checkpoint.state_dict, strict=True, assign=True)
     assert not any(t.is_meta for t in (*model.parameters(), *model.buffers()))
-    with_example_rows(model, checkpoint.info.get(EXAMPLE_ROWS))
+    with_data_of(model, checkpoint.info)
     return model
 
 
-def with_example_rows(model: nn.Module, data: Any) -> nn.Module:
-    """Return the model, which now holds the example rows of its checkpoint; None for a checkpoint without any.
+def with_data_of(model: nn.Module, info: Mapping[str, Any]) -> nn.Module:
+    """Return the model, which now holds the example rows and the sketch of the data that a checkpoint has, if any.
 
     Raises:
         CheckpointError: They are damaged.
     """
     try:
-        hold_example_rows(model, data)
+        hold_example_rows(model, info.get(EXAMPLE_ROWS))
+        hold_data_sketch(model, info.get(DATA_SKETCH))
     except ManifestError as error:
         raise CheckpointError(str(error)) from None
     return model

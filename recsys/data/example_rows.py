@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from recsys.data.examples import Bags, Dataset
 from recsys.inputs.example_rows import ExampleRows
+from recsys.inputs.sketch import DataSketch, sketch_of
 
 #: The limit for the text of all rows, which are in each artifact's manifest.
 _MOST_BYTES = 1 << 20
@@ -30,6 +31,14 @@ def example_rows(dataset: Dataset, num_rows: int) -> ExampleRows | None:
     if num_bytes > _MOST_BYTES:
         rows = rows.first(rows.num_rows * _MOST_BYTES // num_bytes)
     return rows if rows.num_rows else None
+
+
+def data_sketch(dataset: Dataset, num_rows: int) -> DataSketch | None:
+    """Return the sketch of so many held-out rows as clients send them, or of fewer; None for none."""
+    if not num_rows:
+        return None
+    rows = dataset.rows_as_sent(num_rows) if dataset.rows_as_sent else _rows_of_block(dataset, num_rows)
+    return sketch_of(rows) if rows.num_rows else None
 
 
 def _rows_of_block(dataset: Dataset, num_rows: int) -> ExampleRows:

@@ -16,6 +16,8 @@ from recsys.inputs.signature import DenseInput, Signature, SparseInput
 T = TypeVar("T")
 #: Where a model holds its ``ExampleRows``, and the field of checkpoints.
 EXAMPLE_ROWS = "example_rows"
+#: The same of its ``recsys.inputs.sketch.DataSketch``; manifests have the field too.
+DATA_SKETCH = "data_sketch"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,10 +100,10 @@ def example_rows_of(model: object) -> ExampleRows | None:
 
 
 def held_by(source: object, target: T) -> T:
-    """Return the target, which now holds the rows that the source holds, such as the model that it is a part of."""
-    rows = example_rows_of(source)
-    if rows is not None:
-        setattr(target, EXAMPLE_ROWS, rows)
+    """Return the target, which now holds the rows and the sketch of the source, such as the model it is a part of."""
+    for name in (EXAMPLE_ROWS, DATA_SKETCH):
+        if hasattr(source, name):
+            setattr(target, name, getattr(source, name))
     return target
 
 

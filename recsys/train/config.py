@@ -282,15 +282,20 @@ class RunConfig:
         prefetch: Batches that are read ahead.
         log_every: Steps between two measurements of the training examples.
         example_rows: Held-out rows that are kept in the checkpoint, for exports and examples of requests; 0 for none.
+        sketch_rows: Held-out rows of which a sketch is kept in the checkpoint, for servers that watch how requests
+            differ from it; 0 for none.
     """
 
     prefetch: int = 4
     log_every: int = 500
     example_rows: int = 256
+    sketch_rows: int = 10_000
 
     def __post_init__(self) -> None:
         if self.example_rows < 0:
             raise ValueError(f"example_rows: got {self.example_rows}, expected at least 0")
+        if self.sketch_rows < 0:
+            raise ValueError(f"sketch_rows: got {self.sketch_rows}, expected at least 0")
         for name in ("prefetch", "log_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected at least 1")

@@ -18,11 +18,11 @@ from recsys.checkpoint.distributed import TrainingState, load_training, save_tra
 from recsys.checkpoint.lock import locked
 from recsys.checkpoint.ranks import from_first
 from recsys.checkpoint.run import best, choose_best, newest, read_record
-from recsys.data.example_rows import example_rows
+from recsys.data.example_rows import data_sketch, example_rows
 from recsys.data.examples import Dataset, Reference
 from recsys.data.next_items import NextItemColumns, by_popularity, count_items
 from recsys.errors import CheckpointError
-from recsys.inputs.example_rows import EXAMPLE_ROWS
+from recsys.inputs.example_rows import DATA_SKETCH, EXAMPLE_ROWS
 from recsys.models.click import ClickModel
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.train.best import BEST_METRICS, OF_CLICKS, OF_NEXT_ITEMS
@@ -127,6 +127,12 @@ class TrainJob:
         """The example rows as a field of a checkpoint; empty for none."""
         rows = example_rows(self.dataset, self.run.example_rows)
         return {} if rows is None else {EXAMPLE_ROWS: rows.to_json()}
+
+    @cached_property
+    def data_sketch(self) -> dict[str, Any]:
+        """The sketch of the data as a field of a checkpoint; empty for none."""
+        sketch = data_sketch(self.dataset, self.run.sketch_rows)
+        return {} if sketch is None else {DATA_SKETCH: sketch.to_json()}
 
     def settings(self, ranks: Ranks) -> dict[str, Any]:
         """Return the settings that must be equal to continue another run."""
@@ -378,7 +384,7 @@ def _saving(job: TrainJob, ranks: Ranks, trainer: Trainer) -> Saving | None:
             shared={
                 _PROGRESS: progress.to_json(),
                 _SETTINGS: settings,
-                **(job.example_rows if ranks.rank == 0 else {}),
+                **(job.example_rows | job.data_sketch if ranks.rank == 0 else {}),
             },
         )
         save_training(folder, trainer.model, trainer.optimizer, state, is_best=progress.is_best)

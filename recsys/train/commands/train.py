@@ -225,7 +225,7 @@ def _finish(args: argparse.Namespace, job: TrainJob, trained: Trained, ranks: Ra
         "world_size": ranks.world_size,
         "torch": str(torch.__version__),
     }
-    examples = job.example_rows
+    examples = job.example_rows | job.data_sketch
     if trained.state_dict is not None:
         checkpoint = Checkpoint(
             factory=job.factory,

@@ -139,6 +139,12 @@ _RESULT = (
         "held-out rows to keep in the model, which recsys-export verifies with and servers show as examples "
         f"(default {RunConfig.example_rows}; 0 keeps none)",
     ),
+    Option(
+        "--sketch-rows",
+        whole(0),
+        "held-out rows whose distributions are kept in the model, so that servers see how requests differ from them "
+        f"(default {RunConfig.sketch_rows}; 0 keeps none)",
+    ),
     json_option(),
     Option("--tensorboard", PATH, "write event files for TensorBoard", metavar="DIR"),
     Option("--log-every", COUNT, "steps between lines on the training (default 500)"),

@@ -22,11 +22,12 @@ from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.batches.samples import joined, random_batch
 from recsys.artifact.load import load_artifact
 from recsys.artifact.parts import read_manifest
+from recsys.base.hashing import hash_text
 from recsys.checkpoint import Checkpoint, save_checkpoint
 from recsys.configs import DataType
 from recsys.data.tables.dataset import table_dataset
 from recsys.errors import CheckpointError, ExportError, VerificationError
-from recsys.inputs.example_rows import EXAMPLE_ROWS
+from recsys.inputs.example_rows import DATA_SKETCH, EXAMPLE_ROWS
 from recsys.inputs.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.inputs.signature import DenseInput, Output, Signature, SparseInput
 from recsys.models.dense import DenseTransforms
@@ -75,7 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         dataset=table_dataset(folder / "clicks.parquet", _SCHEMA),
         model=ModelConfig(embedding_dim=8, dense_layers=(8,), over_layers=(8,)),
         train=TrainConfig(batch_size=128),
-        run=RunConfig(example_rows=100),
+        run=RunConfig(example_rows=100, sketch_rows=150),
         checkpoint_dir=folder / "run",
     )
     trained = train_over_ranks(job, ONE_RANK, Callback(), whole=True)
@@ -84,7 +85,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         factory=job.factory,
         arguments=trained.arguments,
         state_dict=trained.state_dict,
-        info=dict(job.example_rows),
+        info=job.example_rows | job.data_sketch,
     )
     save_checkpoint(folder / "model.pt", checkpoint)
     save_checkpoint(folder / "bare.pt", replace(checkpoint, info={}))
@@ -133,6 +134,28 @@ def test_random_rows_follow_the_schema_where_the_checkpoint_holds_none(folder: P
     assert not report.hardly_varying
     assert report.differences["cpu"]["score"].max_abs > 1e-4
     assert not read_manifest(tmp_path / "a").examples
+    assert read_manifest(tmp_path / "a").data_sketch is None
+
+
+@pytest.mark.parametrize("source", ["model.pt", "run"])
+def test_an_artifact_has_the_sketch_of_its_checkpoint(folder: Path, tmp_path: Path, source: str) -> None:
+    _exported(tmp_path / "a", folder / source)
+    sketch = read_manifest(tmp_path / "a").data_sketch
+    assert sketch is not None
+    assert sketch.num_rows == 150
+    assert set(sketch.dense) == {"clock", "price"}
+    # Clients send texts of sites, and raw IDs of items.
+    assert set(sketch.sparse["site"].values) <= {hash_text(f"site {i}") for i in range(100)}
+    assert set(sketch.sparse["item"].values) <= {i * 2**32 - 7 for i in range(40)}
+    assert len(sketch.sparse["item"].values) > 20
+
+
+def test_a_damaged_sketch_is_refused(folder: Path, tmp_path: Path) -> None:
+    held = torch.load(folder / "model.pt", weights_only=True)
+    held["info"][DATA_SKETCH]["dense"]["price"]["missing"] = -1
+    torch.save(held, tmp_path / "wrong.pt")
+    with pytest.raises(CheckpointError, match=r"data_sketch.dense.price.missing: got '-1'"):
+        load_model(Source(path=tmp_path / "wrong.pt"))
 
 
 @pytest.mark.parametrize("name", ["clicks.csv", "clicks.parquet"])

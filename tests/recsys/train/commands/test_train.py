@@ -76,6 +76,7 @@ def test_json_is_one_object_that_agrees_with_the_checkpoint(
     assert [epoch["number"] for epoch in result["epochs"]] == [1, 2]
     info = load_checkpoint(out).info
     assert info.pop("example_rows")["num_rows"] == 256
+    assert info.pop("data_sketch")["num_rows"] == 400
     assert info == {key: result[key] for key in info}
     assert result["metrics"]["auc"] == result["epochs"][result["epoch"] - 1]["auc"]
     assert result["train"]["seed"] == 3
