@@ -24,7 +24,9 @@ from recsys.find_collections import find_collections
 from recsys.managed import ManagedCollisionCollection
 from recsys.optim.combined import CombinedOptimizer
 from recsys.optim.keyed import KeyedOptimizer
+from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.planner import EmbeddingShardingPlanner, topology_here
+from recsys.sharding.mappings import divide_mappings, tables_to_divide
 from recsys.sharding.materialize import materialize
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.plan import ShardingPlan
@@ -111,15 +113,17 @@ class DistributedModelParallel(nn.Module):
     """A model over the ranks of a process group, each with a batch of its own.
 
     The sharders' collections are sharded by a plan, in place: the given module becomes the sharded one. The
-    rest is wrapped in ``DistributedDataParallel``. Names in ``state_dict`` and ``named_parameters`` are those
-    of the unsharded model.
+    rest is wrapped in ``DistributedDataParallel``. Mappings of raw IDs are sharded with the rows of their tables where
+    they have buckets for that (``recsys.sharding.mappings``), else replicated. Names in ``state_dict`` and
+    ``named_parameters`` are those of the unsharded model.
 
     Args:
         module: The model; tables on the meta device are created shard by shard, other layers on the rank's
             device.
         env: The ranks; all of the default process group if None. One rank without a group gets one of its own.
         device: This rank's device; the env's if None.
-        plan: The placement; the planner makes one if None.
+        plan: The placement; the planner makes one if None. It cuts by rows the tables of mappings that have buckets for
+            all ranks.
         sharders: A sharder for each kind of collection; ``get_default_sharders()`` if None.
         init_data_parallel: Whether to wrap the rest now; if not, call ``init_data_parallel()`` before the first step.
         init_parameters: Whether to initialize other layers on the meta device, by their ``reset_parameters``.
@@ -160,7 +164,12 @@ class DistributedModelParallel(nn.Module):
         found = _collections(module, sharders)
         if plan is None:
             ranks = topology_here(group, self.device.type, env.local_world_size)
-            plan = EmbeddingShardingPlanner(ranks).collective_plan(module, sharders, group)
+            constraints = {
+                table: ParameterConstraints(sharding_types=["row_wise"])
+                for table in tables_to_divide(module, env.world_size)
+            }
+            planner = EmbeddingShardingPlanner(ranks, constraints=constraints)
+            plan = planner.collective_plan(module, sharders, group)
         unknown = sorted(set(plan.plan) - set(found))
         if unknown:
             raise PlanError(f"plan: got unknown collections {unknown}, expected {sorted(found)}")
@@ -168,6 +177,7 @@ class DistributedModelParallel(nn.Module):
         for path, (collection, sharder) in found.items():
             sharded = sharder.shard(collection, plan.of(path), env, self.device, path)
             module = _replaced(module, path, sharded)
+        divide_mappings(module, env)
         materialize(module, self.device, initializes=init_parameters)
         _decide_together(module, group)
         self._sharded = {p: m for p, m in module.named_modules() if isinstance(m, ShardedCollection)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
@@ -38,6 +38,34 @@ def gather_rows(rows: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
     parts = [torch.empty_like(padded) for _ in range(world_size)]
     dist.all_gather(parts, padded, group=group)
     return [part[:size] for part, size in zip(parts, sizes, strict=True)]
+
+
+def largest(number: int, group: dist.ProcessGroup) -> int:
+    """Return the largest of the ranks' numbers. Every rank of the group must call it; its backend is one of the host.
+
+    Args:
+        number: This rank's.
+        group: The ranks.
+    """
+    found = torch.tensor([number])
+    dist.all_reduce(found, dist.ReduceOp.MAX, group=group)
+    return int(found)
+
+
+def send_rows(
+    rows: Tensor, send_sizes: Sequence[int], receive_sizes: Sequence[int], group: dist.ProcessGroup
+) -> Tensor:
+    """Send rows to ranks, and return those from them, rank by rank. Every rank of the group must call it.
+
+    Args:
+        rows: ``[N, ...]``, those for rank 0 first; only N may differ between ranks.
+        send_sizes: The number of rows for each rank.
+        receive_sizes: The number of rows from each rank.
+        group: The ranks.
+    """
+    received = rows.new_empty(sum(receive_sizes), *rows.shape[1:])
+    dist.all_to_all_single(received, rows, list(receive_sizes), list(send_sizes), group=group)
+    return received
 
 
 # What launchers tell each process: torchrun, MPI's launchers.

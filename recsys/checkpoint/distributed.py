@@ -236,6 +236,10 @@ def _to_save(view: View, env: ShardingEnv | None) -> Tensor:
     if view.shards is None:
         return view.local[0][1]
     assert env is not None
+    if view.local:
+        env = env.with_group(
+            view.local[0][1].device
+        )  # mappings are in host memory, whatever the tables' device is
     # Ranks without rows of a table have empty shards, which DCP treats as an error.
     shards = {where: rank for where, rank in view.shards.items() if 0 not in where[1]}
     local = {where: tensor for where, tensor in view.local if 0 not in where[1]}

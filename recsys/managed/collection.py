@@ -16,7 +16,9 @@ from recsys.base.table_modules import TableModules
 from recsys.configs import BaseEmbeddingConfig, check_tables, with_feature_names
 from recsys.embedding import select_features
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+from recsys.managed.asking import ask_owners
 from recsys.managed.module import ManagedCollisionModule
+from recsys.managed.parts import Divisible
 from recsys.ops import is_traced, joined
 
 
@@ -47,6 +49,7 @@ class ManagedCollisionCollection(nn.Module):
         embedding_configs = with_feature_names(embedding_configs)
         check_tables(embedding_configs)
         self.need_preprocess = need_preprocess
+        self._group: distributed.ProcessGroup | None = None
         self._features = list(dict.fromkeys(f for config in embedding_configs for f in config.feature_names))
         self._configs = list(embedding_configs)
         by_name = {config.name: config for config in embedding_configs}
@@ -84,21 +87,54 @@ class ManagedCollisionCollection(nn.Module):
         """
         del mutate_miss_lengths
         if self.training:
-            self.profile(features)
-        return self.remap(features)
+            self._profile_here(features)
+        return self._remapped(features, self._from_owners(features, learns=self.training))
 
     def profile(self, features: KeyedJaggedTensor) -> None:
         """Update the modules with a batch. Every module counts every batch, even without IDs of its own.
 
+        Where ranks hold parts of a mapping, every rank must call it.
+
         Raises:
             ValueError: A feature of a managed table is missing; the IDs are not integers.
         """
+        self._profile_here(features)
+        self._from_owners(features, learns=True)
+
+    def _profile_here(self, features: KeyedJaggedTensor) -> None:
+        """Update the modules that hold whole mappings."""
         jagged = select_features(features, list(self._table_of))
         for table, module in self.managed_collision_modules().items():
-            names = [name for name, of in self._table_of.items() if of == table]
-            module.profile_features(
-                {name: self._preprocessed(module, _int64(jagged[name].values())) for name in names}
-            )
+            if module.part is None:
+                module.profile_features(
+                    {
+                        name: self._preprocessed(module, _int64(jagged[name].values()))
+                        for name, of in self._table_of.items()
+                        if of == table
+                    }
+                )
+
+    def _from_owners(self, features: KeyedJaggedTensor, *, learns: bool) -> dict[str, Tensor]:
+        """Return the rows of the tables of whose mappings ranks hold parts, int64, by table."""
+        divided = {t: m for t, m in self.managed_collision_modules().items() if m.part is not None}
+        if not divided:
+            return {}
+        own = self._own(features)
+        jagged = own.to_dict()
+        batch = [
+            {
+                key: self._preprocessed(module, _int64(jagged[key].values()))
+                for key in own.keys()  # noqa: SIM118  (not a dict)
+                if self._table_of.get(key) == table
+            }
+            for table, module in divided.items()
+        ]
+        modules: list[Divisible] = []
+        for module in divided.values():
+            assert isinstance(module, Divisible)
+            modules.append(module)
+        assert self._group is not None
+        return dict(zip(divided, ask_owners(modules, batch, self._group, learns=learns), strict=True))
 
     def _preprocessed(self, module: ManagedCollisionModule, ids: Tensor) -> Tensor:
         return module.preprocess(ids) if self.need_preprocess else ids
@@ -106,11 +142,16 @@ class ManagedCollisionCollection(nn.Module):
     def remap(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
         """Replace raw IDs by rows, of the tables' features alone.
 
-        Changes no state, reads only shapes, and is traceable by FX.
+        Changes no state. Where this rank holds all mappings, it reads only shapes, and is traceable by FX; otherwise
+        every rank must call it.
 
         Raises:
             ValueError: The IDs are no integers.
         """
+        return self._remapped(features, self._from_owners(features, learns=False))
+
+    def _remapped(self, features: KeyedJaggedTensor, known: Mapping[str, Tensor]) -> KeyedJaggedTensor:
+        """Replace raw IDs by rows; those of some tables are known."""
         features = self._own(features)
         modules = self.managed_collision_modules()
         runs = [(t, list(keys)) for t, keys in groupby(features.keys(), self._table_of.get)]
@@ -119,7 +160,11 @@ class ManagedCollisionCollection(nn.Module):
             jagged = features.to_dict()
             parts = [joined([jagged[key].values() for key in keys]) for _, keys in runs]
         rows = [
-            part if table is None else modules[table].remap(self._preprocessed(modules[table], _int64(part)))
+            part
+            if table is None
+            else known[table]
+            if table in known
+            else modules[table].remap(self._preprocessed(modules[table], _int64(part)))
             for (table, _), part in zip(runs, parts, strict=False)
         ]
         return KeyedJaggedTensor(
@@ -139,7 +184,7 @@ class ManagedCollisionCollection(nn.Module):
         return features if features.keys() == own else features.permute([at[name] for name in own])
 
     def table_to_number_buckets(self) -> dict[str, int]:
-        """Return the number of buckets of each module; it has no effect here."""
+        """Return the number of buckets of each module."""
         return {table: module.buckets() for table, module in self.managed_collision_modules().items()}
 
     def evict(self) -> dict[str, Tensor | None]:
@@ -152,6 +197,7 @@ class ManagedCollisionCollection(nn.Module):
 
     def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
         """Set the group whose ranks decide together; None decides alone."""
+        self._group = group
         for module in self.managed_collision_modules().values():
             module.set_process_group(group)
 

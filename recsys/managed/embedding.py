@@ -89,7 +89,7 @@ class BaseManagedCollisionEmbeddingCollection(nn.Module):
         """Register a function to call with a table's name and its rows with a new owner, int64 ``[N]``.
 
         It is called in ``forward`` in training mode, after the weights were reset and before they are looked up;
-        see ``reset_optimizer_rows``.
+        see ``reset_optimizer_rows``. Where ranks hold parts of a mapping, each is told the rows of its own.
         """
         self._hooks.append(hook)
 
@@ -100,7 +100,10 @@ class BaseManagedCollisionEmbeddingCollection(nn.Module):
         for table, rows in mapping.evict().items():
             if rows is None:
                 continue
-            reset_rows(self._embedding_module, configs[table], rows, modules[table].current_step())
+            module = modules[table]
+            reset_rows(
+                self._embedding_module, configs[table], rows, module.current_step(), module.bucket_ends()
+            )
             for hook in self._hooks:
                 hook(table, rows)
 

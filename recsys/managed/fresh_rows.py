@@ -1,11 +1,12 @@
 """Reset of rows with a new owner: weights and optimizer state.
 
-Shape letters: D embedding dimension, R rows, N number of evicted rows.
+Shape letters: D embedding dimension, K buckets, R rows, N number of evicted rows.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
@@ -24,12 +25,12 @@ class ResetsRows(Protocol):
 
         Args:
             table: Its name.
-            rows: ``[N]`` int64, rows of the whole table; every rank is given all of them.
-            values: ``[N, D]`` float32 in host memory, the same on every rank.
+            rows: ``[N]`` int64, rows of the whole table; every rank is given all of them, or at least its own.
+            values: ``[N, D]`` float32 in host memory, the same on every rank that is given the rows.
         """
 
 
-def fresh_values(config: BaseEmbeddingConfig, num_rows: int, step: int) -> Tensor:
+def fresh_values(config: BaseEmbeddingConfig, num_rows: int, step: int, bucket: int = 0) -> Tensor:
     """Return initial values for rows by the table's config, the same on every rank at the same step.
 
     Args:
@@ -37,13 +38,15 @@ def fresh_values(config: BaseEmbeddingConfig, num_rows: int, step: int) -> Tenso
             table.
         num_rows: N.
         step: The training step.
+        bucket: The bucket of the mapping that the rows belong to.
 
     Returns:
         ``[num_rows, D]`` float32 in host memory.
     """
     values = torch.empty(num_rows, config.embedding_dim, device="cpu")
     # Torch's CPU generator uses 32 bits of a seed.
-    seed = zlib.crc32(f"{config.name}, step {step}".encode())
+    of_bucket = f", bucket {bucket}" if bucket else ""
+    seed = zlib.crc32(f"{config.name}, step {step}{of_bucket}".encode())
     with torch.no_grad():
         if config.init_fn is None:
             generator = torch.Generator().manual_seed(seed)
@@ -55,19 +58,33 @@ def fresh_values(config: BaseEmbeddingConfig, num_rows: int, step: int) -> Tenso
     return values
 
 
-def reset_rows(collection: nn.Module, config: BaseEmbeddingConfig, rows: Tensor, step: int) -> None:
-    """Initialize rows of a table.
+def reset_rows(
+    collection: nn.Module,
+    config: BaseEmbeddingConfig,
+    rows: Tensor,
+    step: int,
+    bucket_ends: Sequence[int] | None = None,
+) -> None:
+    """Initialize rows of a table. The values of a bucket's rows do not depend on other buckets.
 
     Args:
         collection: The collection with the table.
         config: The table's config.
-        rows: ``[N]`` int64.
+        rows: ``[N]`` int64, ascending.
         step: The training step.
+        bucket_ends: The row after the last of each bucket, K numbers; None for one bucket.
 
     Raises:
         TypeError: The collection has an unknown type and no ``reset_rows``.
     """
-    values = fresh_values(config, rows.numel(), step)
+    ends = torch.tensor(bucket_ends or [config.num_embeddings])
+    found, sizes = torch.unique(torch.searchsorted(ends, rows.cpu(), right=True), return_counts=True)
+    values = torch.cat(
+        [
+            fresh_values(config, size, step, bucket)
+            for bucket, size in zip(found.tolist(), sizes.tolist(), strict=True)
+        ]
+    )
     if isinstance(collection, ResetsRows):
         collection.reset_rows(config.name, rows, values)
         return

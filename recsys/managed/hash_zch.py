@@ -5,7 +5,6 @@ Shape letters: K number of buckets, N number of IDs, Z ``zch_size``: rows of the
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, distributed
 
-from recsys.base.collectives import gather_rows
+from recsys.base.collectives import gather_rows, largest
 from recsys.errors import CheckpointError
 from recsys.managed.expiry import (
     SECONDS_PER_HOUR,
@@ -24,7 +23,19 @@ from recsys.managed.expiry import (
     lifetime,
 )
 from recsys.managed.module import NOT_DIVIDED, ManagedCollisionModule, by_feature, ids_of
-from recsys.managed.probing import FREE_ROW, NewIds, Owners, Ways, bucket_of, find_rows, place
+from recsys.managed.parts import MappingPart
+from recsys.managed.probing import (
+    FREE_ROW,
+    NewIds,
+    Owners,
+    Ways,
+    bucket_of,
+    find_rows,
+    num_reserved_rows,
+    place,
+    segments_of,
+    turns,
+)
 
 _METADATA = "_hash_zch_metadata"
 
@@ -43,7 +54,7 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
     Args:
         zch_size: Z, the table's ``num_embeddings``.
         device: The device of the buffers; None is the default one.
-        total_num_buckets: K, runs of rows between which an ID never moves.
+        total_num_buckets: K, runs of rows between which an ID never moves. Ranks may hold some each.
         max_probe: How many rows on an ID's way are compared.
         input_hash_size: The limit of raw IDs, of which each bucket gets a run; 0: any ID, by its remainder.
         output_segments: The first row of each bucket, and Z; equal buckets by default.
@@ -53,7 +64,7 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
         eviction_policy_name: Which owners lose their rows; None: none ever does.
         eviction_config: The settings of the policy.
         inference_dispatch_div_train_world_size: Only False is taken.
-        start_bucket: TorchRec's first bucket of a rank; only 0 is taken, since every rank has the whole mapping.
+        start_bucket: TorchRec's first bucket of a rank; only 0 is taken: a plan makes shards.
         end_bucket: Its last; only None or K is taken.
         opt_in_prob: Percent of the batches' new IDs that may get a row, drawn at each use; -1: all, without reserved
             rows.
@@ -120,8 +131,8 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
         if max_probe < 1:
             raise ValueError(f"max_probe: got {max_probe}, expected 1 or more")
         check_eviction(eviction_policy_name, eviction_config)
-        segments = _segments(zch_size, total_num_buckets, output_segments)
-        num_reserved = _num_reserved(zch_size, total_num_buckets, opt_in_prob, percent_reserved_slots)
+        segments = segments_of(zch_size, total_num_buckets, output_segments)
+        num_reserved = num_reserved_rows(zch_size, total_num_buckets, opt_in_prob, percent_reserved_slots)
         sizes = [end - start for start, end in pairwise(segments)]
         if min(sizes) <= num_reserved:
             raise ValueError(
@@ -141,6 +152,8 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
         self._group = process_group
         self._clock = clock
         self._num_steps = 0
+        # That of the latest batch.
+        self._hour = 0
 
         def buffer(name: str, data: Tensor | None, *, persistent: bool = True) -> None:
             self.register_buffer(name, None if data is None else data.to(device), persistent=persistent)
@@ -151,6 +164,7 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
         buffer(_METADATA, rows.to(torch.int32) if has_policy else None)
         buffer("_hash_zch_bucket", torch.tensor([[total_num_buckets]]), persistent=persist_hash_zch_bucket)
         buffer("_hash_zch_runtime_meta", torch.zeros_like(rows) if track_id_freq else None)
+        self._segments = segments
         buffer("bucket_rows", torch.tensor(sizes), persistent=False)
         buffer("bucket_starts", torch.tensor(segments[:-1]), persistent=False)
         self._register_load_state_dict_pre_hook(_before_loading, with_module=True)  # type: ignore[no-untyped-call]
@@ -177,27 +191,53 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
         Raises:
             ValueError: The policy has no time for a feature.
         """
-        self._num_steps += 1
-        hour = int(self._clock()) // SECONDS_PER_HOUR
-        uses = [
-            torch.stack(
-                [part, torch.full_like(part, self._expiry(feature, hour)), self._opts_in(part)], dim=1
-            )
-            for feature, part in ids.items()
-            if not feature.lower().endswith(self._read_only_suffix)
-        ]
-        packed = torch.cat(uses) if uses else self._hash_zch_identities.new_zeros(0, 3)
+        self.check_whole()
+        packed, _ = self.uses(ids)
         if self._group is not None:
             packed = torch.cat(gather_rows(packed, self._group))
-        packed = packed[packed[:, 0] != FREE_ROW]
-        found, place_of, counts = torch.unique(packed[:, 0], return_inverse=True, return_counts=True)
-        latest = packed.new_full((found.numel(), 2), FREE_ROW)
-        latest.scatter_reduce_(0, place_of.unsqueeze(1).expand(-1, 2), packed[:, 1:], reduce="amax")
-        self._learn(found, counts, latest[:, 0].to(torch.int32), latest[:, 1] > 0, hour)
+        self.learn(packed)
+
+    @property
+    def num_use_columns(self) -> int:
+        """The columns of ``uses``: an ID, the hour from which on it may lose its row, whether it may get one, uses."""
+        return 4
+
+    def uses(self, ids: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the distinct IDs of a batch with what is learned of them; see ``Divisible``.
+
+        IDs of features that teach nothing have no uses.
+
+        Raises:
+            ValueError: The policy has no time for a feature.
+        """
+        hour = self._hour = int(self._clock()) // SECONDS_PER_HOUR
+        parts = []
+        for feature, part in ids.items():
+            teaches = not feature.lower().endswith(self._read_only_suffix)
+            used = torch.full_like(part, int(teaches))
+            expiry = torch.full_like(part, self._expiry(feature, hour) if teaches else FREE_ROW)
+            parts.append(torch.stack([part, expiry, self._opts_in(part) * used, used], dim=1))
+        packed = torch.cat(parts) if parts else self._hash_zch_identities.new_zeros(0, 4)
+        return _merged(packed)
+
+    @torch.no_grad()
+    def learn(self, uses: Tensor) -> None:
+        """Give rows to the new IDs of one batch of all ranks, and renew the time of known ones."""
+        self._num_steps += 1
+        hour = self._hour
+        if self._group is not None and self._part is None and self._policy is not None:
+            # Ranks that decide alike need one hour, also while it changes.
+            hour = largest(hour, self._group)
+        packed = uses[(uses[:, 0] != FREE_ROW) & (uses[:, 3] > 0)]
+        if self._group is not None:
+            packed, _ = _merged(packed)
+        ids, expiries, opts_in, counts = packed.unbind(dim=1)
+        self._learn(ids, counts, expiries.to(torch.int32), opts_in > 0, hour)
 
     def _learn(self, ids: Tensor, counts: Tensor, expiries: Tensor, opts_in: Tensor, hour: int) -> None:
         """Renew and place distinct IDs, all arguments ``[N]``."""
-        ways = self._ways(ids)
+        buckets = self.buckets_of(ids)
+        ways = self._ways(buckets)
         rows = find_rows(ids, self._hash_zch_identities, self._max_probe, ways, disable_fallback=True)
         metadata = None if self._policy is None else self._hash_zch_metadata
         is_known = rows >= 0
@@ -209,6 +249,7 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
             ids=ids[asks],
             sizes=ways.sizes[asks] - self._num_reserved,
             starts=ways.starts[asks],
+            turns=turns(buckets[asks], self._buckets),
             expiries=None if metadata is None else expiries[asks],
         )
         owners = Owners(
@@ -219,7 +260,7 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
         )
         rows[asks], evicted = place(owners, new, self._most_probes)
         if evicted.numel():
-            self._evicted.append(evicted)
+            self._evicted.append(evicted + self._first_row)
         if self._hash_zch_runtime_meta is not None:
             self._hash_zch_runtime_meta[evicted] = 0
             has_row = rows >= 0
@@ -240,15 +281,45 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
         """Map raw IDs ``[N]`` int64, or features of them, to rows; those without one of their own to a shared one."""
         if isinstance(ids, Mapping):
             return by_feature(ids, self.remap)
-        return find_rows(ids, self._hash_zch_identities, self._max_probe, self._ways(ids))
+        self.check_whole()
+        return self.rows_here(ids)
 
-    def _ways(self, ids: Tensor) -> Ways:
-        bucket = bucket_of(ids, self._buckets, self._input_hash_size)
+    def rows_here(self, ids: Tensor) -> Tensor:
+        """Return the row in the whole table of each ID of this rank's buckets, ``[N]`` int64."""
+        ways = self._ways(self.buckets_of(ids))
+        rows = find_rows(ids, self._hash_zch_identities, self._max_probe, ways)
+        return rows + self._first_row if self._first_row else rows
+
+    def buckets_of(self, ids: Tensor) -> Tensor:
+        """Return the bucket of each ID, ``[N]`` int64."""
+        return bucket_of(ids, self._buckets, self._input_hash_size)
+
+    def bucket_ends(self) -> Sequence[int]:
+        """Return the row after the last of each bucket, K numbers."""
+        return self._segments[1:]
+
+    @property
+    def _first_row(self) -> int:
+        return 0 if self._part is None else self._part.rows[0]
+
+    def _ways(self, buckets: Tensor) -> Ways:
+        starts = self.bucket_starts.index_select(0, buckets)
         return Ways(
-            sizes=self.bucket_rows.index_select(0, bucket),
-            starts=self.bucket_starts.index_select(0, bucket),
+            sizes=self.bucket_rows.index_select(0, buckets),
+            starts=starts - self._first_row if self._first_row else starts,
             num_reserved=self._num_reserved,
         )
+
+    def hold(self, part: MappingPart) -> None:
+        """Drop what belongs to other ranks."""
+        self._part = part
+        for name in self.part_buffers():
+            setattr(self, name, getattr(self, name)[slice(*part.rows)].clone())
+
+    def part_buffers(self) -> Sequence[str]:
+        """Return the names of the buffers that have an entry for each row."""
+        names = ("_hash_zch_identities", _METADATA, "_hash_zch_runtime_meta")
+        return [name for name in names if getattr(self, name) is not None]
 
     def shared_rows(self) -> tuple[Tensor, Tensor]:
         """Return how many rows the IDs of each bucket that own none share, and the first of them, ``[K]`` int64."""
@@ -258,23 +329,32 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
         return torch.full_like(self.bucket_rows, self._num_reserved), ends - self._num_reserved
 
     def owners(self) -> tuple[Tensor, Tensor]:
-        """Return the raw IDs that own rows, int64, each once, and their rows. Reads tensors.
+        """Return the raw IDs that own rows here, int64, each once, and their rows. Reads tensors.
 
         -1 is one of them if it reads a free row.
         """
         ids = torch.unique(self._hash_zch_identities)
-        rows = self.remap(ids)
-        is_found = self._hash_zch_identities[rows, 0] == ids
+        if self._part is not None:
+            ids = ids[self._is_here(ids)]
+        rows = self.rows_here(ids)
+        is_found = self._hash_zch_identities[rows - self._first_row, 0] == ids
         return ids[is_found], rows[is_found]
+
+    def _is_here(self, ids: Tensor) -> Tensor:
+        """Return which IDs belong to this rank's buckets, a mask ``[N]``."""
+        first, end = (0, self._buckets) if self._part is None else self._part.buckets
+        buckets = self.buckets_of(ids)
+        return (buckets >= first) & (buckets < end)
 
     def output_size(self) -> int:
         """Return Z."""
         return self._zch_size
 
     def open_slots(self) -> Tensor:
-        """Return the rows that IDs may get and that have no owner, ``[1]`` int64."""
+        """Return the rows here that IDs may get and that have no owner, ``[1]`` int64."""
         free = torch.eq(self._hash_zch_identities, FREE_ROW).sum().view(1)
-        return free - self._num_reserved * self._buckets
+        first, end = (0, self._buckets) if self._part is None else self._part.buckets
+        return free - self._num_reserved * (end - first)
 
     def current_step(self) -> int:
         """Return the number of batches since the module was made; it is not part of the state."""
@@ -326,6 +406,7 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
         """
         if self._hash_zch_runtime_meta is None:
             return torch.full_like(remapped_ids, -1)
+        self.check_whole()
         counts = self._hash_zch_runtime_meta[remapped_ids, 0]
         return torch.where(self._hash_zch_identities[remapped_ids, 0] == features, counts, 0)
 
@@ -339,16 +420,27 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
             return
         ids = torch.unique(self._hash_zch_identities)
         ids = ids[ids != FREE_ROW]
+        is_here = self._is_here(ids)
+        ways = self._ways(self.buckets_of(ids[is_here]))
         found = find_rows(
-            ids, self._hash_zch_identities, self._max_probe, self._ways(ids), disable_fallback=True
+            ids[is_here], self._hash_zch_identities, self._max_probe, ways, disable_fallback=True
         )
-        lost = ids[found < 0]
+        lost = torch.cat([ids[~is_here], ids[is_here][found < 0]])
         if lost.numel():
             raise CheckpointError(
                 f"_hash_zch_identities: got {lost.numel()} IDs, {int(lost[0])} first, in rows that are not on their "
                 "way, expected a state of the same zch_size, total_num_buckets, max_probe, input_hash_size and "
                 "reserved rows"
             )
+
+
+def _merged(uses: Tensor) -> tuple[Tensor, Tensor]:
+    """Return uses with each ID once, ascending, and the place of each use, ``[M]``: of an ID the latest hour counts."""
+    ids, places = torch.unique(uses[:, 0], return_inverse=True)
+    merged = uses.new_empty(ids.numel(), uses.size(1))
+    merged.scatter_reduce_(0, places.unsqueeze(1).expand_as(uses), uses, reduce="amax", include_self=False)
+    merged[:, 3] = torch.zeros_like(ids).index_add_(0, places, uses[:, 3])
+    return merged, places
 
 
 def _refuse(disable_fallback: bool, divides: bool) -> NoReturn:
@@ -364,41 +456,6 @@ def _refuse(disable_fallback: bool, divides: bool) -> NoReturn:
     raise ValueError(
         "write_runtime_meta_dim: got a number above 0, expected 0: use track_id_freq, or keep values by row yourself"
     )
-
-
-def _segments(zch_size: int, num_buckets: int, given: Sequence[int] | None) -> list[int]:
-    if num_buckets < 1:
-        raise ValueError(f"total_num_buckets: got {num_buckets}, expected 1 or more")
-    if given is None:
-        if zch_size < 1 or zch_size % num_buckets:
-            raise ValueError(
-                f"zch_size: got {zch_size}, expected a multiple of total_num_buckets ({num_buckets}), or "
-                "output_segments"
-            )
-        return list(range(0, zch_size + 1, zch_size // num_buckets))
-    segments = list(given)
-    is_ascending = all(start < end for start, end in pairwise(segments))
-    if len(segments) != num_buckets + 1 or segments[0] != 0 or segments[-1] != zch_size or not is_ascending:
-        raise ValueError(
-            f"output_segments: got {segments[:8]}, expected {num_buckets + 1} ascending rows from 0 to {zch_size}"
-        )
-    return segments
-
-
-def _num_reserved(zch_size: int, num_buckets: int, opt_in_prob: int, percent: float) -> int:
-    if not 0 <= percent < 100:
-        raise ValueError(f"percent_reserved_slots: got {percent}, expected at least 0 and less than 100")
-    if opt_in_prob == -1:
-        return 0
-    if not 0 < opt_in_prob <= 100:
-        raise ValueError(f"opt_in_prob: got {opt_in_prob}, expected 1 to 100, or -1 for all new IDs")
-    num_reserved = math.floor(zch_size * percent / 100 / num_buckets)
-    if num_reserved < 1:
-        raise ValueError(
-            f"percent_reserved_slots: got {percent}, expected enough for a row in each of {num_buckets} buckets of "
-            f"{zch_size} rows, since opt_in_prob is given"
-        )
-    return num_reserved
 
 
 def _before_loading(

@@ -1,12 +1,14 @@
 """The mapping from raw IDs to rows: lookup, usage counts, eviction policies and admission.
 
-Shape letters: N number of IDs, Z ``zch_size``: rows of the table.
+Shape letters: K buckets, N number of IDs, S = Z / K rows of a bucket, Z ``zch_size``: rows of the table.
 
-The mapping is two tensors of Z entries, sorted by raw ID. The entries of IDs that own rows are followed by
+An ID's hash selects its bucket, and each bucket owns S rows, for which its IDs alone compete. So a bucket's mapping
+depends on its own IDs alone, and ranks can hold some buckets each.
+
+The mapping of a bucket is two tensors of S entries, sorted by raw ID. The entries of IDs that own rows are followed by
 free ones, with the largest int64 as raw ID and the last row of the table, Z - 1, as row. No ID ever owns that
 row: all IDs without a row of their own read it. So free entries are correct for every ID that finds them,
-including the largest int64, and no number is reserved as a mark. There is always at least one free entry, so
-a search never ends after the last.
+including the largest int64, and no number is reserved as a mark.
 """
 
 from __future__ import annotations
@@ -131,15 +133,19 @@ class Uses:
     last_steps: Tensor
 
 
-def uses_of(ids: Tensor, step: int) -> Uses:
-    """Return the uses of one batch.
+def by_bucket(uses: Uses, buckets: Tensor, num_buckets: int) -> list[Uses]:
+    """Return the uses of each bucket. Reads how many there are.
 
     Args:
-        ids: ``[N]`` int64, in any order.
-        step: The batch's number.
+        uses: N distinct IDs.
+        buckets: ``[N]`` int64, the bucket of each, from 0.
+        num_buckets: The number of buckets.
     """
-    found, counts = torch.unique(ids, return_counts=True)
-    return Uses(ids=found, counts=counts, last_steps=torch.full_like(found, step))
+    if num_buckets == 1:
+        return [uses]
+    order = torch.argsort(buckets, stable=True)
+    sizes: list[int] = torch.bincount(buckets, minlength=num_buckets).tolist()
+    return [_only(uses, places) for places in order.split(sizes)]
 
 
 def merged(parts: Sequence[Uses]) -> Uses:
@@ -178,39 +184,81 @@ FREE = torch.iinfo(torch.int64).max
 
 @dataclass(frozen=True, kw_only=True)
 class MappingState:
-    """The state of a mapping: views of a module's buffers, which ``admit`` overwrites.
+    """The state of a bucket: views of a module's buffers, which ``admit`` overwrites.
 
     Attributes:
-        raw_ids: ``[Z]`` int64, ascending; ``FREE`` after the IDs that own rows.
-        rows: ``[Z]`` int64, the row of each of ``raw_ids``; Z - 1 for free entries.
-        counts: ``[Z]`` int64, by row: number of uses of its ID.
-        last_steps: ``[Z]`` int64, by row: the step of its ID's latest use.
+        raw_ids: ``[S]`` int64, ascending; ``FREE`` after the IDs that own rows.
+        rows: ``[S]`` int64, the row of each of ``raw_ids``; ``fallback`` for free entries.
+        counts: ``[S]`` int64, by row from ``first_row`` on: number of uses of its ID.
+        last_steps: ``[S]`` int64, likewise: the step of its ID's latest use.
+        first_row: The bucket's first row.
+        fallback: Z - 1.
     """
 
     raw_ids: Tensor
     rows: Tensor
     counts: Tensor
     last_steps: Tensor
+    first_row: int
+    fallback: int
+
+    @property
+    def num_rows(self) -> int:
+        """The rows that IDs may own: S, and one less in the last bucket."""
+        return min(self.rows.numel(), self.fallback - self.first_row)
 
 
-def rows_of(raw_ids: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-    """Look up raw IDs. Reads only shapes, and is traceable by FX.
+def rows_of(raw_ids: Tensor, rows: Tensor, ids: Tensor, fallback: int) -> Tensor:
+    """Look up raw IDs in one bucket. Reads only shapes, and is traceable by FX.
 
     Args:
-        raw_ids: ``[Z]`` int64, as ``MappingState``.
-        rows: ``[Z]`` int64.
+        raw_ids: ``[S]`` int64, as ``MappingState``.
+        rows: ``[S]`` int64.
         ids: ``[N]`` int64, any numbers.
+        fallback: Z - 1.
 
     Returns:
-        ``[N]`` int64: each ID's row, or Z - 1.
+        ``[N]`` int64: each ID's row, or ``fallback``.
     """
-    place = torch.searchsorted(raw_ids, ids)
+    # In a bucket without free entries a search may end after the last.
+    place = torch.clamp(torch.searchsorted(raw_ids, ids), max=raw_ids.size(0) - 1)
     is_known = torch.eq(raw_ids.index_select(0, place), ids)
-    return torch.where(is_known, rows.index_select(0, place), rows.size(0) - 1)
+    return torch.where(is_known, rows.index_select(0, place), fallback)
+
+
+def rows_in_buckets(
+    raw_ids: Tensor, rows: Tensor, ids: Tensor, starts: Tensor, size: int, fallback: int
+) -> Tensor:
+    """Look up raw IDs, each in its bucket: a binary search of all of them at once.
+
+    Reads only shapes, and is traceable by FX.
+
+    Args:
+        raw_ids: int64, buckets of ``size`` entries, one after another.
+        rows: The same for rows.
+        ids: ``[N]`` int64, any numbers.
+        starts: ``[N]`` int64, the first entry of each ID's bucket.
+        size: S.
+        fallback: Z - 1.
+
+    Returns:
+        ``[N]`` int64: each ID's row, or ``fallback``.
+    """
+    num_below = torch.zeros_like(ids)
+    step = 1 << (size.bit_length() - 1)
+    while step:
+        probe = num_below + step
+        entry = starts + torch.clamp(probe, max=size) - 1
+        is_below = torch.logical_and(torch.le(probe, size), torch.lt(raw_ids.index_select(0, entry), ids))
+        num_below = torch.where(is_below, probe, num_below)
+        step //= 2
+    place = starts + torch.clamp(num_below, max=size - 1)
+    is_known = torch.eq(raw_ids.index_select(0, place), ids)
+    return torch.where(is_known, rows.index_select(0, place), fallback)
 
 
 def admit(state: MappingState, uses: Uses, policy: MCHEvictionPolicy, step: int) -> Tensor:
-    """Count uses, and give rows to new IDs: free rows first, then those of IDs that score lower.
+    """Count uses in a bucket, and give rows to new IDs: free rows first, then those of IDs that score lower.
 
     An ID that owns a row keeps it against a new one of the same score. Among new IDs the higher score comes
     first, then the higher count, then the smaller ID; among owners of the same score the largest ID goes first.
@@ -218,7 +266,7 @@ def admit(state: MappingState, uses: Uses, policy: MCHEvictionPolicy, step: int)
 
     Args:
         state: Changed in place.
-        uses: The uses since the last admission.
+        uses: The uses of the bucket's IDs since the last admission.
         policy: Scores IDs.
         step: The present step.
 
@@ -226,18 +274,18 @@ def admit(state: MappingState, uses: Uses, policy: MCHEvictionPolicy, step: int)
         The rows with a new owner, int64, worst score first; their weights are still those of their former
         IDs.
     """
-    fallback = state.rows.numel() - 1
-    place = torch.searchsorted(state.raw_ids, uses.ids)
+    fallback, first = state.fallback, state.first_row
+    place = torch.searchsorted(state.raw_ids, uses.ids).clamp(max=state.raw_ids.numel() - 1)
     row = state.rows[place]
     is_known = (state.raw_ids[place] == uses.ids) & (row != fallback)
-    state.counts[row[is_known]] += uses.counts[is_known]
-    state.last_steps[row[is_known]] = uses.last_steps[is_known]
+    state.counts[row[is_known] - first] += uses.counts[is_known]
+    state.last_steps[row[is_known] - first] = uses.last_steps[is_known]
 
     new = _best_first(_only(uses, ~is_known), policy, step)
     owned = state.rows[state.rows != fallback]
-    is_free = torch.ones(fallback, dtype=torch.bool, device=owned.device)
-    is_free[owned] = False
-    free = is_free.nonzero().flatten()[: new.ids.numel()]
+    is_free = torch.ones(state.num_rows, dtype=torch.bool, device=owned.device)
+    is_free[owned - first] = False
+    free = is_free.nonzero().flatten()[: new.ids.numel()] + first
     rest = _only(new, torch.arange(new.ids.numel(), device=free.device) >= free.numel())
     evicted = _outscored(state, owned, rest, policy, step)
 
@@ -248,8 +296,8 @@ def admit(state: MappingState, uses: Uses, policy: MCHEvictionPolicy, step: int)
     order = torch.argsort(raw_ids)
     state.raw_ids[: order.numel()] = raw_ids[order]
     state.rows[: order.numel()] = rows[order]
-    state.counts[taken] = new.counts[: taken.numel()]
-    state.last_steps[taken] = new.last_steps[: taken.numel()]
+    state.counts[taken - first] = new.counts[: taken.numel()]
+    state.last_steps[taken - first] = new.last_steps[: taken.numel()]
     return evicted
 
 
@@ -270,7 +318,9 @@ def _outscored(state: MappingState, owned: Tensor, new: Uses, policy: MCHEvictio
     ``owned`` is in the order of the owners' IDs.
     """
     owned = owned.flip(0)
-    scores = policy.scores(state.counts[owned], state.last_steps[owned], step)
+    scores = policy.scores(
+        state.counts[owned - state.first_row], state.last_steps[owned - state.first_row], step
+    )
     worst_first = torch.argsort(scores, stable=True)
     num_pairs = min(new.ids.numel(), owned.numel())
     challenger = policy.scores(new.counts, new.last_steps, step)[:num_pairs]
@@ -278,26 +328,26 @@ def _outscored(state: MappingState, owned: Tensor, new: Uses, policy: MCHEvictio
 
 
 def check_state(state: MappingState, at: str) -> None:
-    """Check that tensors from a file are a mapping.
+    """Check that tensors from a file are the mapping of a bucket.
 
     Raises:
         ValueError: A tensor is wrong; the message names it.
     """
-    fallback = state.rows.numel() - 1
+    first, end = state.first_row, state.first_row + state.num_rows
     if bool((state.raw_ids[1:] < state.raw_ids[:-1]).any()):
         raise ValueError(f"{at}.raw_ids: got IDs out of order, expected them ascending")
-    is_owned = state.rows != fallback
+    is_owned = state.rows != state.fallback
     num_owned = int(is_owned.sum())
-    if num_owned > fallback or bool(is_owned[num_owned:].any()):
+    if num_owned > state.num_rows or bool(is_owned[num_owned:].any()):
         raise ValueError(f"{at}.rows: got free entries before others, expected them at the end")
     if bool((state.raw_ids[num_owned:] != FREE).any()):
         raise ValueError(f"{at}.raw_ids: got an ID in a free entry, expected {FREE} there")
     ids, rows = state.raw_ids[:num_owned], state.rows[:num_owned]
     if bool((ids[1:] == ids[:-1]).any()):
         raise ValueError(f"{at}.raw_ids: got an ID more than once, expected each once")
-    if num_owned and (int(rows.min()) < 0 or int(rows.max()) >= fallback):
+    if num_owned and (int(rows.min()) < first or int(rows.max()) >= end):
         raise ValueError(
-            f"{at}.rows: got rows {int(rows.min())} to {int(rows.max())}, expected 0 <= row < {fallback}"
+            f"{at}.rows: got rows {int(rows.min())} to {int(rows.max())}, expected {first} <= row < {end}"
         )
     if torch.unique(rows).numel() != num_owned:
         raise ValueError(f"{at}.rows: got a row more than once, expected each once")

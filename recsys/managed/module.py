@@ -1,6 +1,6 @@
 """The managed collision module of one table: the mapping of raw IDs to rows, learned from training batches.
 
-Shape letters: N number of IDs, Z ``zch_size``: rows of the table.
+Shape letters: K buckets, N number of IDs, Z ``zch_size``: rows of the table.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from recsys.managed.mapping import (
     MCHEvictionPolicy,
     Uses,
     admit,
+    by_bucket,
     check_state,
     merged,
     of_all_ranks,
+    rows_in_buckets,
     rows_of,
-    uses_of,
 )
+from recsys.managed.parts import MappingPart
 from recsys.managed.torchrec_state import TORCHREC_BUFFERS, state_of_torchrec
-from recsys.ops import joined
+from recsys.ops import joined, mixed_ids
 
 #: Why no part of a mapping can be made.
-NOT_DIVIDED = "every rank has the whole mapping"
+NOT_DIVIDED = "DistributedModelParallel divides a mapping where its plan divides the table"
 
 
 class ManagedCollisionModule(nn.Module, ABC):
@@ -43,7 +45,26 @@ class ManagedCollisionModule(nn.Module, ABC):
     def __init__(self) -> None:
         super().__init__()
         self._group: distributed.ProcessGroup | None = None
+        self._part: MappingPart | None = None
         self._evicted: list[Tensor] = []
+
+    @property
+    def part(self) -> MappingPart | None:
+        """The part of the mapping that this rank holds; None for all of it."""
+        return self._part
+
+    def check_whole(self) -> None:
+        """Check that this rank holds the whole mapping.
+
+        Raises:
+            ValueError: It does not.
+        """
+        if self._part is not None:
+            first, end = self._part.buckets
+            raise ValueError(
+                f"{type(self).__name__}: got IDs for a mapping of which this rank holds the buckets {first} to "
+                f"{end - 1} of {self._buckets}, expected a call of its ManagedCollisionCollection, which asks all ranks"
+            )
 
     @abstractmethod
     def profile(self, ids: Any) -> Any:
@@ -61,7 +82,10 @@ class ManagedCollisionModule(nn.Module, ABC):
         """
 
     def evict(self) -> Tensor | None:
-        """Return the rows with a new owner since the last call, int64 ascending, each once; None if there are none."""
+        """Return the rows with a new owner since the last call, int64 ascending, each once; None if there are none.
+
+        Of a mapping of which ranks hold parts, each rank returns the rows of its own.
+        """
         if not self._evicted:
             return None
         rows: Tensor = torch.unique(torch.cat(self._evicted))
@@ -85,8 +109,12 @@ class ManagedCollisionModule(nn.Module, ABC):
         return self._input_hash_size
 
     def buckets(self) -> int:
-        """Return the number of parts that TorchRec could divide the state into."""
+        """Return K, the number of parts that rows and IDs are divided into: ranks may hold some each."""
         return self._buckets
+
+    def bucket_ends(self) -> Sequence[int]:
+        """Return the row after the last of each bucket, K numbers."""
+        return [self.output_size()]
 
     @abstractmethod
     def current_step(self) -> int:
@@ -134,6 +162,8 @@ def ids_of(features: Mapping[str, JaggedTensor]) -> dict[str, Tensor]:
 class MCHManagedCollisionModule(ManagedCollisionModule):
     """One row per raw ID while there are free rows; beyond that, an eviction policy decides.
 
+    With several buckets the hash of an ID selects one, and its IDs compete for the bucket's rows alone.
+
     Any int64 is a valid raw ID, negative ones included. IDs without a row of their own read the table's last row,
     ``zch_size - 1``, which no ID ever owns. Every ``eviction_interval`` training batches the IDs of these batches
     are counted and new ones get rows, before the last of these batches is mapped.
@@ -153,15 +183,15 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         mch_size: Has no effect; it is deprecated in TorchRec, where it has none either.
         mch_hash_func: As ``mch_size``.
         name: Not used.
-        output_global_offset: TorchRec's first row of a shard; only 0 is taken, since every rank has the whole mapping.
+        output_global_offset: TorchRec's first row of a shard; only 0 is taken: a plan makes shards.
         output_segments: TorchRec's shards; only None is taken.
-        buckets: TorchRec's parts of a sharded state; has no effect, since states are not divided here.
+        buckets: K, a divisor of Z. Ranks may hold some buckets each; their number is fixed for the life of the state.
         process_group: The ranks, if several train on batches of their own: admissions then use the batches of
             all ranks, and all ranks have the same mapping. Every rank must call the module equally often. The
             backend must support ``device``.
 
     Raises:
-        ValueError: The size or the interval is too small.
+        ValueError: The size or the interval is too small, or the size is no multiple of the buckets.
     """
 
     raw_ids: Tensor
@@ -198,6 +228,11 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         self._buckets = buckets
         if zch_size < 2:
             raise ValueError(f"zch_size: got {zch_size}, expected 2 or more: the last row has no owner")
+        if buckets < 1 or zch_size % buckets:
+            raise ValueError(
+                f"buckets: got {buckets}, expected 1 or more, and a divisor of zch_size ({zch_size}): all buckets have "
+                "as many rows"
+            )
         if eviction_interval < 1:
             raise ValueError(f"eviction_interval: got {eviction_interval}, expected 1 or more")
         self._zch_size = zch_size
@@ -216,7 +251,7 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         buffer("counts", 0)
         buffer("last_steps", 0)
         buffer("step", 0, size=1)
-        self._register_load_state_dict_pre_hook(_from_torchrec)  # type: ignore[no-untyped-call]
+        self._register_load_state_dict_pre_hook(_from_torchrec, with_module=True)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_after_loading)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
@@ -237,37 +272,94 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         if isinstance(ids, Mapping):
             self.profile_features(ids_of(ids))
             return ids
-        self._count(ids)
+        self.check_whole()
+        self._count(*torch.unique(ids, return_counts=True))
         return None
 
-    def _count(self, ids: Tensor) -> None:
+    def _count(self, ids: Tensor, counts: Tensor) -> None:
+        """Count one batch's distinct IDs, ascending."""
         step = self.current_step() + 1
         self._step = step
         self.step.fill_(step)
-        self._pending.append(uses_of(ids, step))
+        self._pending.append(Uses(ids=ids, counts=counts, last_steps=torch.full_like(ids, step)))
         if step % self._interval:
             return
         uses = merged(self._pending)
         self._pending = []
-        if self._group is not None:
+        if self._group is not None and self._part is None:
             uses = of_all_ranks(uses, self._group)
-        evicted = admit(self.state(), self._policy.filtered(uses), self._policy, step)
-        if evicted.numel():
-            self._evicted.append(evicted)
+        states = self.states()
+        buckets = self.buckets_of(uses.ids) - self._first_bucket
+        for state, of_bucket in zip(states, by_bucket(uses, buckets, len(states)), strict=True):
+            if not of_bucket.ids.numel():
+                continue
+            evicted = admit(state, self._policy.filtered(of_bucket), self._policy, step)
+            if evicted.numel():
+                self._evicted.append(evicted)
 
     def remap(self, ids: Any) -> Any:
         """Map raw IDs ``[N]`` int64, or features of them, to rows; ``zch_size - 1`` for IDs without their own."""
         if isinstance(ids, Mapping):
             return by_feature(ids, self.remap)
-        return rows_of(self.raw_ids, self.rows, ids)
+        self.check_whole()
+        return self.rows_here(ids)
+
+    def rows_here(self, ids: Tensor) -> Tensor:
+        """Return the row in the whole table of each ID of this rank's buckets, ``[N]`` int64."""
+        size, last = self._zch_size // self._buckets, self._zch_size - 1
+        if self.raw_ids.size(0) == size:
+            return rows_of(self.raw_ids, self.rows, ids, last)
+        starts = (self.buckets_of(ids) - self._first_bucket) * size
+        return rows_in_buckets(self.raw_ids, self.rows, ids, starts, size, last)
+
+    def buckets_of(self, ids: Tensor) -> Tensor:
+        """Return the bucket of each ID, ``[N]`` int64."""
+        return torch.remainder(mixed_ids(ids), self._buckets)
+
+    def bucket_ends(self) -> Sequence[int]:
+        """Return the row after the last of each bucket, K numbers."""
+        size = self._zch_size // self._buckets
+        return range(size, self._zch_size + 1, size)
+
+    @property
+    def _first_bucket(self) -> int:
+        return 0 if self._part is None else self._part.buckets[0]
+
+    def hold(self, part: MappingPart) -> None:
+        """Drop what belongs to other ranks. Counts since the last admission are dropped, too."""
+        self._part, self._pending = part, []
+        for name in self.part_buffers():
+            setattr(self, name, getattr(self, name)[slice(*part.rows)].clone())
+
+    def part_buffers(self) -> Sequence[str]:
+        """Return the names of the buffers that have an entry for each row."""
+        return ("raw_ids", "rows", "counts", "last_steps")
+
+    @property
+    def num_use_columns(self) -> int:
+        """The columns of ``uses``: an ID, and how often it is used."""
+        return 2
+
+    def uses(self, ids: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the distinct IDs of a batch with their counts, and the place of each ID; see ``Divisible``."""
+        every = joined(list(ids.values())) if ids else self.raw_ids.new_empty(0)
+        distinct, places, counts = torch.unique(every, return_inverse=True, return_counts=True)
+        return torch.stack([distinct, counts], dim=1), places
+
+    @torch.no_grad()
+    def learn(self, uses: Tensor) -> None:
+        """Count one batch of all ranks, of this rank's buckets; admit new IDs at the end of an interval."""
+        ids, places = torch.unique(uses[:, 0], return_inverse=True)
+        self._count(ids, torch.zeros_like(ids).index_add_(0, places, uses[:, 1]))
 
     def output_size(self) -> int:
         """Return Z."""
         return self._zch_size
 
     def open_slots(self) -> Tensor:
-        """Return the rows without an owner, ``[1]`` int64, at most Z - 1: the last row never has one."""
-        return torch.eq(self.rows, self._zch_size - 1).sum().view(1) - 1
+        """Return the rows here without an owner, ``[1]`` int64, at most Z - 1: the last row never has one."""
+        has_last = self._part is None or self._part.rows[1] == self._zch_size
+        return torch.eq(self.rows, self._zch_size - 1).sum().view(1) - int(has_last)
 
     def preprocess(self, ids: Any) -> Any:
         """Apply ``input_hash_func`` to raw IDs ``[N]`` int64, or to features of them."""
@@ -281,9 +373,13 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         return self._input_hash_func is not None
 
     def owners(self) -> tuple[Tensor, Tensor]:
-        """Return the raw IDs that own rows, int64 ascending, and their rows. Reads a tensor."""
+        """Return the raw IDs that own rows here, int64 ascending, and their rows. Reads a tensor."""
         is_owned = self.rows != self._zch_size - 1
-        return self.raw_ids[is_owned], self.rows[is_owned]
+        ids, rows = self.raw_ids[is_owned], self.rows[is_owned]
+        if self._buckets == 1:
+            return ids, rows
+        ids, order = ids.sort()
+        return ids, rows[order]
 
     def shared_rows(self) -> tuple[Tensor, Tensor]:
         """Return how many rows the IDs without one share, and the first, both ``[1]`` int64: the last row alone."""
@@ -302,11 +398,23 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         """Where the buffers lie."""
         return self.raw_ids.device
 
-    def state(self) -> MappingState:
-        """Return the buffers."""
-        return MappingState(
-            raw_ids=self.raw_ids, rows=self.rows, counts=self.counts, last_steps=self.last_steps
-        )
+    def states(self) -> list[MappingState]:
+        """Return the buffers, bucket by bucket."""
+        size = self._zch_size // self._buckets
+        buffers = (self.raw_ids, self.rows, self.counts, self.last_steps)
+        return [
+            MappingState(
+                raw_ids=raw_ids,
+                rows=rows,
+                counts=counts,
+                last_steps=last_steps,
+                first_row=bucket * size,
+                fallback=self._zch_size - 1,
+            )
+            for bucket, (raw_ids, rows, counts, last_steps) in enumerate(
+                zip(*(buffer.split(size) for buffer in buffers), strict=True), self._first_bucket
+            )
+        ]
 
     def validate_state(self) -> None:
         """Check that the buffers are a mapping, after a state was loaded. Reads tensors.
@@ -316,12 +424,20 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         """
         if self.raw_ids.is_meta:
             return
+        at = "managed_collision_module"
         try:
-            check_state(self.state(), "managed_collision_module")
+            for bucket, state in enumerate(self.states(), self._first_bucket):
+                check_state(state, at)
+                ids = state.raw_ids[state.rows != state.fallback]
+                if self._buckets > 1 and bool((self.buckets_of(ids) != bucket).any()):
+                    raise ValueError(
+                        f"{at}.raw_ids: got IDs in bucket {bucket} that belong to others, expected a state of "
+                        f"{self._buckets} buckets"
+                    )
         except ValueError as error:
             raise CheckpointError(str(error)) from None
         if int(self.step) < 0:
-            raise CheckpointError(f"managed_collision_module.step: got {int(self.step)}, expected 0 or more")
+            raise CheckpointError(f"{at}.step: got {int(self.step)}, expected 0 or more")
 
 
 class VocabularyModule(MCHManagedCollisionModule):
@@ -360,12 +476,17 @@ class VocabularyModule(MCHManagedCollisionModule):
         self.raw_ids[:num_ids], self.rows[:num_ids] = in_order, rows
 
 
-def _from_torchrec(state: dict[str, Any], prefix: str, *others: object) -> None:
+def _from_torchrec(module: MCHManagedCollisionModule, state: dict[str, Any], prefix: str, *_: object) -> None:
     """Replace a state of TorchRec's module by one of ours."""
-    del others
-    if prefix + "_mch_sorted_raw_ids" in state:
-        given = {name: state.pop(prefix + name, None) for name in TORCHREC_BUFFERS}
-        state.update({prefix + name: tensor for name, tensor in state_of_torchrec(given).items()})
+    if prefix + "_mch_sorted_raw_ids" not in state:
+        return
+    if module.buckets() > 1:
+        raise CheckpointError(
+            f"{prefix}_mch_sorted_raw_ids: got a state of TorchRec for a module with {module.buckets()} buckets, "
+            "expected a module with one: TorchRec's buckets hold other IDs"
+        )
+    given = {name: state.pop(prefix + name, None) for name in TORCHREC_BUFFERS}
+    state.update({prefix + name: tensor for name, tensor in state_of_torchrec(given).items()})
 
 
 def _after_loading(module: Any, incompatible_keys: object) -> None:

@@ -8,7 +8,10 @@ bucket's rows. Its way goes on from there, row by row, and around at the bucket'
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import cast
 
 import torch
@@ -25,6 +28,79 @@ _NUM_BYTES = 16
 FREE_ROW = -1
 # New IDs that are placed at once; bounds the memory of [M, P].
 _MOST_AT_ONCE = 1 << 13
+
+
+def turns(buckets: Tensor, num_buckets: int) -> Tensor:
+    """Return when each new ID asks for a row, ``[M]`` int64, for the memory of those that ask at once.
+
+    A bucket's turns depend on its own IDs alone, so its rows do not depend on the buckets that are placed with it.
+
+    Args:
+        buckets: ``[M]`` int64, the bucket of each ID.
+        num_buckets: K.
+    """
+    order = torch.argsort(buckets, stable=True)
+    in_order = buckets[order]
+    first = torch.searchsorted(in_order, in_order)
+    number = torch.empty_like(buckets)
+    number[order] = torch.arange(buckets.numel(), device=buckets.device) - first
+    return torch.div(number, max(1, _MOST_AT_ONCE // num_buckets), rounding_mode="floor")
+
+
+def segments_of(zch_size: int, num_buckets: int, given: Sequence[int] | None) -> list[int]:
+    """Return the first row of each bucket, and Z.
+
+    Args:
+        zch_size: Z.
+        num_buckets: K.
+        given: The same; None for equal buckets.
+
+    Raises:
+        ValueError: They do not fit each other.
+    """
+    if num_buckets < 1:
+        raise ValueError(f"total_num_buckets: got {num_buckets}, expected 1 or more")
+    if given is None:
+        if zch_size < 1 or zch_size % num_buckets:
+            raise ValueError(
+                f"zch_size: got {zch_size}, expected a multiple of total_num_buckets ({num_buckets}), or "
+                "output_segments"
+            )
+        return list(range(0, zch_size + 1, zch_size // num_buckets))
+    segments = list(given)
+    is_ascending = all(start < end for start, end in pairwise(segments))
+    if len(segments) != num_buckets + 1 or segments[0] != 0 or segments[-1] != zch_size or not is_ascending:
+        raise ValueError(
+            f"output_segments: got {segments[:8]}, expected {num_buckets + 1} ascending rows from 0 to {zch_size}"
+        )
+    return segments
+
+
+def num_reserved_rows(zch_size: int, num_buckets: int, opt_in_prob: int, percent: float) -> int:
+    """Return how many rows of each bucket are reserved for IDs without one.
+
+    Args:
+        zch_size: Z.
+        num_buckets: K.
+        opt_in_prob: Percent of the new IDs that may get a row; -1: all, without reserved rows.
+        percent: Percent of the rows that are reserved.
+
+    Raises:
+        ValueError: A number is out of range, or no row would be reserved.
+    """
+    if not 0 <= percent < 100:
+        raise ValueError(f"percent_reserved_slots: got {percent}, expected at least 0 and less than 100")
+    if opt_in_prob == -1:
+        return 0
+    if not 0 < opt_in_prob <= 100:
+        raise ValueError(f"opt_in_prob: got {opt_in_prob}, expected 1 to 100, or -1 for all new IDs")
+    num_reserved = math.floor(zch_size * percent / 100 / num_buckets)
+    if num_reserved < 1:
+        raise ValueError(
+            f"percent_reserved_slots: got {percent}, expected enough for a row in each of {num_buckets} buckets of "
+            f"{zch_size} rows, since opt_in_prob is given"
+        )
+    return num_reserved
 
 
 def bucket_of(ids: Tensor, num_buckets: int, input_hash_size: int) -> Tensor:
@@ -116,12 +192,14 @@ class NewIds:
         ids: ``[M]`` int64, each once.
         sizes: ``[M]`` int64, the rows of the ID's bucket that it may get.
         starts: ``[M]`` int64, the bucket's first row.
+        turns: ``[M]`` int64, from 0, ascending within a bucket: IDs of one turn ask at once.
         expiries: ``[M]`` int32, the hour from which on the ID may lose its row; None if none is ever lost.
     """
 
     ids: Tensor
     sizes: Tensor
     starts: Tensor
+    turns: Tensor
     expiries: Tensor | None
 
     def at(self, numbers: Tensor) -> NewIds:
@@ -130,6 +208,7 @@ class NewIds:
             ids=self.ids[numbers],
             sizes=self.sizes[numbers],
             starts=self.starts[numbers],
+            turns=self.turns[numbers],
             expiries=None if self.expiries is None else self.expiries[numbers],
         )
 
@@ -167,8 +246,8 @@ def place(owners: Owners, new: NewIds, num_probes: int) -> tuple[Tensor, Tensor]
     """
     rows = torch.full_like(new.ids, -1)
     evicted = []
-    for numbers in torch.arange(new.ids.numel(), device=new.ids.device).split(_MOST_AT_ONCE):
-        waiting = numbers
+    for turn in range(int(new.turns.max()) + 1 if new.turns.numel() else 0):
+        waiting = (new.turns == turn).nonzero().flatten()
         while waiting.numel():
             asked = _asked(owners, new.at(waiting), num_probes)
             waiting, asked = waiting[asked >= 0], asked[asked >= 0]

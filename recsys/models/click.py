@@ -186,7 +186,8 @@ def bag_collection(tables: Sequence[Mapping[str, Any]]) -> BagCollection:
         tables: For each its ``name``, ``num_embeddings``, ``embedding_dim``, ``feature_names`` and, if it is
             not "SUM", its ``pooling`` ("SUM" or "MEAN"). A table of raw IDs has ``managed`` too: an object
             with ``eviction`` ("lfu", "lru" or "distance_lfu") and ``interval``, batches between two
-            admissions; or with ``eviction`` "none", for a vocabulary that never changes.
+            admissions, and perhaps ``buckets``, parts of the mapping that ranks share; or with ``eviction`` "none",
+            for a vocabulary that never changes.
 
     Raises:
         ValueError: A field is missing, unknown, of another type, or does not fit the others.
@@ -316,14 +317,22 @@ def _mapping(
 def _managed_module(config: BaseEmbeddingConfig, managed: Any, at: str) -> ManagedCollisionModule:
     if managed == {"eviction": "none"}:
         return VocabularyModule(config.num_embeddings)
-    if not isinstance(managed, Mapping) or set(managed) != {"eviction", "interval"}:
-        raise ValueError(f"{at}: got {str(managed)[:80]}, expected an object with 'eviction' and 'interval'")
+    if not isinstance(managed, Mapping) or set(managed) - {"buckets"} != {"eviction", "interval"}:
+        raise ValueError(
+            f"{at}: got {str(managed)[:80]}, expected an object with 'eviction' and 'interval', and perhaps 'buckets'"
+        )
     eviction = managed["eviction"]
     if not isinstance(eviction, str) or eviction not in _EVICTION_POLICIES:
         raise ValueError(
             f"{at}.eviction: got {str(eviction)[:80]!r}, expected one of {list(_EVICTION_POLICIES)}"
         )
+    buckets = managed.get("buckets", 1)
     check_sizes(f"{at}.interval", [managed["interval"]])
+    check_sizes(f"{at}.buckets", [buckets])
+    if config.num_embeddings % buckets:
+        raise ValueError(
+            f"{at}.buckets: got {buckets}, expected a divisor of {config.num_embeddings}, the table's num_embeddings"
+        )
     return MCHManagedCollisionModule(
-        config.num_embeddings, None, _EVICTION_POLICIES[eviction](), managed["interval"]
+        config.num_embeddings, None, _EVICTION_POLICIES[eviction](), managed["interval"], buckets=buckets
     )

@@ -59,6 +59,8 @@ class ModelConfig:
         heads: sasrec, hstu: heads of their attention; a divisor of D.
         dropout: sasrec, hstu: the share of numbers of the encoder that training leaves out.
         objective: One of ``OBJECTIVES``; "next-item" for sasrec and hstu alone.
+        mapping_buckets: Parts of the mapping of each table of raw IDs, of which every rank holds as many; 1 for a copy
+            of the whole mapping on every rank.
     """
 
     model: str = "dlrm"
@@ -79,13 +81,14 @@ class ModelConfig:
     heads: int = 1
     dropout: float = 0.2
     objective: str = "click"
+    mapping_buckets: int = 1
 
     def __post_init__(self) -> None:
         if self.model not in MODELS:
             raise ValueError(f"model: got {self.model!r}, expected one of {', '.join(MODELS)}")
         stacks = (self.over_layers, self.tower_layers, self.attention_layers)
         sizes = (
-            *(self.embedding_dim, self.max_history, self.encoder_layers, self.heads),
+            *(self.embedding_dim, self.max_history, self.encoder_layers, self.heads, self.mapping_buckets),
             *self.dense_layers,
             *chain(*stacks),
         )
@@ -204,7 +207,13 @@ class ModelConfig:
         if table.ids == "vocabulary":
             managed = {"managed": {"eviction": "none"}}
         elif table.ids == "zero_collision":
-            managed = {"managed": {"eviction": "distance_lfu", "interval": ADMISSION_INTERVAL}}
+            buckets = {"buckets": self.mapping_buckets} if self.mapping_buckets > 1 else {}
+            if table.num_embeddings % self.mapping_buckets:
+                raise ValueError(
+                    f"mapping_buckets: got {self.mapping_buckets}, expected a divisor of the "
+                    f"{table.num_embeddings} rows of table {table.name!r}"
+                )
+            managed = {"managed": {"eviction": "distance_lfu", "interval": ADMISSION_INTERVAL, **buckets}}
         return {
             "name": table.name,
             "num_embeddings": table.num_embeddings,

@@ -192,7 +192,8 @@ def _gathered(tensor: ShardedTensor, group: dist.ProcessGroup, device: torch.dev
         owner = shard.placement.rank()
         if whole is None:
             if owner == rank:
-                dist.send(local[tuple(shard.shard_offsets)].contiguous(), group=group, group_dst=0)
+                rows = local[tuple(shard.shard_offsets)].to(device).contiguous()
+                dist.send(rows, group=group, group_dst=0)
             continue
         if owner == 0:
             rows = local[tuple(shard.shard_offsets)]

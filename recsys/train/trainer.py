@@ -21,6 +21,7 @@ from recsys.checkpoint.single_file import empty_model
 from recsys.data.batches import Share
 from recsys.data.examples import LabeledBatch
 from recsys.embedding import FloatCollection
+from recsys.errors import PlanError
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.kernels.training import FusedLookup
 from recsys.managed import ManagedCollisionCollection, VocabularyModule
@@ -107,6 +108,7 @@ class Trainer:
             self.model = DistributedModelParallel(
                 model, env, ranks.device, plan, _sharders(config, fused_decay=not on_host)
             )
+        _check_divided(self.model, ranks.world_size)
         self.is_frozen = config.freeze_dense
         self.optimizer = _optimizer(self.model, config)
         self._keeps_untrained = False
@@ -286,6 +288,23 @@ def _optimizer(model: DistributedModelParallel, config: TrainConfig) -> Combined
     if tables:
         parts.append(KeyedOptimizerWrapper(tables, row_optimizer))
     return _Optimizer(parts)
+
+
+def _check_divided(model: DistributedModelParallel, world_size: int) -> None:
+    """Check that mappings with buckets lie on all ranks.
+
+    Raises:
+        PlanError: One is held by every rank.
+    """
+    for module in model.modules() if world_size > 1 else ():
+        if not isinstance(module, ManagedCollisionCollection):
+            continue
+        for table, mapping in module.managed_collision_modules().items():
+            if mapping.buckets() > 1 and mapping.part is None:
+                raise PlanError(
+                    f"table {table!r}: got {mapping.buckets()} mapping_buckets for {world_size} ranks, expected a "
+                    "multiple of the ranks, and a plan that places the table row_wise on all of them"
+                )
 
 
 def _freeze_dense(model: nn.Module) -> None:

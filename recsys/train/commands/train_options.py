@@ -152,6 +152,13 @@ _RESULT = (
 _RANKS = (
     Option("--device", one_of(("cpu", "cuda")), "of every rank", default="cpu"),
     Option("--plan", PATH, "a sharding plan; the planner makes one otherwise"),
+    Option(
+        "--mapping-buckets",
+        COUNT,
+        "parts of each zero-collision mapping, a multiple of the ranks, which hold some each, and a divisor of the "
+        "table's rows; it stays the same for the life of a model (default: a copy of the whole mapping on every rank)",
+        metavar="K",
+    ),
 )
 _MODEL = (
     Option("--model", one_of(MODELS), "the model (default dlrm)"),
