@@ -18,6 +18,17 @@ enum class BufferKind : std::int64_t {
 };
 constexpr std::int64_t kNumBufferKind = 5;
 
+/// Which rows of a bag a sequence has.
+enum class SequenceOrder : std::int64_t {
+  /// The first ones.
+  kFirst = 0,
+  /// The last ones, from the last on.
+  kBackwards = 1,
+  /// The last ones, in their order.
+  kRecent = 2,
+};
+constexpr std::int64_t kNumSequenceOrder = 3;
+
 /// What a step does.
 enum class StepKind : std::int64_t {
   /// Pooled rows of tables.
@@ -32,7 +43,7 @@ enum class StepKind : std::int64_t {
   kContract = 4,
   /// Two operands number by number by a form.
   kBroadcast = 5,
-  /// The rows of a bag's first IDs, or of its last ones from the last on, and zeros behind them.
+  /// The rows of some of a bag's IDs, in the order of `extra`, and zeros behind them.
   kSequence = 6,
   /// The number of a bag's IDs.
   kLength = 7,

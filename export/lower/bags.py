@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from export.lower.kinds import SequenceOrder
 from export.lower.lookups import ComputedIds, Lookup, Slot
 from export.lower.values import (
     Called,
@@ -62,10 +63,10 @@ class FlatSpace(Space):
 
 @dataclass(eq=False, kw_only=True)
 class Sequence(Value):
-    """The rows of a bag's first S IDs, ``[S, D]`` as they are stored, and zeros behind them."""
+    """The rows of some S of a bag's IDs, ``[S, D]`` as they are stored, and zeros behind them."""
 
     slot: Slot
-    is_backwards: bool = False
+    order: SequenceOrder = SequenceOrder.FIRST
     computed: ComputedIds | None = None
 
 
@@ -136,7 +137,7 @@ class Rows(Value):
     block_dims: tuple[int, ...]
     flat: Value | None
     computed: ComputedIds | None
-    padded: dict[tuple[int, bool], Any] = field(default_factory=dict, init=False)
+    padded: dict[tuple[int, SequenceOrder], Any] = field(default_factory=dict, init=False)
 
     @property
     def ids(self) -> IdsSpace:

@@ -54,6 +54,14 @@ class BufferKind(Code):
     IDS = 4, "In scratch memory, a row for each ID: of the steps after EACH_ID alone."
 
 
+class SequenceOrder(Code):
+    """Which rows of a bag a sequence has."""
+
+    FIRST = 0, "The first ones."
+    BACKWARDS = 1, "The last ones, from the last on."
+    RECENT = 2, "The last ones, in their order."
+
+
 class StepKind(Code):
     """What a step does."""
 
@@ -63,10 +71,7 @@ class StepKind(Code):
     ELEMENTWISE = 3, "Numbers one by one."
     CONTRACT = 4, "Sums of products by a form."
     BROADCAST = 5, "Two operands number by number by a form."
-    SEQUENCE = (
-        6,
-        "The rows of a bag's first IDs, or of its last ones from the last on, and zeros behind them.",
-    )
+    SEQUENCE = 6, "The rows of some of a bag's IDs, in the order of `extra`, and zeros behind them."
     LENGTH = 7, "The number of a bag's IDs."
     DIFFERENCES = 8, "ID i less ID j of a bag's first IDs, for each pair; those that are missing are 0."
     TAKE = 9, "Vectors of b by the numbers in a, which are bounded to those that are there."
@@ -174,8 +179,8 @@ class ElementwiseKind(Code):
 _WITH_FACTOR = ("SCALE", "AT_LEAST", "STANDARDIZE", "LAYER_NORM", "SHIFT", "AT_MOST", "NORMALIZE")
 #: By enumeration, the type that holds it in C++.
 _TYPES = {
-    BufferKind: "std::int64_t", StepKind: "std::int64_t", Activation: "std::int32_t", Operands: "std::int32_t",
-    ElementwiseKind: "std::int32_t",
+    BufferKind: "std::int64_t", SequenceOrder: "std::int64_t", StepKind: "std::int64_t",
+    Activation: "std::int32_t", Operands: "std::int32_t", ElementwiseKind: "std::int32_t",
 }  # fmt: skip
 
 

@@ -312,7 +312,7 @@ class _Planning:
                 self._written(written, out)
         elif isinstance(value, Sequence):
             lookup = self._lookup((value.slot,), _ROW_OF_EACH_ID, self._ids_of(value), is_weighted=False)
-            self._step(StepKind.SEQUENCE, [out], lookup, int(value.is_backwards))
+            self._step(StepKind.SEQUENCE, [out], lookup, int(value.order))
         elif isinstance(value, Length):
             self._step(StepKind.LENGTH, [out], self._feature(value.feature), 0)
         elif isinstance(value, Differences):

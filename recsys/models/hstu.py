@@ -56,7 +56,7 @@ class HSTULayer(nn.Module):
         """
         nn.init.normal_(self.bias, mean=1.0, std=0.02)
         places = torch.arange(self._max_history, device="cpu")
-        distances = places.unsqueeze(0) - places.unsqueeze(1)
+        distances = places.unsqueeze(1) - places.unsqueeze(0)
         self.distances.copy_(distances.clamp(min=0))
         self.older.copy_(distances >= 0)
 
@@ -78,7 +78,7 @@ class HSTULayer(nn.Module):
         """Return the parts of a history's places; nothing is seen at padding, whose values are zero.
 
         Args:
-            history: ``[B, H, D]``, the latest first.
+            history: ``[B, H, D]``, the oldest first.
             there: float32 ``[B, 1, H, 1]``: 1 for places with an item, 0 for padding.
         """
         gates, queries, keys, values = self.parts(history, self._max_history)
@@ -92,18 +92,19 @@ class HSTULayer(nn.Module):
         weights = functional.silu(queries @ keys.transpose(2, 3) + bias) * self.older
         return self._next(history, gates, weights @ values / size, size)
 
-    def attend(self, candidate: Tensor, parts: Parts) -> Tensor:
+    def attend(self, candidate: Tensor, parts: Parts, distances: Tensor) -> Tensor:
         """Return the next vectors of candidates, which have seen themselves and a history, ``[B, 1, D]``.
 
         Args:
             candidate: ``[B, 1, D]``.
             parts: What ``history_parts`` returned.
+            distances: int64 ``[B, H]``: from the candidate back to each place.
         """
         _, _, keys, values = parts
         gates, queries, own_keys, own_values = self.parts(candidate, 1)
         size = self._max_history
-        bias = self.bias.transpose(0, 1).unsqueeze(1)
-        own, older = bias.narrow(2, 0, 1), bias.narrow(2, 1, size)
+        older = functional.embedding(distances, self.bias).transpose(1, 2).unsqueeze(2)
+        own = self.bias.narrow(0, 0, 1).transpose(0, 1).unsqueeze(1)
         weights = functional.silu(queries @ keys.transpose(2, 3) + older)
         of_itself = functional.silu((queries * own_keys).sum(3, keepdim=True) + own)
         return self._next(candidate, gates, (weights @ values + of_itself * own_values) / size, 1)
@@ -150,16 +151,18 @@ class HSTUEncoder(nn.Module):
 
         Args:
             candidate: The candidates' vectors ``[B, D]``.
-            history: The items' vectors ``[B, H, D]``, the latest first, padded with zeros.
-            lengths: Number of items of each history, ``[B]``; it may be larger than H.
+            history: The items' vectors ``[B, H, D]``, the oldest first, padded with zeros.
+            lengths: Number of items of each history, ``[B]``.
         """
         there = self._there(lengths)
+        places = torch.arange(self._max_history, device=lengths.device)
+        distances = (lengths.unsqueeze(1) - places).clamp(min=0)
         states = self.dropout(history * self._scale)
         target = self.dropout(candidate.unsqueeze(1) * self._scale)
         for i, layer in enumerate(self.layers):
             assert isinstance(layer, HSTULayer)
             parts = layer.history_parts(states, there)
-            target = layer.attend(target, parts)
+            target = layer.attend(target, parts, distances)
             if i + 1 < len(self.layers):
                 states = layer(states, parts)
         result: Tensor = self.norm(target.squeeze(1))

@@ -1,7 +1,7 @@
 """SASRec: causal self-attention over a history, whose latest state is the user's vector.
 
-Kang and McAuley, "Self-Attentive Sequential Recommendation" (arXiv 1808.09781). Places are counted from the latest item
-back, so that a history that is longer than H and its last H items have the same states.
+Kang and McAuley, "Self-Attentive Sequential Recommendation" (arXiv 1808.09781). Places are counted from the
+oldest of the last H items, so that a new item of a shorter history changes no state before it.
 
 Shape letters: B batch, D embedding dimension, H longest history, N heads.
 """
@@ -81,17 +81,17 @@ class SASRecEncoder(nn.Module):
     def reset_parameters(self) -> None:
         """Draw the vectors of the places, and set the masks."""
         nn.init.normal_(self.positions, std=0.02)
-        older = torch.ones(self.older.shape, dtype=torch.bool, device="cpu").triu()
+        older = torch.ones(self.older.shape, dtype=torch.bool, device="cpu").tril()
         self.older.copy_(older)
-        self.itself.copy_(older.tril())
+        self.itself.copy_(older.triu())
 
     def forward(self, history: Tensor, lengths: Tensor) -> Tensor:
         """Return the state of each place, ``[B, H, D]``; those behind a history's end have no meaning.
 
         Args:
-            history: The items' vectors ``[B, H, D]``, the latest first, padded with zeros.
-            lengths: Number of items of each history, ``[B]``; it may be larger than H. The first state of a history
-                without items is that of no item.
+            history: The items' vectors ``[B, H, D]``, the oldest first, padded with zeros.
+            lengths: Number of items of each history, ``[B]``. The first state of a history without items is that of no
+                item.
         """
         states = self.dropout(history * self._scale + self.positions)
         there = torch.arange(self._max_history, device=lengths.device).unsqueeze(0) < lengths.unsqueeze(1)

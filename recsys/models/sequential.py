@@ -30,8 +30,8 @@ from recsys.models.click import (
     split_item_table,
     transformed_width,
 )
-from recsys.models.din import latest
 from recsys.models.dlrm import BagCollection, OverArch, SparseArch
+from recsys.models.history import recent
 from recsys.models.hstu import HSTUEncoder
 from recsys.models.sasrec import SASRecEncoder
 
@@ -114,9 +114,9 @@ class HistoryFeatures(nn.Module):
         """Look up a batch.
 
         Returns:
-            The history's vectors ``[B, H, D]``, the latest first, padded with zeros; the histories' lengths ``[B]``;
-            the candidates' vectors ``[B, D]``, zeros for one without an ID; the user's features and the items' other
-            features, ``[B, N]``, None where there are none.
+            The history's last vectors ``[B, H, D]``, the oldest first, padded with zeros; their number ``[B]``, at most
+            H; the candidates' vectors ``[B, D]``, zeros for one without an ID; the user's features and the items'
+            other features, ``[B, N]``, None where there are none.
         """
         vectors = self.embedding_collection(sparse_features)
         history = vectors[self._history]
@@ -128,8 +128,8 @@ class HistoryFeatures(nn.Module):
             user += [others[name] for name in self._of_user]
             item += [others[name] for name in self._of_item]
         return (
-            latest(history, self._max_history),
-            history.lengths(),
+            recent(history, self._max_history),
+            history.lengths().clamp(max=self._max_history),
             vectors[self._target].to_padded_dense(1).squeeze(1),
             torch.cat(user, dim=1) if user else None,
             torch.cat(item, dim=1) if item else None,
@@ -165,7 +165,7 @@ class StateModel(nn.Module):
     def forward(self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor) -> Tensor:
         """Score a batch: logits ``[B, 1]``."""
         history, lengths, item, of_user, of_item = self.features(dense_features, sparse_features)
-        state = self.encoder(history, lengths).select(1, 0)
+        state = _backwards(self.encoder(history, lengths), lengths, 1).squeeze(1)
         if self.user_layer is not None:
             state = state + self.user_layer(of_user)
         if self.item_layer is not None:
@@ -183,11 +183,25 @@ class StateModel(nn.Module):
             then the history's from the latest on. Items have no other features.
         """
         history, lengths, item, of_user, _ = self.features(dense_features, sparse_features)
-        states = self.encoder(history, lengths)
+        size = history.size(1)
+        states = _backwards(self.encoder(history, lengths), lengths, size)
         if self.user_layer is not None:
             states = states + self.user_layer(of_user).unsqueeze(1)
-        following = torch.cat((item.unsqueeze(1), history), dim=1)
-        return states, following.narrow(1, 0, history.size(1))
+        following = torch.cat((item.unsqueeze(1), _backwards(history, lengths, size)), dim=1)
+        return states, following.narrow(1, 0, size)
+
+
+def _backwards(places: Tensor, lengths: Tensor, size: int) -> Tensor:
+    """Return the vectors of the latest places, ``[B, size, D]``, the latest first; the first one's behind the oldest.
+
+    Args:
+        places: ``[B, H, D]``, the oldest first.
+        lengths: Number of places of each history, ``[B]``, at most H; a history without any has the first one.
+        size: How many are returned.
+    """
+    back = torch.arange(size, device=lengths.device)
+    at = (lengths.unsqueeze(1) - 1 - back).clamp(min=0)
+    return places.gather(1, at.unsqueeze(2).expand(-1, -1, places.shape[2]))
 
 
 class TargetAwareModel(nn.Module):

@@ -26,6 +26,7 @@ from recsys.errors import ManifestError
 from tests.export.lower.test_growth import CAUSAL, Attentive, mean_state
 from tests.native.programs.test_programs import metadata_of
 from tests.recsys.artifact.damage import resize_part
+from tests.recsys.models.test_sequential import sequential_model
 from tests.support.kernels import needs_kernels
 
 pytestmark = needs_kernels
@@ -186,6 +187,23 @@ def test_whatever_a_model_makes_of_a_history_grows_to_the_same(
             torch.testing.assert_close(
                 _scores(grown, [history[:length]]), _scores(whole, [history[:length]]), rtol=0, atol=0
             )
+
+
+@pytest.mark.parametrize(
+    ("encoder", "objective"), [("sasrec", "click"), ("sasrec", "next-item"), ("hstu", "next-item")]
+)
+def test_trained_models_grow_until_a_history_is_full(encoder: str, objective: str, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    export_model(sequential_model(encoder, objective), path, ExportConfig(context=("seen",)))
+    whole, grown = _opened(path), _opened(path, _MAX_BYTES)
+    history = [item % 40 for item in _history(3, 9)]
+    for length in range(1, 10):  # five items are a full history
+        lengths, ids = torch.tensor([length]), torch.tensor(history[:length])
+        inputs = [lengths, ids, torch.ones(2, dtype=torch.int64), torch.tensor([7, 9]), torch.zeros(2).long()]
+        with torch.inference_mode():
+            expected, found = ([*one.forward_ranking(*inputs).values()] for one in (whole, grown))
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert grown.contexts.counts()["grown"] == 3
 
 
 class TwoHistories(nn.Module):

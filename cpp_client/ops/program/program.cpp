@@ -140,7 +140,7 @@ class Checking {
         return IsBelow(step.index, Count(program_.lookups)) && !IsSequence(step);
       case StepKind::kSequence:
         return IsBelow(step.index, Count(program_.lookups)) && IsSequence(step) &&
-               IsBelow(step.extra, 2);
+               IsBelow(step.extra, kNumSequenceOrder);
       case StepKind::kLength:
         return IsBelow(step.index, Count(program_.features)) && step.out.width == 1;
       case StepKind::kDifferences:

@@ -55,7 +55,9 @@ void ReadSequences(const Kernels& kernels, const Lookup& lookup, const std::uint
     const std::int64_t count = std::min(length, most);
     const std::uint8_t* const* rows = found + (offsets[bag] - offsets[0]);
     float* const to = out.data + bag * out.stride;
-    if (step.extra == 1 && count > 0) {
+    const auto order = static_cast<SequenceOrder>(step.extra);
+    if (order == SequenceOrder::kRecent) rows += length - count;
+    if (order == SequenceOrder::kBackwards && count > 0) {
       auto* const backwards = reinterpret_cast<const std::uint8_t**>(
           ScratchOf(Scratch::kIds, (count + kRowsAhead) * std::int64_t{sizeof(char*)}));
       for (std::int64_t i = 0; i < count; ++i) backwards[i] = rows[length - 1 - i];

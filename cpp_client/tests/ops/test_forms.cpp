@@ -248,14 +248,16 @@ struct Moved {
   Program program;
 };
 
-TEST_P(EachIsaForms, SequencesAreReadFromEitherEnd) {
+TEST_P(EachIsaForms, SequencesAreReadInEachOrder) {
   Floats table(40);
   for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<float>(i / 4);
   const std::vector<std::int64_t> ids = {7, 3, 9, 5, 8}, offsets = {0, 1, 5, 5};
   Slot slot{reinterpret_cast<const std::uint8_t*>(table.data()), 10, RowType::kFloat32, 4, 0};
-  for (const std::int64_t is_backwards : {0, 1}) {
+  const Floats by_order[] = {
+      {7, 0, 0, 3, 9, 5, 0, 0, 0}, {7, 0, 0, 8, 5, 9, 0, 0, 0}, {7, 0, 0, 9, 5, 8, 0, 0, 0}};
+  for (std::int64_t order = 0; order < kNumSequenceOrder; ++order) {
     Moved moved;
-    moved.program.steps[0].extra = is_backwards;
+    moved.program.steps[0].extra = order;
     ASSERT_EQ(moved.Check(), "");
     Floats sequence(36), length(3), differences(27), taken(12);
     BoundProgram bound;
@@ -274,8 +276,7 @@ TEST_P(EachIsaForms, SequencesAreReadFromEitherEnd) {
     bound.features = {{ids.data(), offsets.data()}};
     ASSERT_EQ(CheckBound(bound), "");
     EXPECT_EQ(RunProgram(bound, ChosenKernels(), 0, 3).lookup, -1);
-    const Floats expected =
-        is_backwards == 1 ? Floats{7, 0, 0, 8, 5, 9, 0, 0, 0} : Floats{7, 0, 0, 3, 9, 5, 0, 0, 0};
+    const Floats& expected = by_order[order];
     for (std::size_t i = 0; i < 36; ++i) EXPECT_EQ(sequence[i], expected[i / 4]) << i;
     EXPECT_EQ(length, (Floats{1, 4, 0}));
     EXPECT_EQ((Floats{differences.begin() + 9, differences.begin() + 18}),
@@ -294,7 +295,7 @@ TEST(FormsTest, WrongStepsAreRefused) {
     change(&moved.program.steps[step], &moved.program);
     return moved.Check();
   };
-  EXPECT_EQ(with(0, [](Step* step, Program*) { step->extra = 2; }),
+  EXPECT_EQ(with(0, [](Step* step, Program*) { step->extra = 3; }),
             "got a wrong step at position 0");
   EXPECT_EQ(with(0, [](Step*, Program* program) { program->lookups[0].pooling = 0; }),
             "got a wrong step at position 0");

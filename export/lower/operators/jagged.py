@@ -18,6 +18,7 @@ import torch
 
 from export.lower.bags import BagSum, FromIds, IdsSpace, Length, ReadIds, Rows, Sequence, ToIds, ids_space
 from export.lower.formed import Operand
+from export.lower.kinds import SequenceOrder
 from export.lower.operators.views import cat, expand, flatten, narrow, unsqueeze
 from export.lower.values import Called, Expand, Join, NotLoweredError, NumRows, Part, Value, Weight, operator
 
@@ -74,14 +75,14 @@ def ids_of(lengths: Any) -> IdsSpace | None:
     return ids_space(of.space, of.feature, is_expanded) if isinstance(of, Length) else None
 
 
-def rows_at_places(rows: Rows, size: int, *, is_backwards: bool) -> Any:
-    """Return the rows of the first IDs of each bag, or of its last ones from the last on, and zeros behind them."""
-    key = (size, is_backwards)
+def rows_at_places(rows: Rows, size: int, order: SequenceOrder) -> Any:
+    """Return the rows of some IDs of each bag, and zeros behind them."""
+    key = (size, order)
     if key not in rows.padded:
         parts = []
         for slot, dim in zip(rows.slots, rows.block_dims, strict=True):
             found: Any = Sequence(
-                dims=(size, slot.dim), space=rows.ids.bags, slot=slot, is_backwards=is_backwards,
+                dims=(size, slot.dim), space=rows.ids.bags, slot=slot, order=order,
                 computed=rows.computed,
             )  # fmt: skip
             if rows.ids.is_expanded:
@@ -92,12 +93,12 @@ def rows_at_places(rows: Rows, size: int, *, is_backwards: bool) -> Any:
 
 
 def values_at_places(
-    values: Value, lengths: Value, size: int, padding: float, *, is_backwards: bool
+    values: Value, lengths: Value, size: int, padding: float, order: SequenceOrder
 ) -> FromIds:
     """Return what is computed for the first IDs of each bag, in the order of ``rows_at_places``, and a number."""
 
     def at_place(rows: Rows) -> list[Value]:
-        source = rows_at_places(rows, size, is_backwards=is_backwards).settled()
+        source = rows_at_places(rows, size, order).settled()
         return [ToIds(dims=rows.dims, space=rows.space, source=source)]
 
     within, source = _within(values, at_place)

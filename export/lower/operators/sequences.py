@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from export.lower.bags import Differences, IdsSpace, Length, Rows, feature_of
-from export.lower.kinds import ElementwiseKind
+from export.lower.kinds import ElementwiseKind, SequenceOrder
 from export.lower.operators.arithmetic import computed
 from export.lower.operators.jagged import Flipped, ids_of, rows_at_places, values_at_places
 from export.lower.values import Called, NotLoweredError, NumRows, Space, Value, operator
+from recsys.models.history import recent_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,11 +209,23 @@ def padded(values: Any, offsets: Several[Any], sizes: Several[int], padding: flo
         return PaddedIds(values, size)
     if space is None or values.space is not space:
         raise NotLoweredError("it pads bags by the lengths of others")
+    order = SequenceOrder.BACKWARDS if is_backwards else SequenceOrder.FIRST
     if isinstance(values, Rows) and padding == 0:
-        found = rows_at_places(values, size, is_backwards=is_backwards)
+        found = rows_at_places(values, size, order)
     else:
-        found = values_at_places(values, lengths, size, padding, is_backwards=is_backwards)
+        found = values_at_places(values, lengths, size, padding, order)
     return Flipped(found) if is_backwards else found
+
+
+@operator(recent_rows.__name__, views=True)
+def recent(values: Any, offsets: Any, most: int) -> Any:
+    """Return the rows of the last IDs of each bag, in their order, and zeros behind them."""
+    lengths = offsets.lengths if isinstance(offsets, Offsets) else None
+    values = values.settled()
+    space = ids_of(lengths) if isinstance(lengths, Value) else None
+    if space is None or not isinstance(values, Rows) or values.space is not space:
+        raise NotLoweredError("it takes the last rows of what are no bags of IDs")
+    return rows_at_places(values, most, SequenceOrder.RECENT)
 
 
 @operator("jagged_1d_to_dense", "jagged_2d_to_dense", views=True)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from export.lower.bags import Length
+from export.lower.formed import Broadcast
 from export.lower.kinds import ElementwiseKind
 from export.lower.strided import Strided, contiguous
 from export.lower.values import (
@@ -25,6 +26,7 @@ from export.lower.values import (
 )
 
 _ANY = (-math.inf, math.inf)
+_OF_TWO = (ElementwiseKind.ADD, ElementwiseKind.SUBTRACT)
 
 
 def bounds_of(value: Value) -> tuple[float, float]:
@@ -38,8 +40,12 @@ def bounds_of(value: Value) -> tuple[float, float]:
         return _ANY if numbers is None else (float(numbers.min()), float(numbers.max()))
     if isinstance(value, View):
         return bounds_of(value.source)
+    if isinstance(value, Broadcast):
+        return _of_two(value.kind, *(bounds_of(one.value) for one in value.operands))
     if not isinstance(value, Elementwise):
         return _ANY
+    if value.kind in _OF_TWO:
+        return _of_two(value.kind, *map(bounds_of, value.operands))
     low, high = bounds_of(value.operands[0])
     factor = value.factor
     found = _ANY
@@ -59,7 +65,21 @@ def bounds_of(value: Value) -> tuple[float, float]:
         found = (min(low, factor), min(high, factor))
     elif factor is not None and value.kind is ElementwiseKind.SHIFT:
         found = (low + factor, high + factor)
+    elif factor is not None and value.kind is ElementwiseKind.SCALE and factor:
+        found = (min(low * factor, high * factor), max(low * factor, high * factor))
     return found
+
+
+def _of_two(kind: ElementwiseKind, *bounds: tuple[float, float]) -> tuple[float, float]:
+    """Return the bounds of what a kind makes of two operands, or of a copy of one."""
+    if kind is ElementwiseKind.COPY:
+        return bounds[0]
+    if kind not in _OF_TWO:
+        return _ANY
+    (low, high), (second_low, second_high) = bounds
+    if kind is ElementwiseKind.SUBTRACT:
+        second_low, second_high = -second_high, -second_low
+    return low + second_low, high + second_high
 
 
 def _truncated(bound: float) -> float:

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from export.lower.bags import IdsSpace, Length, OfIds, Sequence
 from export.lower.formed import Broadcast, Contract, Interleave, Operand
-from export.lower.kinds import Operands
+from export.lower.kinds import Operands, SequenceOrder
 from export.lower.lookups import Lookup
 from export.lower.padding.masks import Masks, indices
 from export.lower.padding.places import MOST_NUMBERS, FirstPlaces, Reading, most_numbers_of
@@ -49,6 +49,11 @@ class Growth:
     kept: frozenset[Value]
 
 
+def _is_in_order(value: Sequence) -> bool:
+    """Return whether fewer than S IDs keep their places when others are appended."""
+    return value.order is not SequenceOrder.BACKWARDS and value.computed is None
+
+
 def growth_of(
     values: Several[Value],
     outputs: Several[Value],
@@ -65,7 +70,7 @@ def growth_of(
     """
     found: Growth | None = None
     for value in values:
-        if not isinstance(value, Sequence) or value.is_backwards or value.computed is not None:
+        if not isinstance(value, Sequence) or not _is_in_order(value):
             continue
         length = Length(dims=(), space=value.space, dtype=torch.int64, feature=value.slot.feature)
         one = _growth(values, outputs, first, fused, Masks(length, value.dims[0]))
@@ -229,7 +234,7 @@ class _Same:
         if isinstance(value, Length):
             return self._all(value, value.feature != feature)
         if isinstance(value, Sequence):
-            if value.computed is not None or value.is_backwards:
+            if not _is_in_order(value):
                 return self._all(value, False)
             if value.slot.feature != feature:
                 return self._all(value, True)

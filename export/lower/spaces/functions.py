@@ -17,6 +17,7 @@ from export.lower.operators.sequences import Cuts, NumIds
 from export.lower.operators.views import RowContext
 from export.lower.strided import lifted
 from export.lower.values import Called, NotLoweredError, NumRows, Space, apply, path_of, set_path
+from recsys.models.history import recent_rows
 
 # Methods that return numbers of Python.
 _READS_NUMBERS = ("item", "tolist")
@@ -96,7 +97,8 @@ def _called(target: Any, args: Any, kwargs: Any) -> Any:
     is_of_values = any(isinstance(one, Called) for one in [*flat(args), *flat(kwargs)])
     # Python compares values as objects.
     is_equality = target in (operator.eq, operator.ne)
-    if isinstance(target, torch._ops.OpOverloadPacket) or ((is_of_torch or is_equality) and is_of_values):
+    is_known = is_of_torch or is_equality or target is recent_rows
+    if isinstance(target, torch._ops.OpOverloadPacket) or (is_known and is_of_values):
         return apply(target.__name__, *args, **kwargs)
     return target(*args, **kwargs)
 

@@ -73,7 +73,8 @@ def _arguments(encoder: str, objective: str, *, others: bool = False, num_labels
     }
 
 
-def _model(encoder: str, objective: str, **options: Any) -> ClickModel:
+def sequential_model(encoder: str, objective: str, **options: Any) -> ClickModel:
+    """Return a model whose weights are all of about one size."""
     torch.manual_seed(0)
     model = build_sequential(**_arguments(encoder, objective, **options)).eval()
     with torch.no_grad():
@@ -92,7 +93,7 @@ def _logits(model: ClickModel, histories: list[list[int]], candidates: list[list
 
 @pytest.mark.parametrize(("encoder", "objective"), _MODELS)
 def test_neither_padding_nor_neighbours_move_a_score(encoder: str, objective: str) -> None:
-    model = _model(encoder, objective)
+    model = sequential_model(encoder, objective)
     together = _logits(model, _HISTORIES, _CANDIDATES)
     assert together.isfinite().all()
     for i, (history, candidate) in enumerate(zip(_HISTORIES, _CANDIDATES, strict=True)):
@@ -101,7 +102,7 @@ def test_neither_padding_nor_neighbours_move_a_score(encoder: str, objective: st
 
 @pytest.mark.parametrize(("encoder", "objective"), _MODELS)
 def test_the_last_items_count_in_their_order(encoder: str, objective: str) -> None:
-    model = _model(encoder, objective)
+    model = sequential_model(encoder, objective)
     same = _logits(model, [[1, 2, 3, 4, 5, 6, 7], [9, 3, 4, 5, 6, 7], [3, 4, 5, 6, 7]], [[2]] * 3)
     torch.testing.assert_close(same, same[:1].expand(3, 1))
     changed = _logits(model, [[3, 4, 5, 6, 7], [4, 3, 5, 6, 7], [4, 5, 6, 7], []], [[2]] * 4)
@@ -117,16 +118,15 @@ def test_states_depend_on_older_items_alone(encoder: str) -> None:
     history[1, 3:] = 0
     before = states_of(history, lengths)
     later = history.clone()
-    later[:, 0] += torch.randn(_DIM)  # the latest item
+    later[0, -1] += torch.randn(_DIM)  # the latest item
+    later[1, 3] += torch.randn(_DIM)  # padding
     after = states_of(later, lengths)
-    torch.testing.assert_close(after[:, 1:], before[:, 1:])
-    assert not torch.allclose(after[:, 0], before[:, 0])
+    torch.testing.assert_close(after[0, :-1], before[0, :-1])
+    assert not torch.allclose(after[0, -1], before[0, -1])
+    torch.testing.assert_close(after[1, :3], before[1, :3])
     older = history.clone()
-    older[0, 4] += torch.randn(_DIM)
-    older[1, 4] += torch.randn(_DIM)  # padding
-    moved = states_of(older, lengths)
-    assert not torch.allclose(moved[0, 0], before[0, 0])
-    torch.testing.assert_close(moved[1, :3], before[1, :3])
+    older[0, 0] += torch.randn(_DIM)
+    assert not torch.allclose(states_of(older, lengths)[0, -1], before[0, -1])
 
 
 @torch.no_grad()
@@ -139,8 +139,8 @@ def test_an_hstu_candidate_is_one_more_item() -> None:
     candidate, history = torch.randn(1, _DIM), torch.randn(1, _MOST, _DIM)
     history[:, 3:] = 0
     found = encoder.attend(candidate, history, torch.tensor([3]))
-    longer = torch.cat((candidate.unsqueeze(1), history[:, :-1]), dim=1)
-    torch.testing.assert_close(found, encoder(longer, torch.tensor([4]))[:, 0])
+    longer = torch.cat((history[:, :3], candidate.unsqueeze(1), history[:, 4:]), dim=1)
+    torch.testing.assert_close(found, encoder(longer, torch.tensor([4]))[:, 3])
 
 
 @torch.no_grad()
@@ -155,8 +155,8 @@ def test_hstu_attention_is_the_papers_formula() -> None:
     expected = []
     for place in range(4):
         seen = torch.zeros(_DIM)
-        for other in range(place, 4):
-            seen += functional.silu(q[place] @ k[other] + layer.bias[other - place, 0]) * v[other] / _MOST
+        for other in range(place + 1):
+            seen += functional.silu(q[place] @ k[other] + layer.bias[place - other, 0]) * v[other] / _MOST
         expected.append(x[place] + layer.out(u[place] * layer.seen_norm(seen)))
     found = encoder(history, torch.tensor([4]))[0, :4]
     torch.testing.assert_close(found, encoder.norm(torch.stack(expected)))
@@ -168,7 +168,7 @@ def test_sasrec_is_torchs_transformer() -> None:
     encoder = SASRecEncoder(_DIM, _MOST, 2, 2, 0.0).eval()
     history = torch.randn(3, _MOST, _DIM)
     x = history * _DIM**0.5 + encoder.positions
-    mask = torch.ones(_MOST, _MOST, dtype=torch.bool).tril(-1)  # what a place does not see: later items
+    mask = torch.ones(_MOST, _MOST, dtype=torch.bool).triu(1)  # what a place does not see: later items
     for block in encoder.blocks:
         other = torch.nn.TransformerEncoderLayer(
             _DIM, 2, _DIM, dropout=0.0, batch_first=True, norm_first=True
@@ -191,7 +191,7 @@ def test_sasrec_is_torchs_transformer() -> None:
 @pytest.mark.parametrize("others", [False, True], ids=["alone", "others"])
 @pytest.mark.parametrize(("encoder", "objective"), _MODELS)
 def test_the_user_is_computed_once(encoder: str, objective: str, others: bool) -> None:
-    model = _model(encoder, objective, others=others)
+    model = sequential_model(encoder, objective, others=others)
     context = ("seen", "country", "dense_features") if others else ("seen",)
     program = lowered(model, is_ranking=True, context=context)
     assert "region" not in kinds_of(program)
@@ -212,7 +212,7 @@ def test_the_user_is_computed_once(encoder: str, objective: str, others: bool) -
 @pytest.mark.parametrize("others", [False, True], ids=["alone", "others"])
 @pytest.mark.parametrize(("encoder", "objective"), _MODELS)
 def test_exports_answer_as_the_model_does(tmp_path: Path, encoder: str, objective: str, others: bool) -> None:
-    model = _model(encoder, objective, others=others)
+    model = sequential_model(encoder, objective, others=others)
     context = ("seen", "country", "dense_features") if others else ("seen",)
     config = ExportConfig(data_type=DataType.FP32, context=context)
     export_model(model, tmp_path / "m.artifact", config)  # verifies both forms against the model
@@ -225,13 +225,13 @@ def test_exports_answer_as_the_model_does(tmp_path: Path, encoder: str, objectiv
 
 
 def test_hstu_has_a_score_for_each_label() -> None:
-    model = _model("hstu", "click", num_labels=2)
+    model = sequential_model("hstu", "click", num_labels=2)
     found = model(kjt_of({"seen": _HISTORIES, "item": _CANDIDATES}))
     assert {name: score.shape for name, score in found.items()} == {"label_0": (5,), "label_1": (5,)}
 
 
 def test_next_item_scores_are_logits() -> None:
-    model = _model("sasrec", "next-item")
+    model = sequential_model("sasrec", "next-item")
     batch = kjt_of({"seen": _HISTORIES, "item": _CANDIDATES})
     assert torch.equal(model(batch)["score"], model.logits(None, batch)[:, 0])
 
