@@ -69,6 +69,10 @@ class PlanError(ValueError):
     """A sharding plan does not fit the tables or the devices."""
 
 
+class AnswerLogError(ValueError):
+    """A file of an answer log, or the labels to join it with, cannot be used; the message says why."""
+
+
 class ExportError(ValueError):
     """A model cannot be exported as requested."""
 

@@ -60,6 +60,9 @@ class Worker(Generic[T]):
         max_waiting_bytes: maximum bytes of waiting items; None for no bound.
         max_taken: maximum number of items per call of ``work``.
         collect_s: time that the first item waits for others to be processed with it.
+
+    Attributes:
+        idle_s: time after which ``work`` is called without items; None, which it begins with, for never.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Worker(Generic[T]):
         self._work = work
         self._max_waiting, self._max_waiting_bytes = max_waiting, max_waiting_bytes
         self._max_taken, self._collect_s = max_taken, collect_s
+        self.idle_s: float | None = None
         self._changed = threading.Condition()
         self._waiting: deque[tuple[T, int]] = deque()
         self._waiting_bytes = 0
@@ -132,13 +136,15 @@ class Worker(Generic[T]):
         return True
 
     def _run(self) -> None:
-        while items := self._take():
+        while (items := self._take()) is not None:
             self._work(items)
 
-    def _take(self) -> list[T]:
-        """Wait for items and return them; none once closed and empty."""
+    def _take(self) -> list[T] | None:
+        """Wait for items and return them, no items after ``idle_s``; None once closed and empty."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed)
+            self._changed.wait_for(lambda: self._waiting or self._closed, self.idle_s)
+            if not self._waiting:
+                return None if self._closed else []
             if self._collect_s:
                 self._changed.wait_for(
                     lambda: len(self._waiting) >= self._max_taken or self._closed, self._collect_s

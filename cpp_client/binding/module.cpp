@@ -19,6 +19,7 @@
 #include "engine/engine.h"
 #include "engine/settings/read_settings.h"
 #include "recsys/error.h"
+#include "wire/predict/answered_columns.h"
 
 namespace py = pybind11;
 
@@ -229,6 +230,32 @@ void DefineEngine(py::module_& module) {
   DefinePort(engine);
 }
 
+/// See serve/engine/_engine.pyi.
+py::tuple AnsweredColumns(const std::vector<py::bytes>& messages,
+                          const std::vector<std::pair<std::string, std::int64_t>>& dense,
+                          const std::vector<std::string>& sparse) {
+  std::vector<std::string_view> views(messages.begin(), messages.end());
+  std::vector<DenseColumn> numbers;
+  for (const auto& [name, width] : dense) numbers.push_back({name, width});
+  std::vector<SparseColumn> bags;
+  for (const std::string& name : sparse) bags.push_back({name});
+  {
+    const py::gil_scoped_release released;
+    AppendAnswered(views, &numbers, &bags);
+  }
+  py::list dense_columns, sparse_columns;
+  for (const DenseColumn& one : numbers) {
+    dense_columns.append(py::make_tuple(py::bytes(one.has), py::bytes(one.values)));
+  }
+  for (const SparseColumn& one : bags) {
+    sparse_columns.append(py::make_tuple(py::bytes(one.has_ids), py::bytes(one.lengths),
+                                         py::bytes(one.values), py::bytes(one.weights),
+                                         py::bytes(one.has_texts), py::bytes(one.text_lengths),
+                                         py::bytes(one.sizes), py::bytes(one.texts)));
+  }
+  return py::make_tuple(dense_columns, sparse_columns);
+}
+
 }  // namespace
 }  // namespace recsys
 
@@ -238,5 +265,7 @@ PYBIND11_MODULE(_engine, module) {
   recsys::RegisterError(module);
   recsys::DefineVersion(module);
   recsys::DefineEngine(module);
+  module.def("answered_columns", &recsys::AnsweredColumns, py::arg("messages"), py::arg("dense"),
+             py::arg("sparse"));
   py::module_::import("atexit").attr("register")(py::cpp_function(recsys::CloseAll));
 }

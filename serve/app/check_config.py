@@ -19,6 +19,7 @@ from recsys.base.terminal import whole_table
 from recsys.errors import ArtifactError, TargetError
 from serve.app.check_start import (
     Finding,
+    check_answer_log,
     check_capture,
     check_cpus,
     check_names,
@@ -52,6 +53,7 @@ def check(settings: Settings, source: ModelSource) -> list[Finding]:
         *_check_warm_ups(config),
         *_check_deltas(config),
         *check_capture(config),
+        *check_answer_log(config),
         *_check_machine(config),
     ]
 

@@ -7,9 +7,11 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from recsys.base.cli import near_misses
 from recsys.base.machine import install_command
+from recsys.options.kinds import ConfigError
 from serve.config.models import ModelSettings
 from serve.config.settings import ServerConfig, Settings
 from serve.models.repository import ModelSource, Repository
@@ -17,6 +19,7 @@ from serve.models.routing_file import RoutingFile, RoutingFileError
 from serve.net.auth import read_token
 from serve.net.files import SecurityError
 from serve.net.tls import read_tls
+from serve.observe.answers.key import read_key
 
 
 class StartError(RuntimeError):
@@ -53,6 +56,7 @@ def check_start(settings: Settings, source: ModelSource) -> list[str]:
         *check_ports(config),
         *check_security(config),
         *check_capture(config),
+        *check_answer_log(config),
         *check_cpus(config),
     )
     return [finding.text for finding in findings if finding.is_error]
@@ -125,6 +129,28 @@ def check_capture(config: ServerConfig) -> Iterator[Finding]:
             yield Finding(
                 True, f"capture.path: got {str(path)!r}, expected a file in a folder that can be written"
             )
+
+
+def check_answer_log(config: ServerConfig) -> Iterator[Finding]:
+    """Yield what is wrong with the folder and the key of the answer log."""
+    log = config.answer_log
+    if log is None:
+        return
+    if not log.is_kafka:
+        path = Path(log.destination).absolute()
+        folder = next(one for one in (path, *path.parents) if one.exists())
+        if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+            yield Finding(
+                True,
+                f"answer_log.destination: got {log.destination!r}, expected a folder that can be written to",
+            )
+    if log.hash_key_file is not None:
+        try:
+            read_key(log.hash_key_file)
+        except OSError as error:
+            yield Finding(True, f"answer_log.hash_key_file: {log.hash_key_file}: {error.strerror}")
+        except ConfigError as error:
+            yield Finding(True, str(error))
 
 
 def check_cpus(config: ServerConfig) -> Iterator[Finding]:

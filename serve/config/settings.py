@@ -186,6 +186,53 @@ class CaptureConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AnswerLogConfig:
+    """Answered requests written to Parquet files or to Kafka, to be joined with labels for training.
+
+    Attributes:
+        destination: a folder for Parquet files, or kafka://HOST:PORT/TOPIC.
+        share: share of the answered requests to write, above 0 to 1: by the request ID's hash where there is one, so
+            that all servers write the same requests, else at random.
+        leave_out: names of inputs and outputs that are not written.
+        hash: names of sparse inputs of which keyed hashes are written in place of IDs and texts.
+        hash_key_file: file with the secret key of the hashes, of at least 16 bytes.
+        max_file_bytes: size at which a file is finished and the next one begins.
+        max_file_age_s: age at which it is finished; what a file holds is lost if the server is killed before.
+        max_files: files in the folder, of which the oldest are deleted; 0 keeps all.
+        max_waiting_bytes: requests and answers that wait to be written; further ones are dropped and counted.
+    """
+
+    destination: str
+    share: float = 1.0
+    leave_out: tuple[str, ...] = ()
+    hash: tuple[str, ...] = ()
+    hash_key_file: Path | None = None
+    max_file_bytes: int = bounded(256 << 20, 1)
+    max_file_age_s: float = bounded(60.0, 0.001)
+    max_files: int = bounded(0, 0)
+    max_waiting_bytes: int = bounded(64 << 20, 1)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share: got {self.share}, expected above 0, up to 1")
+        if not self.destination or ("://" in self.destination and not self.is_kafka):
+            raise ValueError(
+                f"destination: got {self.destination[:80]!r}, expected a folder or kafka://HOST:PORT/TOPIC"
+            )
+        if self.hash and self.hash_key_file is None:
+            raise ValueError("hash_key_file: got none, expected the file of the key that hash needs")
+        both = sorted({*self.hash} & {*self.leave_out})
+        if both:
+            raise ValueError(f"hash: got {both[0]!r}, which leave_out names too, expected one of the two")
+        check_bounds(self)
+
+    @property
+    def is_kafka(self) -> bool:
+        """Whether the destination is a topic of Kafka."""
+        return self.destination.startswith("kafka://")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServerConfig:
     """How one server listens, batches and stops.
 
@@ -204,6 +251,7 @@ class ServerConfig:
         log: the log.
         trace: None for no traces.
         capture: None for no capture.
+        answer_log: None for no log of answers.
         poll_repository_s: interval between scans of the repository for new versions; 0 for none.
         drain_timeout_s: time that accepted requests may take after the server was asked to stop.
 
@@ -224,6 +272,7 @@ class ServerConfig:
     log: LogConfig = field(default_factory=LogConfig)
     trace: TraceConfig | None = None
     capture: CaptureConfig | None = None
+    answer_log: AnswerLogConfig | None = None
     poll_repository_s: float = 0.0
     drain_timeout_s: float = 30.0
 

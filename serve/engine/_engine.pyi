@@ -27,6 +27,20 @@ class Error(Exception):
     kind: str
     retry_after_ms: int
 
+def answered_columns(
+    messages: Sequence[bytes], dense: Sequence[tuple[str, int]], sparse: Sequence[str]
+) -> tuple[list[tuple[bytes, bytes]], list[tuple[bytes, ...]]]:
+    """Return the inputs of requests column by column: the fields of ``DenseColumn`` and ``SparseColumn``.
+
+    Args:
+        messages: serialized ``recsys.v1.PredictRequest``s.
+        dense: names and widths of the dense inputs.
+        sparse: names of the sparse inputs.
+
+    Raises:
+        Error: ``request``: a message is no request, or lacks an input.
+    """
+
 class Version:
     """One loaded version of a model."""
 

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from recsys.base.machine import package_version
 from recsys.base.table_names import short_names
-from serve.metrics.counters import CAPTURE_RESULTS, STATES, HistogramTotals, ModelTotals
+from serve.metrics.counters import ANSWER_RESULTS, CAPTURE_RESULTS, STATES, HistogramTotals, ModelTotals
 from serve.metrics.streams import StreamState, StreamStatus
 
 _MODEL = ("model", "version")
@@ -43,7 +43,7 @@ class MetricsSource(Protocol):
         ...
 
     def read_watched(self) -> dict[str, dict[str, int]]:
-        """Return counts by result of ``capture``, ``log``, ``trace`` and ``port``, if present."""
+        """Return counts by result of ``capture``, ``answers``, ``log``, ``trace`` and ``port``, if present."""
         ...
 
 
@@ -252,6 +252,14 @@ def _watched(watched: dict[str, dict[str, int]]) -> Iterator[Metric]:
     for result in CAPTURE_RESULTS:
         capture.add_metric((result,), watched.get("capture", {}).get(result, 0))
     yield capture
+    answers = CounterMetricFamily(
+        "recsys_answer_log_requests",
+        "Requests for the log of answers, by what became of them",
+        labels=("result",),
+    )
+    for result in ANSWER_RESULTS:
+        answers.add_metric((result,), watched.get("answers", {}).get(result, 0))
+    yield answers
     for what, name, text in (
         ("log", "recsys_log_records_dropped", "Log records that were lost because writing was too slow"),
         (

@@ -30,6 +30,8 @@ OUTCOMES = (
 STAGES = ("queue", "collate", "execute", "respond")
 SHADOW_RESULTS = ("same", "different", "failed", "dropped")
 CAPTURE_RESULTS = ("written", "dropped", "failed")
+#: What becomes of answered requests that the answer log is to have.
+ANSWER_RESULTS = ("written", "queue_full", "write_failed")
 # States of a version that is in memory, or failed to load. A version that is only in the repository has no
 # series.
 STATES = ("loading", "ready", "draining", "failed")

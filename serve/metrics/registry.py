@@ -154,9 +154,9 @@ class Metrics:
         """Register a reader of counts, called on each collection; counts of one kind are summed.
 
         Args:
-            what: ``capture``, ``log``, ``trace``, ``unrouted`` or ``port``.
-            read: returns counts by result (``capture``: ``CAPTURE_RESULTS``; ``unrouted``: ``OUTCOMES``;
-                ``port``: those of ``EngineCounts``; else ``dropped``).
+            what: ``capture``, ``answers``, ``log``, ``trace``, ``unrouted`` or ``port``.
+            read: returns counts by result (``capture``: ``CAPTURE_RESULTS``; ``answers``: ``ANSWER_RESULTS``;
+                ``unrouted``: ``OUTCOMES``; ``port``: those of ``EngineCounts``; else ``dropped``).
         """
         self._watched.setdefault(what, []).append(read)
 
@@ -164,6 +164,7 @@ class Metrics:
         """Register the reader of an engine's counts."""
         self.watch("unrouted", lambda: read().unrouted)
         self.watch("port", lambda: read().port)
+        self.watch("answers", lambda: {"queue_full": read().dropped.get("answered", 0)})
         for what in ("log", "trace", "capture"):
             self.watch(what, lambda what=what: {"dropped": read().dropped.get(what, 0)})  # type: ignore[misc]
 

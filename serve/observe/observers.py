@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from serve.config.settings import ServerConfig
 from serve.engine.records import Answered, Captured, EndedRequest, Sampling, ShadowPair
 from serve.metrics.registry import Metrics
+from serve.observe.answers.log import AnswerLog
 from serve.observe.capture import Capture
 from serve.observe.logs import RequestLog, log_counts
 from serve.observe.shadow import Comparer
@@ -30,14 +31,18 @@ class Observers:
             logged=config.log.requests,
             trace_share=None if config.trace is None else config.trace.share,
             capture_share=0.0 if config.capture is None else config.capture.share,
+            answered_share=0.0 if config.answer_log is None else config.answer_log.share,
         )
         self._log = RequestLog(config.log)
         self._comparer = Comparer(metrics)
         self._capture = None if config.capture is None else Capture(config.capture)
+        self._answers = None if config.answer_log is None else AnswerLog(config.answer_log)
         self._tracer: Tracer | None = None if config.trace is None else make_tracer(config.trace)
         metrics.watch("log", log_counts)
         if self._capture is not None:
             metrics.watch("capture", self._capture.counts)
+        if self._answers is not None:
+            metrics.watch("answers", self._answers.counts)
         if self._tracer is not None:
             metrics.watch("trace", self._tracer.counts)
 
@@ -55,6 +60,8 @@ class Observers:
 
     def answered(self, requests: Sequence[Answered]) -> None:
         """See ``Observer``."""
+        if self._answers is not None:
+            self._answers.offer(requests)
 
     def shadowed(self, pair: ShadowPair) -> None:
         """See ``Observer``."""
@@ -65,5 +72,7 @@ class Observers:
         self._comparer.close()
         if self._capture is not None:
             self._capture.close()
+        if self._answers is not None:
+            self._answers.close()
         if self._tracer is not None:
             self._tracer.close()

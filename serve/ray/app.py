@@ -48,7 +48,7 @@ WHERE = (
 )
 _SHORT_KEYS = {"artifact": "source.artifact", "repository": "source.repository"}
 # Ray handles ports and certificates; there is no admin service.
-_KEYS = ("source.", "process.", "defaults.", "log.", "trace.", "capture.")
+_KEYS = ("source.", "process.", "defaults.", "log.", "trace.", "capture.", "answer_log.")
 _MORE_KEYS = ("connections.max_message_bytes", "connections.max_stream_requests", "drain_timeout_s")
 # Batches are made of the calls that wait in a replica; Ray's default of 5 would limit them to 5 requests.
 _MAX_ONGOING_REQUESTS = 1024

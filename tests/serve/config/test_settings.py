@@ -15,6 +15,7 @@ from recsys.base.allocator import tune_malloc
 from serve.config.models import ModelSettings
 from serve.config.settings import (
     AdminConfig,
+    AnswerLogConfig,
     CaptureConfig,
     ConnectionLimits,
     LogConfig,
@@ -83,6 +84,27 @@ NAN = math.nan
             TraceConfig, {"endpoint": "collector:4317"}, "endpoint: got 'collector:4317'", id="endpoint"
         ),
         pytest.param(TraceConfig, {"endpoint": "http://c", "share": 2.0}, "share: got 2.0", id="trace-share"),
+        pytest.param(
+            AnswerLogConfig, {"destination": "d", "share": 2.0}, "share: got 2.0", id="answer-log-share"
+        ),
+        pytest.param(
+            AnswerLogConfig,
+            {"destination": "s3://bucket"},
+            "destination: got 's3://bucket', expected a folder",
+            id="answer-log-destination",
+        ),
+        pytest.param(
+            AnswerLogConfig,
+            {"destination": "d", "hash": ("user",)},
+            "hash_key_file: got none",
+            id="answer-log-key",
+        ),
+        pytest.param(
+            AnswerLogConfig,
+            {"destination": "d", "hash": ("user",), "leave_out": ("user",), "hash_key_file": Path("k")},
+            "hash: got 'user', which leave_out names too",
+            id="answer-log-both",
+        ),
         pytest.param(CaptureConfig, {"path": Path("c"), "share": 0.0}, "share: got 0.0", id="capture-share"),
         pytest.param(
             CaptureConfig, {"path": Path("c"), "max_bytes": 0}, "max_bytes: got 0", id="capture-bytes"

@@ -96,6 +96,14 @@ _BESIDE: dict[str, dict[str, str]] = {
     "admin.port": {"admin.token_file": "t"},
     "capture.share": {"capture.path": "c"},
     "capture.max_bytes": {"capture.path": "c"},
+    "answer_log.hash_key_file": {"answer_log.destination": "d"},
+    "answer_log.leave_out": {"answer_log.destination": "d"},
+    "answer_log.max_file_age_s": {"answer_log.destination": "d"},
+    "answer_log.max_file_bytes": {"answer_log.destination": "d"},
+    "answer_log.max_files": {"answer_log.destination": "d"},
+    "answer_log.max_waiting_bytes": {"answer_log.destination": "d"},
+    "answer_log.share": {"answer_log.destination": "d"},
+    "answer_log.hash": {"answer_log.destination": "d", "answer_log.hash_key_file": "k"},
 }
 
 

@@ -1,0 +1,1 @@
+"""The log of answers: what was asked and answered, for training."""
