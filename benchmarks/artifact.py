@@ -15,13 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks.auc import TOLERANCE, AucResult, compare_auc, sources
 from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import Machine, prepare, wide_console
-from benchmarks.measure.profiling import OperatorShare, profile_artifact
+from benchmarks.measure.profiling import OperatorShare, profile_artifact, profile_table
 from benchmarks.measure.speed import (
     BATCH_SIZES,
     DisagreementError,
@@ -31,6 +30,7 @@ from benchmarks.measure.speed import (
     measure_zoo,
     speed_bars,
 )
+from benchmarks.measure.tables import table_of, tracked
 from benchmarks.models import zoo
 from benchmarks.models.dlrm import add_options, build, export_and_load, requests
 from benchmarks.models.peer import PeerMissingError, check_installed, script_peer
@@ -142,11 +142,10 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
     agreement = check_agreement(peer, artifacts, requests(512, num_rows)[:4])
     sizes = args.batch_sizes or ((1, 32) if args.quick else BATCH_SIZES)
     speed: list[SpeedResult] = []
-    console = Console(stderr=True)
-    for size in track(sizes, "speed", console=console, disable=not sys.stderr.isatty()):
+    for size in tracked(sizes, "speed"):
         speed += measure_speed(peer, artifacts, size, num_rows, rounds)
     names = () if args.no_zoo else tuple(zoo.MODELS)
-    for name in track(names, "other models", console=console, disable=not sys.stderr.isatty()):
+    for name in tracked(names, "other models"):
         rows = min(num_rows, _ZOO_ROWS)
         speed += measure_zoo(name, zoo.build(name, rows), folder, rows, rounds)
     profile = {}
@@ -154,10 +153,7 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
         calls = max(1, num_calls // 20) if args.quick else num_calls
         profile[size] = profile_artifact(artifacts["float32"], requests(size, num_rows), calls)
     wanted = [] if args.no_auc else sources(args.quick)
-    auc = [
-        compare_auc(source, folder / "auc")
-        for source in track(wanted, "AUC", console=console, disable=not sys.stderr.isatty())
-    ]
+    auc = [compare_auc(source, folder / "auc") for source in tracked(wanted, "AUC")]
     return Report(
         machine=machine,
         instructions="none" if operators.why_missing() else operators.instructions(),
@@ -186,51 +182,36 @@ def _print(report: Report, console: Console) -> None:
         f"largest relative difference of a probability to TorchRec's: {differences}", soft_wrap=True
     )
     for size, shares in report.profile.items():
-        console.print(_profile_table(size, shares))
+        console.print(profile_table(f"float32 artifact at batch {size}", shares))
     if report.auc:
         console.print(_auc_table(report.auc))
 
 
 def _speed_table(results: Sequence[SpeedResult]) -> Table:
-    table = Table(title="artifact against TorchRec, scripted", title_justify="left")
-    for name in ("batch", "contestant", "samples/s", "ratio", "middle half"):
-        table.add_column(name, justify="left" if name == "contestant" else "right")
-    last = results[0].batch_size if results else 0
-    for result in results:
-        if result.batch_size != last:
-            table.add_section()
-            last = result.batch_size
-        table.add_row(
-            str(result.batch_size),
-            result.contestant,
-            f"{result.samples_per_s:,.0f}",
-            f"{result.ratio:.2f}",
-            f"{result.ratio_low:.2f}–{result.ratio_high:.2f}",
-        )
-    return table
-
-
-def _profile_table(batch_size: int, shares: Sequence[OperatorShare]) -> Table:
-    table = Table(title=f"float32 artifact at batch {batch_size}, under the profiler", title_justify="left")
-    for name in ("operator", "calls", "self µs", "share"):
-        table.add_column(name, justify="left" if name == "operator" else "right", overflow="fold")
-    for share in shares:
-        table.add_row(share.name, f"{share.calls:.0f}", f"{share.self_us:.1f}", f"{share.share:.1%}")
-    total = sum(share.self_us for share in shares)
-    table.add_section()
-    table.add_row("all", "", f"{total:.1f}", "")
-    return table
+    rows = [
+        {
+            "batch": str(result.batch_size),
+            "contestant": result.contestant,
+            "samples/s": f"{result.samples_per_s:,.0f}",
+            "ratio": f"{result.ratio:.2f}",
+            "middle half": f"{result.ratio_low:.2f}–{result.ratio_high:.2f}",
+        }
+        for result in results
+    ]
+    return table_of("artifact against TorchRec, scripted", rows, texts=("contestant",), sections="batch")
 
 
 def _auc_table(results: Sequence[AucResult]) -> Table:
-    table = Table(title="AUC on held-out data", title_justify="left")
-    for name in ("data", "rows", *results[0].by_model, "largest difference"):
-        table.add_column(name, justify="left" if name == "data" else "right")
-    for result in results:
-        found = [f"{auc:.5f}" for auc in result.by_model.values()]
-        rows, moved = f"{result.num_held_out_rows:,}", f"{result.largest_difference:.5f}"
-        table.add_row(result.data, rows, *found, moved)
-    return table
+    rows = [
+        {
+            "data": result.data,
+            "rows": f"{result.num_held_out_rows:,}",
+            **{name: f"{auc:.5f}" for name, auc in result.by_model.items()},
+            "largest difference": f"{result.largest_difference:.5f}",
+        }
+        for result in results
+    ]
+    return table_of("AUC on held-out data", rows)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -18,11 +18,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from rich.table import Table
 from torch import Tensor
 
 from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.tables import table_of
 from benchmarks.models.dlrm import DENSE_LAYERS, EMBEDDING_DIM, OVER_LAYERS, export_and_load
 from recsys.artifact.load import LoadedArtifact
 from recsys.data.batches import batches
@@ -188,12 +188,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps({"machine": machine.to_json(), "auc": found, "bars": bars_json(bars)}))
         return exit_status(bars, args)
     console = wide_console()
-    table = Table("data", "rows", *results[0].by_model, title="AUC", title_justify="left")
-    for result in results:
-        values = (f"{value:.6f}" for value in result.by_model.values())
-        table.add_row(result.data, f"{result.num_held_out_rows:,}", *values)
+    rows = [
+        {
+            "data": result.data,
+            "rows": f"{result.num_held_out_rows:,}",
+            **{name: f"{value:.6f}" for name, value in result.by_model.items()},
+        }
+        for result in results
+    ]
     console.print(machine.text(), soft_wrap=True)
-    console.print(table)
+    console.print(table_of("AUC", rows))
     if bars:
         console.print(bar_table(bars))
     return exit_status(bars, args)

@@ -20,10 +20,10 @@ from statistics import median
 from typing import Any, TypeVar
 
 import torch
-from rich.table import Table
 
 from benchmarks.measure.machine import prepare as prepare_machine
 from benchmarks.measure.machine import wide_console
+from benchmarks.measure.tables import table_of
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig
 from recsys.artifact.delta.apply import apply, prepare
@@ -98,29 +98,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         print(json.dumps({"machine": machine.to_json(), "results": [asdict(result) for result in results]}))
         return 0
-    shown = Table(
-        *(
-            "changed rows",
-            "file, MB",
-            "prepare, ms",
-            "apply, ms",
-            "million rows/s",
-            "revert, ms",
-            "reload, ms",
-        ),
-        *("reload / apply",),
-        title=f"INT8, {args.rows:,} rows of dim {_DIM}; {machine.text()}",
-    )
-    for one in results:
-        shown.add_row(
-            f"{one.num_rows:,}",
-            f"{one.delta_bytes / 1e6:.2f}",
-            *(f"{seconds * 1e3:.2f}" for seconds in (one.prepare_s, one.apply_s)),
-            f"{one.num_rows / one.apply_s / 1e6:.1f}",
-            *(f"{seconds * 1e3:.2f}" for seconds in (one.revert_s, one.reload_s)),
-            f"{one.reload_s / one.apply_s:,.0f}",
-        )
-    wide_console().print(shown)
+    rows = [
+        {
+            "changed rows": f"{one.num_rows:,}",
+            "file, MB": f"{one.delta_bytes / 1e6:.2f}",
+            "prepare, ms": f"{one.prepare_s * 1e3:.2f}",
+            "apply, ms": f"{one.apply_s * 1e3:.2f}",
+            "million rows/s": f"{one.num_rows / one.apply_s / 1e6:.1f}",
+            "revert, ms": f"{one.revert_s * 1e3:.2f}",
+            "reload, ms": f"{one.reload_s * 1e3:.2f}",
+            "reload / apply": f"{one.reload_s / one.apply_s:,.0f}",
+        }
+        for one in results
+    ]
+    wide_console().print(table_of(f"INT8, {args.rows:,} rows of dim {_DIM}; {machine.text()}", rows))
     return 0
 
 

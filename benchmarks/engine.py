@@ -28,6 +28,7 @@ from rich.table import Table
 from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import prepare, wide_console
 from benchmarks.measure.processes import Seen, Started, StepError, module, run_json, started
+from benchmarks.measure.tables import table_of
 from benchmarks.serving import export_dlrm
 from recsys.base.cli import count
 from recsys.base.machine import num_processors
@@ -286,16 +287,18 @@ def _as_json(found: Found, bars: list[Bar], more: dict[str, Any]) -> dict[str, A
 
 
 def _load_table(found: Found) -> Table:
-    table = Table(title="loads", title_justify="left")
-    for name in ("load", "server", "requests/s", "p50 ms", "p99 ms"):
-        table.add_column(name, justify="left" if name in ("load", "server") else "right")
+    rows = []
     for load in LOADS:
         for server, at in found.seen:
             if at == load:
                 got = found.figure(server, load)
-                numbers = (f"{got['requests_per_s']:,.0f}", f"{got['p50_ms']:.3f}", f"{got['p99_ms']:.3f}")
-                table.add_row(load.name, server, *numbers)
-    return table
+                figures = {
+                    "requests/s": f"{got['requests_per_s']:,.0f}",
+                    "p50 ms": f"{got['p50_ms']:.3f}",
+                    "p99 ms": f"{got['p99_ms']:.3f}",
+                }
+                rows.append({"load": load.name, "server": server, **figures})
+    return table_of("loads", rows, texts=("load", "server"))
 
 
 def _parser() -> argparse.ArgumentParser:

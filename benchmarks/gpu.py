@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 
 from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.gpu import (
@@ -30,6 +29,7 @@ from benchmarks.measure.gpu import (
     num_synchronizations,
 )
 from benchmarks.measure.machine import Machine, prepare, wide_console
+from benchmarks.measure.tables import table_of
 from benchmarks.models.dlrm import EMBEDDING_DIM, NUM_TABLES, add_options, build, requests
 from export.config import ExportConfig
 from export.pipeline import export_model
@@ -189,20 +189,28 @@ def _print(report: Report) -> None:
     console.print(
         f"{report.gpu}; memory: {memory.copied / 1e9:,.0f} GB/s copied, {memory.read / 1e9:,.0f} GB/s read"
     )
-    lookups = Table(title="INT8 lookups of random rows", title_justify="left")
-    for heading in ("batch", "IDs of a bag", "tables", "GB/s needed", "of the memory's"):
-        lookups.add_column(heading, justify="right")
-    for shape, rate in report.lookups.items():
-        sizes = (str(shape.batch_size), str(shape.num_ids), str(shape.num_tables))
-        lookups.add_row(*sizes, f"{rate / 1e9:,.0f}", f"{rate / memory.best:.0%}")
-    console.print(lookups)
-    calls = Table(title="calls, one after the other", title_justify="left")
-    for heading in ("batch", "contestant", "p50 µs", "p99 µs"):
-        calls.add_column(heading, justify="left" if heading == "contestant" else "right")
-    for batch_size, by_name in report.latencies.items():
-        for name, latency in by_name.items():
-            calls.add_row(str(batch_size), name, f"{latency.p50_us:,.0f}", f"{latency.p99_us:,.0f}")
-    console.print(calls)
+    lookups = [
+        {
+            "batch": str(shape.batch_size),
+            "IDs of a bag": str(shape.num_ids),
+            "tables": str(shape.num_tables),
+            "GB/s needed": f"{rate / 1e9:,.0f}",
+            "of the memory's": f"{rate / memory.best:.0%}",
+        }
+        for shape, rate in report.lookups.items()
+    ]
+    console.print(table_of("INT8 lookups of random rows", lookups))
+    calls = [
+        {
+            "batch": str(batch_size),
+            "contestant": name,
+            "p50 µs": f"{latency.p50_us:,.0f}",
+            "p99 µs": f"{latency.p99_us:,.0f}",
+        }
+        for batch_size, by_name in report.latencies.items()
+        for name, latency in by_name.items()
+    ]
+    console.print(table_of("calls, one after the other", calls, texts=("contestant",)))
     console.print(bar_table(report.bars))
 
 

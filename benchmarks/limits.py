@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 from rich.progress import track
-from rich.table import Table
 from torch import Tensor, nn
 
 from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import Machine, prepare, wide_console
+from benchmarks.measure.tables import table_of
 from benchmarks.models.dlrm import add_options, build, export_and_load
 from export.config import ExportConfig
 from export.pipeline import export_model
@@ -219,20 +219,24 @@ def _print(report: Report) -> None:
     console.print(
         f"26 tables of {report.num_table_rows:,} rows, dim 64, INT8; one ID per feature; processor time"
     )
-    limits = Table(title="limits of one thread", title_justify="left")
-    for heading in ("limit", "rate", "bytes", "how"):
-        limits.add_column(heading, justify="left" if heading in ("limit", "how") else "right")
-    for row in limit_rows(next(iter(report.profiles.values()))):
-        limits.add_row(*row)
-    console.print(limits)
-    table = Table(title="share of the limits", title_justify="left")
-    for heading in ("batch", "variant", "µs", "lookups", "linear layers", "all"):
-        table.add_column(heading, justify="left" if heading == "variant" else "right")
-    for name, profile in report.profiles.items():
-        for size in profile.sizes:
-            shares = (lookup_share(size), linear_share(size), least_us(size) / size.us)
-            table.add_row(str(size.batch_size), name, time_text(size.us), *map(percent, shares))
-    console.print(table)
+    limits = [
+        dict(zip(("limit", "rate", "bytes", "how"), row, strict=True))
+        for row in limit_rows(next(iter(report.profiles.values())))
+    ]
+    console.print(table_of("limits of one thread", limits, texts=("limit", "how")))
+    shares = [
+        {
+            "batch": str(size.batch_size),
+            "variant": name,
+            "µs": time_text(size.us),
+            "lookups": percent(lookup_share(size)),
+            "linear layers": percent(linear_share(size)),
+            "all": percent(least_us(size) / size.us),
+        }
+        for name, profile in report.profiles.items()
+        for size in profile.sizes
+    ]
+    console.print(table_of("share of the limits", shares, texts=("variant",)))
     console.print(bar_table(report.bars))
 
 

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 
 import torch
-from rich.table import Table
 from torch import Tensor, fx, nn
 
 from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.tables import table_of
 from export.graph.tracing.tracer import trace
 from recsys.configs import EmbeddingBagConfig
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
@@ -114,10 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         print(json.dumps({"machine": machine.to_json(), "results": results}))
         return 0
-    table = Table(*results[0], title=f"{args.tables} tables of {args.ids} raw IDs; {machine.text()}")
-    for result in results:
-        table.add_row(*map(str, result.values()))
-    wide_console().print(table)
+    rows = [{name: str(value) for name, value in result.items()} for result in results]
+    wide_console().print(table_of(f"{args.tables} tables of {args.ids} raw IDs; {machine.text()}", rows))
     return 0
 
 

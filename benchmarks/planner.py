@@ -25,10 +25,10 @@ from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.tables import table_of
 from benchmarks.models.planner_sets import SetShape, large_set, random_set, small_set
 from recsys.planner.fit import Problem, with_room
 from recsys.planner.planner import EmbeddingShardingPlanner
@@ -219,32 +219,22 @@ def _print(
     machine: str, distributions: Sequence[Ratios], times: dict[str, float | None], console: Console
 ) -> None:
     console.print(machine)
-    table = Table(title="the plan's worst rank over …", title_justify="left")
-    for heading in (
-        "over",
-        "sets",
-        "no plan (of those: none exists)",
-        "median",
-        "p90",
-        "p95",
-        "p99",
-        "worst",
-    ):
-        table.add_column(heading, justify="left" if heading == "over" else "right")
+    rows = []
     for d in distributions:
         without = (
-            f"{d.num_without_plan} ({d.num_impossible})" if d.num_impossible else str(d.num_without_plan)
+            f"{d.num_without_plan} ({d.num_impossible})" if d.num_impossible else f"{d.num_without_plan}"
         )
-        quantiles = [f"{d.at(part):.4f}" for part in (0.5, 0.9, 0.95, 0.99, 1.0)]
-        table.add_row(d.name, str(len(d.ratios)), without, *quantiles)
-    console.print(table)
+        parts = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "worst": 1.0}
+        quantiles = {name: f"{d.at(part):.4f}" for name, part in parts.items()}
+        sets = {"sets": str(len(d.ratios)), "no plan (of those: none exists)": without}
+        rows.append({"over": d.name, **sets, **quantiles})
+    console.print(table_of("the plan's worst rank over …", rows))
     console.print(bar_table(bars(distributions)))
-    speed = Table(title="planning", title_justify="left")
-    speed.add_column("what")
-    speed.add_column("seconds of one core", justify="right")
-    for name, seconds in times.items():
-        speed.add_row(name, "not installed" if seconds is None else f"{seconds:.2f}")
-    console.print(speed)
+    speed = [
+        {"what": name, "seconds of one core": "not installed" if seconds is None else f"{seconds:.2f}"}
+        for name, seconds in times.items()
+    ]
+    console.print(table_of("planning", speed))
 
 
 if __name__ == "__main__":

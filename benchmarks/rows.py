@@ -18,13 +18,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks.loading.load import StepError, answer_of, drop_from_cache
 from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.tables import table_of, tracked
 from recsys.base.machine import memory_bytes
 from recsys.base.terminal import size_text
 
@@ -74,7 +73,7 @@ def _pages(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         for name, options in _CASES.items():
             children[name] = stack.enter_context(_step("turns", str(artifact), *options))
             cases[name] = {"pages": answer_of(children[name]), "rows_per_s": []}
-        for number in _track(range(args.rounds + 1)):
+        for number in tracked(range(args.rounds + 1), "rows"):
             names = list(children)
             for name in names[number % 3 :] + names[: number % 3]:
                 _go_on(children[name])
@@ -99,7 +98,7 @@ def _large(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         _export(artifact, round(share * memory))
         ways = _WAYS if share > 1 else {"by itself": ()}
         runs = [(way, threads) for way in ways for threads in args.threads]
-        for way, threads in _track(runs):
+        for way, threads in tracked(runs, "rows"):
             drop_from_cache(artifact)
             options = ("--zipf", str(args.zipf), "--seconds", str(args.seconds), "--threads", str(threads))
             with _step("load", str(artifact), *ways[way], *limit, *options) as child:
@@ -129,31 +128,30 @@ def _go_on(child: subprocess.Popen[str]) -> None:
     child.stdin.flush()
 
 
-def _track(of: Sequence[Any]) -> Iterator[Any]:
-    yield from track(of, "rows", console=Console(stderr=True), disable=not sys.stderr.isatty())
-
-
 def _pages_table(result: dict[str, Any]) -> Table:
-    table = Table(title=f"lookups of {result['size_gb']:g} GB of rows, batch 128", title_justify="left")
-    for name in ("rows", "on huge pages", "M rows/s (median)"):
-        table.add_column(name, justify="left" if name == "rows" else "right")
+    rows = []
     for name, case in result["cases"].items():
         pages = case["pages"]
         share = pages["huge_bytes"] / max(pages["resident_bytes"], 1)
-        table.add_row(name, f"{share:.0%}", f"{statistics.median(case['rows_per_s']) / 1e6:.1f}")
-    return table
+        median = f"{statistics.median(case['rows_per_s']) / 1e6:.1f}"
+        rows.append({"rows": name, "on huge pages": f"{share:.0%}", "M rows/s (median)": median})
+    return table_of(f"lookups of {result['size_gb']:g} GB of rows, batch 128", rows)
 
 
 def _large_table(result: dict[str, Any]) -> Table:
+    rows = [
+        {
+            "rows ÷ memory": f"{load['share']:.2f}",
+            "reads": f"{load['way']} ({'single pages' if load['is_random'] else 'ahead'})",
+            "threads": str(load["threads"]),
+            "samples/s": f"{load['samples_per_s']:,.0f}",
+            "p50 (ms)": f"{load['p50_ms']:,.2f}",
+            "p99 (ms)": f"{load['p99_ms']:,.2f}",
+        }
+        for load in result["loads"]
+    ]
     memory = size_text(result["memory_bytes"])
-    table = Table(title=f"memory of {memory}, Zipf {result['zipf']:g}, batch 128", title_justify="left")
-    for name in ("rows ÷ memory", "reads", "threads", "samples/s", "p50 (ms)", "p99 (ms)"):
-        table.add_column(name, justify="left" if name == "reads" else "right")
-    for load in result["loads"]:
-        way = f"{load['way']} ({'single pages' if load['is_random'] else 'ahead'})"
-        numbers = (f"{load['samples_per_s']:,.0f}", f"{load['p50_ms']:,.2f}", f"{load['p99_ms']:,.2f}")
-        table.add_row(f"{load['share']:.2f}", way, str(load["threads"]), *numbers)
-    return table
+    return table_of(f"memory of {memory}, Zipf {result['zipf']:g}, batch 128", rows, texts=("reads",))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks.measure.machine import prepare, wide_console
 from benchmarks.measure.processes import Seen, StepError, module, run_json, started
+from benchmarks.measure.tables import table_of, tracked
 from benchmarks.models.dlrm import FEATURE_NAMES, build
 from export.config import ExportConfig
 from export.pipeline import export_model
@@ -108,8 +107,7 @@ def _measure(
     turns = [(number, case) for number in range(args.rounds) for case in CASES]
     with _ours(artifact, args.executors) as ours, _plain(artifact) as plain:
         servers = {OURS: ours, PLAIN: plain}
-        quiet = not sys.stderr.isatty()
-        for number, case in track(turns, "measure", console=Console(stderr=True), disable=quiet):
+        for number, case in tracked(turns, "measure"):
             if case.in_flight == 1:
                 ceilings[case.candidates].append(_ceiling(artifact, case.candidates, args))
             order = list(servers) if number % 2 == 0 else list(servers)[::-1]
@@ -168,22 +166,21 @@ def _rows(seen: dict[tuple[str, Case], Seen], ceilings: dict[int, list[float]]) 
     return rows
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table(title="requests per second", title_justify="left")
-    for name in ("load", "server", "requests/s", "p50 ms", "p99 ms", "÷ plain", "ceiling/s", "share of it"):
-        table.add_column(name, justify="left" if name in ("load", "server") else "right")
-    for row in rows:
-        table.add_row(
-            row["case"],
-            row["server"],
-            f"{row['requests_per_s']:,.0f}",
-            f"{row['p50_ms']:.2f}",
-            f"{row['p99_ms']:.2f}",
-            f"{row['ratio_to_plain']:.2f}",
-            f"{row['ceiling_requests_per_s']:,.0f}",
-            f"{row['share_of_ceiling']:.0%}",
-        )
-    return table
+def _table(results: Sequence[dict[str, Any]]) -> Table:
+    rows = [
+        {
+            "load": result["case"],
+            "server": result["server"],
+            "requests/s": f"{result['requests_per_s']:,.0f}",
+            "p50 ms": f"{result['p50_ms']:.2f}",
+            "p99 ms": f"{result['p99_ms']:.2f}",
+            "÷ plain": f"{result['ratio_to_plain']:.2f}",
+            "ceiling/s": f"{result['ceiling_requests_per_s']:,.0f}",
+            "share of it": f"{result['share_of_ceiling']:.0%}",
+        }
+        for result in results
+    ]
+    return table_of("requests per second", rows, texts=("load", "server"))
 
 
 def _parser() -> argparse.ArgumentParser:

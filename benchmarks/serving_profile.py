@@ -23,10 +23,10 @@ from pathlib import Path
 
 import grpc.aio
 import numpy as np
-from rich.table import Table
 from torch import Tensor
 
 from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.tables import table_of
 from benchmarks.models.dlrm import build
 from export.config import ExportConfig
 from export.pipeline import export_model
@@ -240,22 +240,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     console = wide_console()
     console.print(machine.text(), soft_wrap=True)
-    table = Table(title="processor time of a single-sample request, in µs", title_justify="left")
-    for name in (
-        "in flight",
-        "event loop",
-        "executor",
-        "our code",
-        "best round",
-        "model",
-        "requests a batch",
-    ):
-        table.add_column(name, justify="right")
-    for row in rows:
-        names = ("loop_us", "executor_us", "ours_us", "ours_best_us", "model_us", "batch_requests")
-        figures = [row[name] for name in names]
-        table.add_row(str(row["in_flight"]), *(f"{figure:.1f}" for figure in figures))
-    console.print(table)
+    shown = [
+        {
+            "in flight": str(row["in_flight"]),
+            "event loop": f"{row['loop_us']:.1f}",
+            "executor": f"{row['executor_us']:.1f}",
+            "our code": f"{row['ours_us']:.1f}",
+            "best round": f"{row['ours_best_us']:.1f}",
+            "model": f"{row['model_us']:.1f}",
+            "requests a batch": f"{row['batch_requests']:.1f}",
+        }
+        for row in rows
+    ]
+    console.print(table_of("processor time of a single-sample request, in µs", shown))
     console.print(f"gRPC itself, echo over asyncio, client and server together: {echo_us:.0f} µs a call")
     return 0
 

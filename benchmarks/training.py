@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import Machine, prepare, wide_console
-from benchmarks.measure.profiling import OperatorShare
+from benchmarks.measure.profiling import OperatorShare, profile_table
+from benchmarks.measure.tables import table_of, tracked
 from benchmarks.models.peer import PeerMissingError, check_installed
 from benchmarks.trainers.case import EMBEDDING_DIM, PLANS, TrainingCase
 from benchmarks.trainers.rounds import (
@@ -124,13 +123,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for ids in args.ids_per_bag
         for name in args.types
     ]
-    progress = Console(stderr=True)
     try:
         check_installed()
-        results = [
-            measure(case, turns)
-            for case in track(cases, "training", console=progress, disable=not sys.stderr.isatty())
-        ]
+        results = [measure(case, turns) for case in tracked(cases, "training")]
     except PeerMissingError as error:
         print(f"benchmarks.training: {error}", file=sys.stderr)
         return 2
@@ -212,35 +207,24 @@ def _print(report: Report, console: Console) -> None:
     )
     for result in report.results:
         for name, shares in result.profile.items():
-            console.print(_profile_table(f"{name}, {_title(result.case)}, rank 0", shares))
+            title = f"{name}, {_title(result.case)}, rank 0"
+            console.print(profile_table(title, shares, _NUM_PROFILE_ROWS))
 
 
 def _table(results: Sequence[TrainingResult]) -> Table:
-    table = Table(title=f"samples/s, {OURS} beside {PEER}", title_justify="left")
-    for name in ("sharding type", "IDs per bag", PEER, OURS, "ratio", "middle half"):
-        table.add_column(name, justify="left" if name == "sharding type" else "right")
+    rows = []
     for result in results:
         low, high = result.case.ids_per_bag
-        table.add_row(
-            result.case.sharding_type,
-            str(low) if low == high else f"{low}–{high}",
-            f"{result.peer_samples_per_s:,.0f}",
-            f"{result.samples_per_s:,.0f}",
-            f"{result.ratio:.2f}",
-            f"{result.ratio_low:.2f}–{result.ratio_high:.2f}",
-        )
-    return table
-
-
-def _profile_table(title: str, shares: Sequence[OperatorShare]) -> Table:
-    table = Table(title=f"{title}, under the profiler", title_justify="left")
-    for name in ("operator or span", "calls", "self µs", "share"):
-        table.add_column(name, justify="left" if name == "operator or span" else "right", overflow="fold")
-    for share in shares[:_NUM_PROFILE_ROWS]:
-        table.add_row(escape(share.name), f"{share.calls:.0f}", f"{share.self_us:.0f}", f"{share.share:.1%}")
-    table.add_section()
-    table.add_row("all", "", f"{sum(share.self_us for share in shares):.0f}", "")
-    return table
+        row = {
+            "sharding type": result.case.sharding_type,
+            "IDs per bag": str(low) if low == high else f"{low}–{high}",
+            PEER: f"{result.peer_samples_per_s:,.0f}",
+            OURS: f"{result.samples_per_s:,.0f}",
+            "ratio": f"{result.ratio:.2f}",
+            "middle half": f"{result.ratio_low:.2f}–{result.ratio_high:.2f}",
+        }
+        rows.append(row)
+    return table_of(f"samples/s, {OURS} beside {PEER}", rows)
 
 
 def _title(case: TrainingCase) -> str:

@@ -40,9 +40,10 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import distributed as dist
 
+from benchmarks.measure.machine import wide_console
+from benchmarks.measure.tables import table_of
 from recsys import (
     DistributedModelParallel,
     EmbeddingBagCollection,
@@ -352,37 +353,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         print(json.dumps(results))
         return 0
-    console = Console()
     rows = [
-        (
-            name,
-            str(len(walk.files)),
-            str(len(walk.moves)),
-            f"{walk.moves_within(_OWN_FOLDERS[name])} in {_OWN_FOLDERS[name]}",
-            str(len(walk.raw_files)),
-            str(len(walk.raw_moves)),
-            str(sum(walk.entries.values())),
-        )
+        {
+            "walk": name,
+            "files": str(len(walk.files)),
+            "moves": str(len(walk.moves)),
+            "of these": f"{walk.moves_within(_OWN_FOLDERS[name])} in {_OWN_FOLDERS[name]}",
+            "raw files": str(len(walk.raw_files)),
+            "raw moves": str(len(walk.raw_moves)),
+            "entries": str(sum(walk.entries.values())),
+        }
         for name, walk in found.items()
     ]
-    _print_table(
-        console, "walks", ("walk", "files", "moves", "of these", "raw files", "raw moves", "entries"), rows
-    )
+    console = wide_console()
+    console.print(table_of("walks", rows, texts=("walk", "of these")))
     for name, walk in found.items() if arguments.doors else ():
-        doors = [(file, str(count), str(walk.entries[file])) for file, count in walk.doors().items()]
-        _print_table(console, name, ("file", "doors", "entries"), doors)
+        doors = [
+            {"file": file, "doors": str(count), "entries": str(walk.entries[file])}
+            for file, count in walk.doors().items()
+        ]
+        console.print(table_of(name, doors))
     return 0
-
-
-def _print_table(
-    console: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]
-) -> None:
-    widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
-    console.print(title, style="bold")
-    for row in (headings, *rows):
-        console.print(
-            "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        )
 
 
 if __name__ == "__main__":

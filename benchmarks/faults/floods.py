@@ -31,6 +31,7 @@ from rich.table import Table
 
 from benchmarks.measure.machine import prepare, wide_console
 from benchmarks.measure.processes import Started, module, started
+from benchmarks.measure.tables import table_of
 from benchmarks.models.dlrm import build
 from export.config import ExportConfig
 from export.pipeline import export_model
@@ -238,21 +239,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _table(found: Sequence[dict[str, Any]]) -> Table:
-    table = Table(title="before, beside, in and after the flood", title_justify="left")
-    names = (
-        "flood",
-        "",
-        "p50 ms",
-        "p99 ms",
-        "bar",
-        "connection ms",
-        "longest",
-        "memory MB",
-        "held MB",
-        "calls/s",
-    )
-    for name in names:
-        table.add_column(name, justify="left" if name in ("flood", "") else "right")
+    rows = []
     for one in found:
         for phase in ("before", "beside", "during", "after"):
             seen = Seen(**one[phase])
@@ -260,11 +247,20 @@ def _table(found: Sequence[dict[str, Any]]) -> Table:
             if phase == "during":
                 rate = f"{one['answered_per_s']:,.0f}"
                 bar = f"{one['bar_ms']:.2f} {'met' if seen.p99_ms <= one['bar_ms'] else 'not met'}"
-            times = [f"{time_ms:.2f}" for time_ms in (seen.connection_ms, seen.longest_connection_ms)]
-            neighbour = (f"{seen.p50_ms:.2f}", f"{seen.p99_ms:.2f}", bar)
-            memory = (f"{seen.rss_mb:.0f}", f"{seen.held_mb:.1f}")
-            table.add_row(one["flood"], phase, *neighbour, *times, *memory, rate)
-    return table
+            row = {
+                "flood": one["flood"],
+                "": phase,
+                "p50 ms": f"{seen.p50_ms:.2f}",
+                "p99 ms": f"{seen.p99_ms:.2f}",
+                "bar": bar,
+                "connection ms": f"{seen.connection_ms:.2f}",
+                "longest": f"{seen.longest_connection_ms:.2f}",
+                "memory MB": f"{seen.rss_mb:.0f}",
+                "held MB": f"{seen.held_mb:.1f}",
+                "calls/s": rate,
+            }
+            rows.append(row)
+    return table_of("before, beside, in and after the flood", rows, texts=("flood", ""))
 
 
 def _names(text: str) -> list[str]:

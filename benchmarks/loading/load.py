@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.tables import table_of, tracked
 from benchmarks.models.dlrm import EMBEDDING_DIM, NUM_TABLES
 
 _EPILOG = """\
@@ -112,8 +111,7 @@ def _measure(
     exports: dict[str, dict[str, Any]] = {}
     loads = []
     path = folder / "artifact"
-    quiet = not sys.stderr.isatty()
-    for case in track(_CASES, "load", console=Console(stderr=True), disable=quiet):
+    for case in tracked(_CASES, "load"):
         if case.form not in exports:
             if path.exists():
                 _remove(path)
@@ -202,66 +200,42 @@ def _mb(num_bytes: float) -> str:
 
 
 def _export_table(exports: dict[str, dict[str, Any]]) -> Table:
-    table = Table(title="export, in MB", title_justify="left")
-    for name in (
-        "artifact",
-        "size",
-        "float tables",
-        "one table",
-        "RSS before",
-        "peak RSS",
-        "more",
-        "of it anonymous",
-        "seconds",
-    ):
-        table.add_column(name, justify="left" if name == "artifact" else "right")
-    for form, found in exports.items():
-        table.add_row(
-            form,
-            _mb(found["artifact_bytes"]),
-            _mb(found["float_tables_bytes"]),
-            _mb(found["largest_float_table_bytes"]),
-            _mb(found["rss_before_bytes"]),
-            _mb(found["peak_rss_bytes"]),
-            _mb(found["peak_rss_bytes"] - found["rss_before_bytes"]),
-            _mb(found["peak_anonymous_bytes"] - found["anonymous_before_bytes"]),
-            f"{found['seconds']:.1f}",
-        )
-    return table
+    rows = [
+        {
+            "artifact": form,
+            "size": _mb(found["artifact_bytes"]),
+            "float tables": _mb(found["float_tables_bytes"]),
+            "one table": _mb(found["largest_float_table_bytes"]),
+            "RSS before": _mb(found["rss_before_bytes"]),
+            "peak RSS": _mb(found["peak_rss_bytes"]),
+            "more": _mb(found["peak_rss_bytes"] - found["rss_before_bytes"]),
+            "of it anonymous": _mb(found["peak_anonymous_bytes"] - found["anonymous_before_bytes"]),
+            "seconds": f"{found['seconds']:.1f}",
+        }
+        for form, found in exports.items()
+    ]
+    return table_of("export, in MB", rows)
 
 
 def _load_table(loads: Sequence[dict[str, Any]]) -> Table:
-    table = Table(title="load; memory in MB, of each process", title_justify="left")
-    left = ("artifact", "case")
-    for name in (
-        *left,
-        "ready (s)",
-        "first prediction (s)",
-        "private before",
-        "private after",
-        "all rows read (s)",
-        "then private dirty",
-        "private clean",
-        "shared",
-        "Pss",
-    ):
-        table.add_column(name, justify="left" if name in left else "right")
-    for load in loads:
-        for found, after in zip(load["processes"], load["all_rows_read"], strict=True):
-            table.add_row(
-                load["form"],
-                load["case"],
-                f"{found['ready_s']:.3f}",
-                f"{found['first_prediction_s']:.3f}",
-                _mb(_private(found["before"])),
-                _mb(_private(found["loaded"])),
-                f"{found['read_all_rows_s']:.2f}",
-                _mb(after["private_dirty_bytes"]),
-                _mb(after["private_clean_bytes"]),
-                _mb(after["shared_bytes"]),
-                _mb(after["pss_bytes"]),
-            )
-    return table
+    rows = [
+        {
+            "artifact": load["form"],
+            "case": load["case"],
+            "ready (s)": f"{found['ready_s']:.3f}",
+            "first prediction (s)": f"{found['first_prediction_s']:.3f}",
+            "private before": _mb(_private(found["before"])),
+            "private after": _mb(_private(found["loaded"])),
+            "all rows read (s)": f"{found['read_all_rows_s']:.2f}",
+            "then private dirty": _mb(after["private_dirty_bytes"]),
+            "private clean": _mb(after["private_clean_bytes"]),
+            "shared": _mb(after["shared_bytes"]),
+            "Pss": _mb(after["pss_bytes"]),
+        }
+        for load in loads
+        for found, after in zip(load["processes"], load["all_rows_read"], strict=True)
+    ]
+    return table_of("load; memory in MB, of each process", rows, texts=("artifact", "case"))
 
 
 def _private(found: dict[str, int]) -> int:

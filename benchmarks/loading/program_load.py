@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.measure.bars import Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.tables import table_of
 from benchmarks.models.dlrm import build
 from export.config import ExportConfig
 from export.pipeline import export_model
@@ -55,11 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         print(json.dumps({"machine": machine.to_json(), "ms": times, "bars": bars_json(bars)}))
         return exit_status(bars, args)
-    table = Table(title=f"{args.tables} tables of {args.rows:,} rows, processor ms", title_justify="left")
-    table.add_column("what")
-    table.add_column("median", justify="right")
-    for what, took in times.items():
-        table.add_row(what, f"{took:.1f}")
+    title = f"{args.tables} tables of {args.rows:,} rows, processor ms"
+    table = table_of(title, [{"what": what, "median": f"{took:.1f}"} for what, took in times.items()])
     console: Console = wide_console()
     console.print(machine.text(), soft_wrap=True)
     console.print(table)

@@ -9,6 +9,8 @@ from typing import Any
 
 from rich.table import Table
 
+from benchmarks.measure.tables import table_of
+
 #: The exit status of a missed bar, as of recsys-bench.
 MISSED = 3
 #: For the epilog of a command.
@@ -55,10 +57,13 @@ def bars_json(bars: Sequence[Bar]) -> list[dict[str, Any]]:
 
 def bar_table(bars: Sequence[Bar]) -> Table:
     """Return the bars as a table."""
-    table = Table(title="bars", title_justify="left")
-    for name in ("what", "bar", "got", ""):
-        table.add_column(name, justify="left" if name in ("what", "") else "right")
-    for bar in bars:
-        wanted = f"{'at most' if bar.is_most else 'at least'} {bar.bar:g}"
-        table.add_row(bar.text, wanted, f"{bar.got:.3g}", "met" if bar.is_met else "missed")
-    return table
+    rows = [
+        {
+            "what": bar.text,
+            "bar": f"{'at most' if bar.is_most else 'at least'} {bar.bar:g}",
+            "got": f"{bar.got:.3g}",
+            "": "met" if bar.is_met else "missed",
+        }
+        for bar in bars
+    ]
+    return table_of("bars", rows, texts=("what", ""))

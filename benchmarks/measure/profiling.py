@@ -9,8 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich.markup import escape
+from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.measure.tables import table_of
 from benchmarks.models.dlrm import Request
 from recsys.artifact.load import LoadedArtifact
 
@@ -36,6 +39,29 @@ class OperatorShare:
     def to_json(self) -> dict[str, object]:
         """Plain data."""
         return asdict(self)
+
+
+def profile_table(title: str, shares: Sequence[OperatorShare], most: int | None = None) -> Table:
+    """Return a profile as a table.
+
+    Args:
+        title: stands above it.
+        shares: the operators or spans.
+        most: how many are listed; None for all. All are in the sum.
+    """
+    rows = [
+        {
+            "operator": escape(share.name),
+            "calls": f"{share.calls:.0f}",
+            "self µs": f"{share.self_us:.1f}",
+            "share": f"{share.share:.1%}",
+        }
+        for share in shares[:most]
+    ]
+    table = table_of(f"{title}, under the profiler", rows)
+    table.add_section()
+    table.add_row("all", "", f"{sum(share.self_us for share in shares):.1f}", "")
+    return table
 
 
 def profile_artifact(

@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import Machine, prepare, wide_console
 from benchmarks.measure.processes import StepError
 from benchmarks.measure.speed import DisagreementError
+from benchmarks.measure.tables import table_of, tracked
 from benchmarks.models.peer import PeerMissingError, check_installed
 from benchmarks.ranking import grown
 from benchmarks.ranking.cached import ZIPF, Cached, measure_cached
@@ -126,10 +126,9 @@ def _measure(args: argparse.Namespace, names: Sequence[str], folder: Path) -> Re
         turn_s=0.01 if args.quick else 0.2,
         clock=args.clock,
     )
-    console = Console(stderr=True)
     speed: list[FormSpeed] = []
     asked = [] if args.cache or args.growing else names
-    for i, name in enumerate(track(asked, "models", console=console, disable=not sys.stderr.isatty())):
+    for i, name in enumerate(tracked(asked, "models")):
         speed += measure(name, folder / str(i), num_rows, num_candidates, rounds)
     served: list[Served] = []
     num_turns = args.rounds or (1 if args.quick else 3)
@@ -177,77 +176,68 @@ def _print(report: Report, console: Console) -> None:
 
 
 def _speed_table(results: Sequence[FormSpeed]) -> Table:
-    table = Table(title="a request, by form", title_justify="left")
-    for name in ("model", "form", "ms", "÷ context once", "middle half", "difference"):
-        table.add_column(name, justify="left" if name in ("model", "form") else "right")
-    for i, result in enumerate(results):
-        if i and result.model != results[i - 1].model:
-            table.add_section()
-        table.add_row(
-            result.model,
-            result.form,
-            f"{result.ms:.3f}",
-            f"{result.ratio:.2f}",
-            f"{result.ratio_low:.2f}–{result.ratio_high:.2f}",
-            f"{result.difference:.1g}",
-        )
-    return table
+    rows = [
+        {
+            "model": result.model,
+            "form": result.form,
+            "ms": f"{result.ms:.3f}",
+            "÷ context once": f"{result.ratio:.2f}",
+            "middle half": f"{result.ratio_low:.2f}–{result.ratio_high:.2f}",
+            "difference": f"{result.difference:.1g}",
+        }
+        for result in results
+    ]
+    return table_of("a request, by form", rows, texts=("model", "form"), sections="model")
 
 
 def _grown_table(results: Sequence[Grown]) -> Table:
-    table = Table(title="one item more on a history", title_justify="left")
-    for name in ("model", "items", "the whole, ms", "the new item, ms", "ratio", "difference"):
-        table.add_column(name, justify="left" if name == "model" else "right")
-    for one in results:
-        table.add_row(
-            one.model,
-            str(one.num_items),
-            f"{one.whole_ms:.3f}",
-            f"{one.grown_ms:.3f}",
-            f"{one.ratio:.2f}",
-            f"{one.difference:.1g}",
-        )
-    return table
+    rows = [
+        {
+            "model": result.model,
+            "items": str(result.num_items),
+            "the whole, ms": f"{result.whole_ms:.3f}",
+            "the new item, ms": f"{result.grown_ms:.3f}",
+            "ratio": f"{result.ratio:.2f}",
+            "difference": f"{result.difference:.1g}",
+        }
+        for result in results
+    ]
+    return table_of("one item more on a history", rows)
 
 
 def _served_table(results: Sequence[Served]) -> Table:
-    table = Table(title="through the server", title_justify="left")
-    for name in ("model", "artifact", "in flight", "requests/s", "p50 ms", "p99 ms", "processor ms"):
-        table.add_column(name, justify="left" if name in ("model", "artifact") else "right")
-    for result in results:
-        table.add_row(
-            result.model,
-            result.artifact,
-            str(result.in_flight),
-            f"{result.requests_per_s:,.0f}",
-            f"{result.p50_ms:.3f}",
-            f"{result.p99_ms:.3f}",
-            f"{result.processor_ms:.3f}",
-        )
-    return table
+    rows = [
+        {
+            "model": result.model,
+            "artifact": result.artifact,
+            "in flight": str(result.in_flight),
+            "requests/s": f"{result.requests_per_s:,.0f}",
+            "p50 ms": f"{result.p50_ms:.3f}",
+            "p99 ms": f"{result.p99_ms:.3f}",
+            "processor ms": f"{result.processor_ms:.3f}",
+        }
+        for result in results
+    ]
+    return table_of("through the server", rows, texts=("model", "artifact"))
 
 
 def _cached_table(results: Sequence[Cached]) -> Table:
-    table = Table(title=f"users who come back (Zipf {ZIPF})", title_justify="left")
-    names = (
-        *("model", "context cache", "MiB", "requests/s", "ratio", "p50 ms", "processor ms", "hit rate"),
-        "server's MiB",
-    )
-    for name in names:
-        table.add_column(name, justify="left" if name in names[:2] else "right")
-    for result in results:
-        table.add_row(
-            result.model,
-            result.cache,
-            f"{result.max_bytes / 2**20:.1f}",
-            f"{result.requests_per_s:,.0f}",
-            f"{result.ratio:.2f}",
-            f"{result.p50_ms:.3f}",
-            f"{result.processor_ms:.3f}",
-            "" if result.hit_rate is None else f"{result.hit_rate:.0%}",
-            f"{result.anonymous_bytes / 2**20:,.0f}",
-        )
-    return table
+    rows = [
+        {
+            "model": result.model,
+            "context cache": result.cache,
+            "MiB": f"{result.max_bytes / 2**20:.1f}",
+            "requests/s": f"{result.requests_per_s:,.0f}",
+            "ratio": f"{result.ratio:.2f}",
+            "p50 ms": f"{result.p50_ms:.3f}",
+            "processor ms": f"{result.processor_ms:.3f}",
+            "hit rate": "" if result.hit_rate is None else f"{result.hit_rate:.0%}",
+            "server's MiB": f"{result.anonymous_bytes / 2**20:,.0f}",
+        }
+        for result in results
+    ]
+    title = f"users who come back (Zipf {ZIPF})"
+    return table_of(title, rows, texts=("model", "context cache"))
 
 
 def _parser() -> argparse.ArgumentParser:

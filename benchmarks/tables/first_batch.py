@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from pyarrow import csv, parquet
-from rich.table import Table
 
 from benchmarks.measure.machine import prepare, wide_console
 from benchmarks.measure.memory import PeakSampler, resident
+from benchmarks.measure.tables import table_of
 from recsys.base.cli import counts
 from recsys.data.batches import EpochOrder, batches
 from recsys.train.commands.defaults import DEFAULTS
@@ -82,21 +82,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     console = wide_console()
     console.print(prepare().text(), soft_wrap=True)
-    table = Table(title=f"to the first batch: {NUM_NUMBERS} numbers, {NUM_TEXTS} texts", title_justify="left")
-    for name in ("table", "rows", "seconds", "processor seconds", "peak memory", "without files", "at start"):
-        table.add_column(name, justify="left" if name == "table" else "right")
-    for result in results:
-        table.add_row(
-            result.name,
-            f"{result.num_rows:,}",
-            f"{result.seconds:.1f}",
-            f"{result.cpu_s:.1f}",
-            *(
-                f"{num_bytes / 2**30:.2f} GiB"
-                for num_bytes in (result.peak_bytes, result.peak_own_bytes, result.start_own_bytes)
-            ),
-        )
-    console.print(table)
+    gib = 2**30
+    rows = [
+        {
+            "table": result.name,
+            "rows": f"{result.num_rows:,}",
+            "seconds": f"{result.seconds:.1f}",
+            "processor seconds": f"{result.cpu_s:.1f}",
+            "peak memory": f"{result.peak_bytes / gib:.2f} GiB",
+            "without files": f"{result.peak_own_bytes / gib:.2f} GiB",
+            "at start": f"{result.start_own_bytes / gib:.2f} GiB",
+        }
+        for result in results
+    ]
+    console.print(table_of(f"to the first batch: {NUM_NUMBERS} numbers, {NUM_TEXTS} texts", rows))
     return 0
 
 

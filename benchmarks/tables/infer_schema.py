@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import csv, parquet
-from rich.table import Table
 
 from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.tables import table_of
 from recsys.data.tables.infer import infer
 
 _LIMIT_S = 3.0
@@ -65,12 +65,16 @@ def main() -> None:
     if args.json:
         print(json.dumps({"machine": machine.to_json(), "results": [asdict(result) for result in results]}))
     else:
-        table = Table("file", "columns", "seconds", "on cores", title="inference of a schema")
-        for result in results:
-            table.add_row(
-                result.name, str(result.num_columns), f"{result.seconds:.2f}", f"{result.cpu_s:.2f}"
-            )
-        wide_console().print(table)
+        rows = [
+            {
+                "file": result.name,
+                "columns": str(result.num_columns),
+                "seconds": f"{result.seconds:.2f}",
+                "on cores": f"{result.cpu_s:.2f}",
+            }
+            for result in results
+        ]
+        wide_console().print(table_of("inference of a schema", rows))
         print(machine.text())
     if args.check and slowest > _LIMIT_S:
         sys.exit(3)

@@ -36,6 +36,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import prepare, wide_console
 from benchmarks.measure.profiling import shares
+from benchmarks.measure.tables import table_of
 from benchmarks.tables.first_batch import NUM_NUMBERS, NUM_TEXTS, write_table
 from recsys.base.cli import count
 from recsys.base.hashing import ID_MASK
@@ -340,13 +341,16 @@ def _table(sizes: Sizes, results: Sequence[PlainResult], num_samples: int) -> Ta
         f"{sizes.name} sizes, samples per processor second: {num_samples:,} rows, batch {sizes.batch_size}, layers "
         f"{'-'.join(map(str, sizes.dense))} and {'-'.join(map(str, sizes.over))}"
     )
-    table = Table(title=title, title_justify="left")
-    for name in ("side", "samples/s", f"÷ {PLAIN}", f"÷ {PLAIN_READ}"):
-        table.add_column(name, justify="left" if name == "side" else "right")
-    for result in results:
-        ratios = (f"{ratio:.2f}" for ratio in (result.ratio, result.ratio_to_read))
-        table.add_row(result.name, f"{result.samples_per_cpu_s:,.0f}", *ratios)
-    return table
+    rows = [
+        {
+            "side": result.name,
+            "samples/s": f"{result.samples_per_cpu_s:,.0f}",
+            f"÷ {PLAIN}": f"{result.ratio:.2f}",
+            f"÷ {PLAIN_READ}": f"{result.ratio_to_read:.2f}",
+        }
+        for result in results
+    ]
+    return table_of(title, rows)
 
 
 def _measured(sides: dict[str, Callable[[], None]], num_samples: int, num_rounds: int) -> list[PlainResult]:
