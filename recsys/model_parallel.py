@@ -24,9 +24,8 @@ from recsys.find_collections import find_collections
 from recsys.managed import ManagedCollisionCollection
 from recsys.optim.combined import CombinedOptimizer
 from recsys.optim.keyed import KeyedOptimizer
-from recsys.planner.cost.constraints import ParameterConstraints
 from recsys.planner.planner import EmbeddingShardingPlanner, topology_here
-from recsys.sharding.mappings import divide_mappings, tables_to_divide
+from recsys.sharding.mappings import divide_mappings
 from recsys.sharding.materialize import materialize
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.plan import ShardingPlan
@@ -122,8 +121,7 @@ class DistributedModelParallel(nn.Module):
             device.
         env: The ranks; all of the default process group if None. One rank without a group gets one of its own.
         device: This rank's device; the env's if None.
-        plan: The placement; the planner makes one if None. It cuts by rows the tables of mappings that have buckets for
-            all ranks.
+        plan: The placement; the planner makes one if None.
         sharders: A sharder for each kind of collection; ``get_default_sharders()`` if None.
         init_data_parallel: Whether to wrap the rest now; if not, call ``init_data_parallel()`` before the first step.
         init_parameters: Whether to initialize other layers on the meta device, by their ``reset_parameters``.
@@ -164,12 +162,7 @@ class DistributedModelParallel(nn.Module):
         found = _collections(module, sharders)
         if plan is None:
             ranks = topology_here(group, self.device.type, env.local_world_size)
-            constraints = {
-                table: ParameterConstraints(sharding_types=["row_wise"])
-                for table in tables_to_divide(module, env.world_size)
-            }
-            planner = EmbeddingShardingPlanner(ranks, constraints=constraints)
-            plan = planner.collective_plan(module, sharders, group)
+            plan = EmbeddingShardingPlanner(ranks).collective_plan(module, sharders, group)
         unknown = sorted(set(plan.plan) - set(found))
         if unknown:
             raise PlanError(f"plan: got unknown collections {unknown}, expected {sorted(found)}")

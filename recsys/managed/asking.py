@@ -89,7 +89,7 @@ def ask_owners(
 def _question(module: Divisible, ids: Mapping[str, Tensor], world_size: int, *, learns: bool) -> _Question:
     assert module.part is not None
     told, places = module.uses(ids)
-    owners = module.part.owners[module.buckets_of(told[:, 0])]
+    owners = module.part.owners.to(told.device)[module.buckets_of(told[:, 0])]
     order = torch.argsort(owners, stable=True)
     return _Question(
         told=told[order] if learns else told[order, :1],

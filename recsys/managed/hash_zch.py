@@ -172,6 +172,20 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
         if is_inference:
             self.reset_inference_mode()
 
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Forget all IDs, as when it was made."""
+        self._hash_zch_identities.fill_(FREE_ROW)
+        self._hash_zch_bucket.fill_(self._buckets)
+        if self._hash_zch_metadata is not None:
+            self._hash_zch_metadata.fill_(FREE_ROW)
+        if self._hash_zch_runtime_meta is not None:
+            self._hash_zch_runtime_meta.zero_()
+        starts = torch.tensor(self._segments)
+        self.bucket_starts.copy_(starts[:-1])
+        self.bucket_rows.copy_(starts.diff())
+        self._evicted, self._num_steps = [], 0
+
     def profile(self, ids: Any) -> Any:
         """Give rows to one batch's new raw IDs, ``[N]`` int64, or to those of features, which are returned.
 

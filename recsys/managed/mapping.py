@@ -290,15 +290,31 @@ def admit(state: MappingState, uses: Uses, policy: MCHEvictionPolicy, step: int)
     evicted = _outscored(state, owned, rest, policy, step)
 
     taken = torch.cat([free, evicted])
-    is_kept = (state.rows != fallback) & ~torch.isin(state.rows, evicted)
-    raw_ids = torch.cat([state.raw_ids[is_kept], new.ids[: taken.numel()]])
-    rows = torch.cat([state.rows[is_kept], taken])
-    order = torch.argsort(raw_ids)
-    state.raw_ids[: order.numel()] = raw_ids[order]
-    state.rows[: order.numel()] = rows[order]
+    _insert(state, evicted, new.ids[: taken.numel()], taken)
     state.counts[taken - first] = new.counts[: taken.numel()]
     state.last_steps[taken - first] = new.last_steps[: taken.numel()]
     return evicted
+
+
+def _insert(state: MappingState, evicted: Tensor, ids: Tensor, rows: Tensor) -> None:
+    """Remove the owners of some rows, and insert new IDs with theirs: one pass over the entries, without a sort."""
+    num_owned = int((state.rows != state.fallback).sum())
+    is_kept = torch.ones(num_owned, dtype=torch.bool, device=ids.device)
+    if evicted.numel():
+        is_evicted = torch.zeros(state.rows.numel(), dtype=torch.bool, device=ids.device)
+        is_evicted[evicted - state.first_row] = True
+        is_kept = ~is_evicted[state.rows[:num_owned] - state.first_row]
+    kept_ids, kept_rows = state.raw_ids[:num_owned][is_kept], state.rows[:num_owned][is_kept]
+    ids, order = ids.sort()
+    places = torch.searchsorted(kept_ids, ids) + torch.arange(ids.numel(), device=ids.device)
+    is_old = torch.ones(kept_ids.numel() + ids.numel(), dtype=torch.bool, device=ids.device)
+    is_old[places] = False
+    for entries, kept, added in (
+        (state.raw_ids, kept_ids, ids),
+        (state.rows, kept_rows, rows[order]),
+    ):
+        entries[: is_old.numel()][is_old] = kept
+        entries[places] = added
 
 
 def _only(uses: Uses, mask: Tensor) -> Uses:
@@ -321,10 +337,14 @@ def _outscored(state: MappingState, owned: Tensor, new: Uses, policy: MCHEvictio
     scores = policy.scores(
         state.counts[owned - state.first_row], state.last_steps[owned - state.first_row], step
     )
-    worst_first = torch.argsort(scores, stable=True)
     num_pairs = min(new.ids.numel(), owned.numel())
+    if num_pairs == 0:
+        return owned[:0]
+    # Only owners that can be among the worst are sorted.
+    bad = (scores <= torch.kthvalue(scores, num_pairs).values).nonzero().flatten()
+    worst_first = bad[torch.argsort(scores[bad], stable=True)[:num_pairs]]
     challenger = policy.scores(new.counts, new.last_steps, step)[:num_pairs]
-    return owned[worst_first[:num_pairs]][challenger > scores[worst_first[:num_pairs]]]
+    return owned[worst_first][challenger > scores[worst_first]]
 
 
 def check_state(state: MappingState, at: str) -> None:

@@ -6,7 +6,7 @@ Shape letters: W world size.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,8 @@ from recsys.planner.evaluate import Evaluation, evaluate, plan_of
 from recsys.planner.fit import Problem, not_fitting, with_room
 from recsys.planner.search.bounds import of_any_plan
 from recsys.planner.search.search import search
+from recsys.sharding.mappings import tables_to_divide
+from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.sharders import get_default_sharders
 
@@ -55,6 +57,9 @@ class PlanResult:
 
 class EmbeddingShardingPlanner:
     """Plans how tables are sharded.
+
+    A table whose mapping of raw IDs has buckets for all ranks is cut by rows, and the mapping with it, unless its
+    constraints name sharding types.
 
     Args:
         topology: The topology of the ranks; by default that of the process group, with the memory of this machine.
@@ -161,7 +166,12 @@ class EmbeddingShardingPlanner:
         weighted = frozenset(path for path, found in collections.items() if takes_weights(found))
         held = {id(parameter) for found in collections.values() for parameter in found.parameters()}
         dense_bytes = sum(p.numel() * p.element_size() for p in module.parameters() if id(p) not in held)
-        problem = self.problem_of(collection_tables(collections), weighted, topology)
+        problem = self._problem(
+            collection_tables(collections),
+            weighted,
+            topology,
+            self._constraints_for(module, set(collections), topology.world_size),
+        )
         device = problem.topology.compute_device
         copies = _DENSE_COPIES if self._workload.is_training else 1
         return replace(
@@ -181,9 +191,32 @@ class EmbeddingShardingPlanner:
         Raises:
             PlanError: As ``plan``.
         """
+        return self._problem(
+            tables, weighted, topology or self._topology or topology_here(), self._constraints
+        )
+
+    def _constraints_for(
+        self, module: nn.Module, paths: Set[str], world_size: int
+    ) -> Mapping[str, ParameterConstraints]:
+        """Return the constraints, with those of tables whose mappings ranks can share."""
+        found = dict(self._constraints or {})
+        for path, table in tables_to_divide(module, world_size) if self._workload.is_training else ():
+            at = table_path(path, table)
+            asked = found.get(at, found.get(table, ParameterConstraints()))
+            if path in paths and asked.sharding_types is None:
+                found[at] = replace(asked, sharding_types=["row_wise"])
+        return found
+
+    def _problem(
+        self,
+        tables: Mapping[str, Sequence[BaseEmbeddingConfig]],
+        weighted: frozenset[str],
+        topology: Topology,
+        constraints: Mapping[str, ParameterConstraints] | None,
+    ) -> Problem:
         return Problem(
-            tables=planned_tables(tables, self._constraints, self._batch_size, weighted),
-            topology=topology or self._topology or topology_here(),
+            tables=planned_tables(tables, constraints, self._batch_size, weighted),
+            topology=topology,
             workload=self._workload,
             reserved_fraction=self._reserved_fraction,
         )

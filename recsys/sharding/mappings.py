@@ -22,15 +22,17 @@ from recsys.sharding.sharded import ShardedCollection
 from recsys.sharding.table_shards import Rectangle, copy_into, sharded_tensor
 
 
-def tables_to_divide(model: nn.Module, world_size: int) -> list[str]:
+def tables_to_divide(model: nn.Module, world_size: int) -> list[tuple[str, str]]:
     """Return the tables whose mappings have buckets that all ranks can share, if the tables are cut by rows.
+
+    Each is named by the path of its collection and its name.
 
     Args:
         model: A model whose tables are not sharded.
         world_size: W.
     """
-    found: list[str] = []
-    for module in model.modules() if world_size > 1 else ():
+    found: list[tuple[str, str]] = []
+    for path, module in model.named_modules() if world_size > 1 else ():
         if isinstance(module, BaseManagedCollisionEmbeddingCollection):
             collection = module.managed_collision_collection
             modules = collection.managed_collision_modules()
@@ -39,7 +41,7 @@ def tables_to_divide(model: nn.Module, world_size: int) -> list[str]:
                 if isinstance(mapping, Divisible) and config.num_embeddings >= world_size:
                     ends = set(mapping.bucket_ends())
                     if all(end in ends for _, end in row_parts(config, world_size)):
-                        found.append(config.name)
+                        found.append((f"{path}._embedding_module".removeprefix("."), config.name))
     return found
 
 
@@ -70,9 +72,8 @@ def divide_mappings(model: nn.Module, env: ShardingEnv) -> list[str]:
             if not shards or not isinstance(mapping, Divisible):
                 continue
             mapping.hold(_part(mapping, shards, env.rank))
-            in_host_memory = env.with_group(torch.device("cpu"))
             mapping.register_state_dict_post_hook(  # type: ignore[no-untyped-call]
-                partial(_save, shards=shards, env=in_host_memory)
+                partial(_save, shards=shards, env=env)
             )
             mapping._register_load_state_dict_pre_hook(  # type: ignore[no-untyped-call]
                 partial(_load, mapping=mapping)
@@ -124,7 +125,7 @@ def _save(
             tensor.dtype,
             {_rectangle(rows, tensor): rank for rank, rows in shards.items()},
             {_rectangle(mapping.part.rows, tensor): tensor},
-            env,
+            env.with_group(tensor.device),
         )
 
 

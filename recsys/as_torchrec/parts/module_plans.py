@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from recsys.as_torchrec.planner.shard_sizes import blocks_of, runs_of
+from recsys.as_torchrec.planner.shard_sizes import blocks_of, row_sizes, runs_of
 from recsys.base.collectives import get_local_size
 from recsys.errors import PlanError
 from recsys.sharding.plan.kinds import ShardingType
@@ -80,18 +80,23 @@ def row_wise(
     Args:
         sizes_placement: The rows of each rank instead, and the kind of device, of all or of each; for inference.
         compute_kernel: As ``table_wise``.
-        num_buckets: None.
+        num_buckets: Runs of rows that are not cut, such as those of a mapping of raw IDs.
 
     Raises:
-        PlanError: ``num_buckets`` is given.
+        PlanError: The rows are not those of the table, or cannot be divided into the buckets.
     """
-    if num_buckets is not None:
-        raise PlanError(f"num_buckets: got {num_buckets}, expected None: rows are not put into buckets")
 
     def cut(param: Tensor, local_size: int, world_size: int) -> list[_Rectangle]:
         del local_size
         num_rows, dim = param.shape
-        sizes = blocks_of(num_rows, world_size) if sizes_placement is None else sizes_placement[0]
+        try:
+            sizes = (
+                row_sizes(num_rows, world_size, num_buckets)
+                if sizes_placement is None
+                else sizes_placement[0]
+            )
+        except ValueError as error:
+            raise PlanError(str(error)) from None
         if sum(sizes) != num_rows or len(sizes) > world_size:
             raise PlanError(
                 f"sizes_placement: got {sizes}, expected at most {world_size} numbers of rows with the sum {num_rows}"

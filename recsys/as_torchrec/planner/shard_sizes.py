@@ -58,7 +58,7 @@ def calculate_shard_sizes_and_offsets(  # noqa: PLR0913  (TorchRec's arguments)
     if sharding_type == "data_parallel":
         runs *= world_size
     elif sharding_type == "row_wise":
-        runs = runs_of(_row_wise(num_rows, world_size, device_memory_sizes, num_buckets))
+        runs = runs_of(row_sizes(num_rows, world_size, num_buckets, device_memory_sizes))
     elif sharding_type in ("table_row_wise", "grid_shard"):
         runs = runs_of(blocks_of(num_rows, local_world_size))
     elif sharding_type not in ("table_wise", "column_wise", "table_column_wise"):
@@ -84,9 +84,23 @@ def blocks_of(num_rows: int, num_parts: int) -> list[int]:
     return [max(0, min(block, num_rows - block * i)) for i in range(num_parts)]
 
 
-def _row_wise(
-    num_rows: int, world_size: int, memory_sizes: Sequence[int] | None, num_buckets: int | None
+def row_sizes(
+    num_rows: int,
+    world_size: int,
+    num_buckets: int | None = None,
+    memory_sizes: Sequence[int] | None = None,
 ) -> list[int]:
+    """Return the rows of each rank of a table that is cut by rows.
+
+    Args:
+        num_rows: R.
+        world_size: W.
+        num_buckets: Runs of rows that are not cut.
+        memory_sizes: The memory of each rank, to which its rows are proportional.
+
+    Raises:
+        ValueError: The rows cannot be divided into the buckets, or the memory sizes are not those of W ranks.
+    """
     if num_buckets and (num_buckets < world_size or num_rows % num_buckets):
         raise ValueError(
             f"num_buckets: got {num_buckets}, expected a divisor of the {num_rows} rows, and at least one bucket for "

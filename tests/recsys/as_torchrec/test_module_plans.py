@@ -55,7 +55,10 @@ def test_a_plan_of_a_module_covers_its_tables() -> None:
         ),
         (lambda: column_wise(), "ranks, size_per_rank: got none"),
         (lambda: column_wise([0], [8, 8]), "size_per_rank: got 2 sizes"),
-        (lambda: row_wise(num_buckets=2), "num_buckets: got 2"),
+        (
+            lambda: plan(a=row_wise(num_buckets=2), b=data_parallel()),
+            "num_buckets: got 2, expected a divisor of the 5 rows",
+        ),
         (lambda: get_sharding_constructor_from_type(ShardingType.TABLE_COLUMN_WISE), "sharding_type: got"),
         (lambda: construct_module_sharding_plan(nn.Linear(2, 2), {}), "module: got Linear, expected one of"),
     ],

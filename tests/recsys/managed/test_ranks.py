@@ -101,6 +101,30 @@ def test_every_rank_holds_the_rows_by_hash_of_one() -> None:
             assert torch.equal(result["state"][name], tensor), name
 
 
+def train_while_the_hour_changes(rank: int, world_size: int) -> dict[str, Tensor]:
+    """A rank's mapping after batches at whose time the ranks' clocks show other hours."""
+    del world_size
+    hours = iter(100 + step + rank for step in range(STEPS))
+    module = HashZchManagedCollisionModule(
+        8,
+        None,
+        2,
+        eviction_policy_name=HashZchEvictionPolicyName.SINGLE_TTL_EVICTION,
+        eviction_config=HashZchEvictionConfig(features=["f"], single_ttl=1),
+        process_group=distributed.group.WORLD,
+        clock=lambda: 3600.0 * next(hours),
+    )
+    for step in range(STEPS):
+        module.profile_features({"f": torch.tensor(_ids(rank, step), dtype=torch.int64)})
+    return module.state_dict()
+
+
+def test_ranks_agree_on_the_hour() -> None:
+    first, second = live_pool(WORLD_SIZE).run(train_while_the_hour_changes)
+    for name, tensor in first.items():
+        assert torch.equal(second[name], tensor), name
+
+
 def train_ranks(rank: int, world_size: int, policy: str, interval: int) -> dict[str, Any]:
     """A rank's mapping, weights, and rows that changed hands, after all steps."""
     del world_size

@@ -18,6 +18,9 @@ from recsys import (
     DistributedModelParallel,
     EmbeddingBagCollection,
     EmbeddingBagCollectionSharder,
+    EmbeddingCollection,
+    EmbeddingCollectionSharder,
+    EmbeddingConfig,
     EmbOptimType,
     KeyedJaggedTensor,
     ShardingPlan,
@@ -30,11 +33,13 @@ from recsys.managed import (
     HashZchManagedCollisionModule,
     ManagedCollisionCollection,
     ManagedCollisionEmbeddingBagCollection,
+    ManagedCollisionEmbeddingCollection,
     MCHManagedCollisionModule,
     average_threshold_filter,
 )
 from recsys.sharding.plan.sharding_types import row_wise, table_wise
 from recsys.train.ranks import whole_state_dict
+from recsys.training import TouchedRows
 from tests.support.helpers import bag, kjt_of
 from tests.support.ranks import live_pool
 
@@ -47,6 +52,7 @@ TABLES = [
     bag("plain", 20, 4, ["d"]),
     bag("idle", 8, 4, ["e"]),
 ]
+FEATURES = {table.name: table.feature_names for table in TABLES}
 KEYS = [name for table in TABLES for name in table.feature_names]
 
 
@@ -122,9 +128,13 @@ def _step(model: nn.Module, batch: KeyedJaggedTensor, divisor: int) -> tuple[Ten
     return values.detach(), {key: mapped[key].values().tolist() for key in KEYS}
 
 
-def _sharded(world_size: int, start: int = 0) -> DistributedModelParallel:
+def _sharded(world_size: int, cut: str, start: int) -> DistributedModelParallel:
+    """The collection over ranks: mappings are sharded where rows are cut at buckets, else every rank has them whole."""
     ranks = list(range(world_size))
-    plan = {table.name: row_wise(table, ranks[::-1]) for table in TABLES}
+    plan = {
+        table.name: row_wise(table, ranks[::-1]) if cut == "row_wise" else table_wise(table, i % world_size)
+        for i, table in enumerate(TABLES)
+    }
     plan["plain"] = table_wise(TABLES[2], 0)
     options = {"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": LEARNING_RATE}
     return DistributedModelParallel(
@@ -140,12 +150,17 @@ def _mapping(model: nn.Module) -> ManagedCollisionCollection:
     return inner.managed_collision_collection
 
 
-def trained(rank: int, world_size: int, folder: Path, steps: range) -> dict[str, Any]:
-    """Train some steps, from the newest checkpoint on if there is one, and save; return what a rank saw."""
-    model = _sharded(world_size, steps.start)
-    found = load_training(folder, model, None)
-    assert (found is None) == (steps.start == 0)
+def trained(
+    rank: int, world_size: int, cut: str, folder: Path, steps: range, state: dict[str, Tensor] | None = None
+) -> dict[str, Any]:
+    """Train some steps, from a whole state or the newest checkpoint on, and save; return what a rank saw."""
+    model = _sharded(world_size, cut, steps.start)
+    if state is None:
+        assert (load_training(folder, model, None) is None) == (steps.start == 0)
+    else:
+        model.load_state_dict(state)
     model.train()
+    touched = TouchedRows(model)
     evicted: dict[str, list[int]] = {}
     model.module.register_eviction_hook(
         lambda table, rows: evicted.setdefault(table, []).extend(rows.tolist())
@@ -158,6 +173,7 @@ def trained(rank: int, world_size: int, folder: Path, steps: range) -> dict[str,
     return {
         "seen": seen,
         "evicted": evicted,
+        "touched": {name.rpartition(".")[2]: rows.tolist() for name, rows in touched.rows().items()},
         "state": whole_state_dict(model),
         "later": {key: mapped[key].values().tolist() for key in KEYS},
         "bytes": {table: sum(b.nbytes for b in m.buffers()) for table, m in modules.items()},
@@ -174,7 +190,13 @@ def _loads_wholes(model: DistributedModelParallel) -> bool:
     return all(torch.equal(before[name], buffer) for name, buffer in _mapping(model).named_buffers())
 
 
-def _check(alone: ManagedCollisionEmbeddingBagCollection, ranks: list[dict[str, Any]], steps: range) -> None:
+def _check(
+    alone: ManagedCollisionEmbeddingBagCollection,
+    ranks: list[dict[str, Any]],
+    steps: range,
+    *,
+    sharded: bool = True,
+) -> None:
     """Train the unsharded collection with all batches, and compare the ranks' results with it."""
     world_size = len(ranks)
     evicted: dict[str, list[int]] = {}
@@ -191,7 +213,15 @@ def _check(alone: ManagedCollisionEmbeddingBagCollection, ranks: list[dict[str, 
         torch.testing.assert_close(torch.cat([of[0] for of in of_ranks]), values, rtol=1e-5, atol=1e-5)
     assert set(evicted) == {"listed", "hashed"}
     for table, rows in evicted.items():
-        assert sorted(row for result in ranks for row in result["evicted"].get(table, [])) == sorted(rows)
+        heard = [result["evicted"].get(table, []) for result in ranks]
+        if sharded:
+            assert sorted(row for part in heard for row in part) == sorted(rows)
+        else:
+            assert heard == [rows] * world_size
+        read = {
+            row for of in ranks for _, mapped in of["seen"] for key in FEATURES[table] for row in mapped[key]
+        }
+        assert all(result["touched"][table] == sorted({*rows, *read}) for result in ranks)
     state = ranks[0]["state"]
     assert list(state) == list(alone.state_dict())
     for name, tensor in alone.state_dict().items():
@@ -205,8 +235,12 @@ def _check(alone: ManagedCollisionEmbeddingBagCollection, ranks: list[dict[str, 
         assert result["loaded"]
     for table, module in _mapping(alone).managed_collision_modules().items():
         ids, rows = (part.tolist() for part in module.owners())
-        together = [pair for result in ranks for pair in zip(*result["owners"][table], strict=True)]
-        assert sorted(together) == sorted(zip(ids, rows, strict=True))
+        parts = [list(zip(*result["owners"][table], strict=True)) for result in ranks]
+        pairs = sorted(zip(ids, rows, strict=True))
+        if not sharded:
+            assert all(sorted(part) == pairs for part in parts)
+            continue
+        assert sorted(pair for part in parts for pair in part) == pairs
         assert sum(result["open"][table] for result in ranks) == int(module.open_slots())
         # A few numbers are the same on every rank.
         whole = sum(buffer.nbytes for buffer in module.buffers())
@@ -217,10 +251,65 @@ def _check(alone: ManagedCollisionEmbeddingBagCollection, ranks: list[dict[str, 
 @pytest.mark.parametrize(("first", "then"), [(4, 2), (2, 4)])
 def test_ranks_come_to_the_rows_of_the_unsharded_module(first: int, then: int, tmp_path: Path) -> None:
     run, half = tmp_path / "run", range(STEPS // 2)
-    ranks = live_pool(first).run(trained, run, half)
+    ranks = live_pool(first).run(trained, "row_wise", run, half)
     _check(_managed(), ranks, half)
 
     rest = range(STEPS // 2, STEPS)
     alone = _managed(rest.start)
     assert load_training(run, alone, None) is not None, "an unsharded model takes the checkpoint of ranks"
-    _check(alone.train(), live_pool(then).run(trained, run, rest), rest)
+    state = {name: tensor.clone() for name, tensor in alone.state_dict().items()}
+    # The checkpoint is loaded by two ranks, and the whole state by four.
+    ranks = live_pool(then).run(trained, "row_wise", run, rest, state if then == 4 else None)
+    _check(alone.train(), ranks, rest)
+
+
+def test_ranks_that_all_hold_the_mappings_come_to_them_too(tmp_path: Path) -> None:
+    steps = range(STEPS // 2)
+    ranks = live_pool(2).run(trained, "table_wise", tmp_path / "run", steps)
+    _check(_managed(), ranks, steps, sharded=False)
+
+
+TABLE = EmbeddingConfig(name="t", num_embeddings=12, embedding_dim=4, feature_names=["f"])
+
+
+def _sequences(device: str | None = None) -> ManagedCollisionEmbeddingCollection:
+    torch.manual_seed(0)
+    module = HashZchManagedCollisionModule(12, device, K)
+    tables = EmbeddingCollection([TABLE], device=None if device is None else torch.device(device))
+    return ManagedCollisionEmbeddingCollection(
+        tables, ManagedCollisionCollection({"t": module}, [TABLE]), embeddings_only=True
+    ).train()
+
+
+def looked_up(rank: int, world_size: int, weight: Tensor) -> dict[str, Any]:
+    """What a rank finds in a model from the meta device, planned by itself; and a call of the module alone."""
+    del world_size
+    model = DistributedModelParallel(_sequences("meta"), sharders=[EmbeddingCollectionSharder()])
+    model.load_state_dict({"_embedding_module.embeddings.t.weight": weight}, strict=False)
+    rows = [model(kjt_of({"f": [_ids(step, rank)]}))["f"].values().tolist() for step in range(4)]
+    (module,) = model.module.managed_collision_collection.managed_collision_modules().values()
+    try:
+        module.remap(torch.arange(3))
+    except ValueError as error:
+        return {
+            "rows": rows,
+            "error": str(error),
+            "type": model.plan.plan["_embedding_module"]["t"].sharding_type,
+        }
+    return {}
+
+
+def _ids(step: int, rank: int) -> list[int]:
+    return [10**9 * step + 7 * i for i in range(3 + rank)]
+
+
+def test_sequences_read_the_rows_of_the_unsharded_module() -> None:
+    alone = _sequences()
+    weight = alone.get_parameter("_embedding_module.embeddings.t.weight").detach()
+    ranks = live_pool(2).run(looked_up, weight)
+    for step in range(4):
+        rows = alone(kjt_of({"f": [_ids(step, rank) for rank in range(2)]}))["f"].values().tolist()
+        assert [*ranks[0]["rows"][step], *ranks[1]["rows"][step]] == rows
+    for found in ranks:
+        assert found["type"] == "row_wise", "the planner cuts tables whose mappings have buckets"
+        assert "expected a call of its ManagedCollisionCollection" in found["error"]
