@@ -34,6 +34,14 @@ class FolderSource(DeltaSource):
         self._known: dict[str, StreamedDelta] = {}
         self._told: set[str] = set()
 
+    def check(self) -> str:
+        """See ``DeltaSource``."""
+        if not self._path.exists():
+            return f"there is nothing at {str(self._path)!r} yet"
+        if not (self._path.is_dir() and os.access(self._path, os.R_OK | os.X_OK)):
+            raise StreamError(f"got {str(self._path)!r}, expected a folder that can be read")
+        return ""
+
     def scan(self) -> list[StreamedDelta]:
         """See ``DeltaSource``."""
         try:
@@ -136,7 +144,7 @@ def _read(path: Path, stamp: tuple[int, int]) -> StreamedDelta:
 
 
 def described(
-    name: str, stamp: tuple[int, int], written_s: float, header: DeltaHeader, digest: str
+    name: str, stamp: tuple[int, int | str], written_s: float, header: DeltaHeader, digest: str
 ) -> StreamedDelta:
     """Return a delta as its header describes it."""
     return StreamedDelta(
@@ -146,4 +154,5 @@ def described(
         digest=digest,
         artifact=header.artifact,
         base=header.base,
+        replaces=header.replaces,
     )

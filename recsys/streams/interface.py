@@ -31,31 +31,43 @@ class StreamedDelta:
         digest: the state of the rows after it; empty if its header cannot be read.
         artifact: digest of the artifact that it was made for; empty if that is not known.
         base: the state of the rows before it.
+        replaces: of a compacted chain, the states that its deltas lead to, in order; ``digest`` is the last.
         error: why it cannot be read, or not yet.
     """
 
     name: str
-    stamp: tuple[int, int]
+    stamp: tuple[int, int | str]
     created_s: float
     digest: str = ""
     artifact: str = ""
     base: str = ""
+    replaces: tuple[str, ...] = ()
     error: str = ""
 
 
 class DeltaSource:
-    """A stream to read deltas from. Its methods block; no two of them may run at the same time."""
+    """A stream to read deltas from. Its methods block; no two of ``scan``, ``fetch`` and ``discard`` may overlap."""
 
-    def expect(self, artifact: str, created_s: float) -> None:
-        """Say that deltas of an artifact are wanted, and none that were made before it.
+    def expect(self, artifact: str) -> None:
+        """Say that deltas of an artifact are wanted.
 
         Args:
             artifact: its digest.
-            created_s: when it was made, in seconds since the epoch; 0 if not known.
         """
 
     def on_arrival(self, wake: Callable[[], None]) -> None:
         """Have ``wake`` called, from any thread, when something has arrived. Only some transports do so."""
+
+    def check(self) -> str:
+        """Look whether the stream can be read, before it is followed.
+
+        Returns:
+            A remark, such as that there is nothing yet; empty for none.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        raise NotImplementedError
 
     def scan(self) -> Sequence[StreamedDelta]:
         """Return the deltas of the stream, oldest first.
@@ -74,8 +86,12 @@ class DeltaSource:
         """
         raise NotImplementedError
 
+    def discard(self, delta: StreamedDelta) -> bool:  # noqa: ARG002
+        """Remove a local copy that has turned out to be damaged; return whether there was one to replace."""
+        return False
+
     def close(self) -> None:
-        """End all connections."""
+        """End all connections. A call that runs in another thread ends early."""
 
 
 class DeltaSink:

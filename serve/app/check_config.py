@@ -17,6 +17,8 @@ from recsys.artifact.parts import check_sizes, read_manifest
 from recsys.base.cli import near_misses
 from recsys.base.terminal import whole_table
 from recsys.errors import ArtifactError, TargetError
+from recsys.streams.address import missing_for, parse_stream_address
+from recsys.streams.opening import open_source
 from serve.app.check_start import (
     Finding,
     check_answer_log,
@@ -25,6 +27,7 @@ from serve.app.check_start import (
     check_names,
     check_ports,
     check_security,
+    check_streams,
     missing_packages,
     models_of_their_own,
 )
@@ -51,6 +54,7 @@ def check(settings: Settings, source: ModelSource) -> list[Finding]:
         *check_security(config),
         *_check_exposure(config),
         *_check_warm_ups(config),
+        *check_streams(config),
         *_check_deltas(config),
         *check_capture(config),
         *check_answer_log(config),
@@ -177,13 +181,18 @@ def _check_warm_ups(config: ServerConfig) -> Iterator[Finding]:
 
 def _check_deltas(config: ServerConfig) -> Iterator[Finding]:
     for key, settings in models_of_their_own(config, "deltas"):
-        path = settings.deltas
-        if path is None:
+        if settings.deltas is None or missing_for(parse_stream_address(settings.deltas)):
             continue
-        if not path.exists():
-            yield Finding(False, f"{key}: there is nothing at {str(path)!r} yet")
-        elif not (path.is_dir() and os.access(path, os.R_OK | os.X_OK)):
-            yield Finding(True, f"{key}: got {str(path)!r}, expected a folder that can be read")
+        source = open_source(settings.deltas, settings.delta_cache)
+        try:
+            remark = source.check()
+        except OSError as error:
+            yield Finding(True, f"{key}: {error}")
+        else:
+            if remark:
+                yield Finding(False, f"{key}: {remark}")
+        finally:
+            source.close()
 
 
 def _check_machine(config: ServerConfig) -> Iterator[Finding]:

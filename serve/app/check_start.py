@@ -12,6 +12,7 @@ from pathlib import Path
 from recsys.base.cli import near_misses
 from recsys.base.machine import install_command
 from recsys.options.kinds import ConfigError
+from recsys.streams.address import missing_for, parse_stream_address
 from serve.config.models import ModelSettings
 from serve.config.settings import ServerConfig, Settings
 from serve.models.repository import ModelSource, Repository
@@ -58,6 +59,7 @@ def check_start(settings: Settings, source: ModelSource) -> list[str]:
         *check_capture(config),
         *check_answer_log(config),
         *check_cpus(config),
+        *check_streams(config),
     )
     return [finding.text for finding in findings if finding.is_error]
 
@@ -72,6 +74,14 @@ def missing_packages(config: ServerConfig) -> list[str]:
         for key, package, extra in wanted
         if importlib.util.find_spec(package) is None
     ]
+
+
+def check_streams(config: ServerConfig) -> Iterator[Finding]:
+    """Yield the streams of deltas for which a package is missing."""
+    for key, settings in models_of_their_own(config, "deltas"):
+        missing = None if settings.deltas is None else missing_for(parse_stream_address(settings.deltas))
+        if missing is not None:
+            yield Finding(True, f"{key}: {missing}")
 
 
 def check_names(settings: Settings, source: ModelSource) -> Iterator[Finding]:

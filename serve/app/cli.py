@@ -49,12 +49,12 @@ def source_of(found: Effective) -> ModelSource:
 
 
 def _check_deltas(found: Effective) -> None:
-    """Check that the models of a repository do not share a folder of deltas."""
+    """Check that the models of a repository do not share a stream of deltas."""
     given = found.given.get(("defaults", "deltas"))
     if given is not None and given.value is not None:
         raise ConfigError(
             f"{given.origin}: defaults.deltas: got {str(given.value)!r} for all models of a repository, expected a "
-            "folder for each, in its table of the file: [models.NAME] deltas"
+            "stream for each, in its table of the file: [models.NAME] deltas"
         )
 
 

@@ -12,7 +12,9 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recsys.base.remote import AddressError
 from recsys.rows.memory import RowsMemory
+from recsys.streams.address import parse_stream_address
 from serve.config.bounds import bounded, check_bounds
 
 if TYPE_CHECKING:  # clients read settings too, without torch
@@ -186,8 +188,11 @@ class ModelSettings:
         cpus: processors that its executors may use; empty for all.
         warm_up: a file of captured requests for the warm-up, in addition to generated ones; None for none.
         keep_previous: whether the previously serving version stays in memory, so that a rollback is instant.
-        deltas: a folder of deltas to apply as they appear, each after its predecessor; None for none.
-        poll_deltas_s: interval between listings of that folder.
+        deltas: a stream of deltas to apply as they appear, each after its predecessor: a folder, s3://BUCKET/FOLDER (or
+            gs, az), or kafka://HOST:PORT/TOPIC; None for none.
+        poll_deltas_s: interval between looks into that stream; Kafka's messages are noticed when they arrive, too.
+        delta_cache: a folder for deltas that are downloaded from stores and Kafka; None for one in the user's cache.
+        delta_cache_bytes: bytes that the downloaded deltas of one model may take.
         cuda_graph_rows: numbers of rows, such as 1,8,32,128, to which batches on a CUDA device are padded so that they
             run as CUDA graphs; empty for none. Larger batches run without. Reference engine only.
         cuda_graph_ids_per_row: IDs for each of these rows that a batch may hold in all, 1024 at least; 0 for four for
@@ -211,13 +216,20 @@ class ModelSettings:
     cpus: tuple[int, ...] = ()
     warm_up: Path | None = None
     keep_previous: bool = True
-    deltas: Path | None = None
+    deltas: Path | str | None = None
     poll_deltas_s: float = 10.0
+    delta_cache: Path | None = None
+    delta_cache_bytes: int = bounded(8 << 30, 1)
     cuda_graph_rows: tuple[int, ...] = ()
     cuda_graph_ids_per_row: int = 0
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        if self.deltas is not None:
+            try:
+                parse_stream_address(self.deltas)
+            except AddressError as error:
+                raise ValueError(f"deltas: {error}") from None
         if not 0 < self.poll_deltas_s < math.inf:
             raise ValueError(f"poll_deltas_s: got {self.poll_deltas_s}, expected more than 0")
         if self.num_executors < 0:

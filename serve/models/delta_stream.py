@@ -34,24 +34,25 @@ class DeltaStream:
         # Every state of the rows so far.
         self._passed = {artifact}
         # Files that could not be applied: their stamps, and why.
-        self._failed: dict[str, tuple[tuple[int, int], StreamState, str]] = {}
-        # Files that were waiting at the last poll.
-        self._waiting: dict[str, tuple[int, int]] = {}
+        self._failed: dict[str, tuple[tuple[int, int | str], StreamState, str]] = {}
+        # Deltas that were waiting at the last poll that was due, and those that were at the one before, too.
+        self._waiting: dict[str, tuple[int, int | str]] = {}
+        self._overdue: dict[str, tuple[int, int | str]] = {}
 
     def next(self, found: Sequence[StreamedDelta]) -> StreamedDelta | None:
         """Return the delta to apply next; None if there is none.
 
-        The oldest of several with the same predecessor is taken, so that each server takes the same one.
+        Of several, the longest compacted chain is taken, else the oldest, so that each server takes the same one. A
+        chain that begins before the present state repeats what is applied: it is taken only if nothing else follows.
         """
-        for delta in found:
-            if self._follows(delta) and not self._has_failed(delta):
-                return delta
-        return None
+        fitting = [d for d in found if self._leads_on(d) and not d.error and not self._has_failed(d)]
+        following = [delta for delta in fitting if delta.base == self._state]
+        return max(following or fitting, key=lambda delta: len(delta.replaces), default=None)
 
     def applied(self, delta: StreamedDelta) -> None:
         """Note that a delta was applied."""
         self._state = delta.digest
-        self._passed.add(delta.digest)
+        self._passed.update((delta.digest, *delta.replaces))
         self._failed.clear()
         self.status = replace(self.status, last=delta.name, last_created_s=delta.created_s)
 
@@ -66,25 +67,32 @@ class DeltaStream:
         """
         self._failed[delta.name] = (delta.stamp, state, reason)
 
-    def settle(self, found: Sequence[StreamedDelta], artifacts: Collection[str]) -> None:
+    def settle(
+        self, found: Sequence[StreamedDelta], artifacts: Collection[str], *, is_due: bool = True
+    ) -> None:
         """Set the status at the end of a poll, when ``next`` returns None.
 
         Args:
             found: the deltas of the stream, oldest first.
             artifacts: digests of the artifacts that are versions of the model.
+            is_due: whether the interval between polls has passed, and not just something arrived: what is missing
+                may arrive next.
         """
         last_s = self.status.last_created_s
-        unreadable = [d for d in found if d.error and d.created_s >= last_s]
-        # Deltas of states that the rows have left behind are applied, or lie beside those that were.
-        ours = [d for d in found if d.artifact == self._artifact and d.digest not in self._passed]
-        waiting = [d for d in ours if self._follows(d) or d.base not in self._passed]
+        ours = [d for d in found if self._is_ahead(d)]
+        waiting = [d for d in ours if not d.error]
+        unreadable = [d for d in found if d.error and d.created_s >= last_s and (not d.artifact or d in ours)]
         strange = [d for d in found if d.artifact and d.artifact not in artifacts]
         foreign = [d for d in strange if d.created_s > max(last_s, self._since_s)]
+        now = {d.name: d.stamp for d in (*unreadable, *waiting, *foreign)}
+        before = self._waiting if is_due else self._overdue
+        self._overdue = {name: stamp for name, stamp in now.items() if before.get(name) == stamp}
+        if is_due:
+            self._waiting = now
         state, reason = self._judged(unreadable, waiting, foreign)
         self.status = replace(
             self.status, state=state, reason=reason, num_pending=len(unreadable) + len(waiting)
         )
-        self._waiting = {d.name: d.stamp for d in (*unreadable, *waiting, *foreign)}
         self._failed = {
             name: (stamp, kind, why)
             for name, (stamp, kind, why) in self._failed.items()
@@ -106,30 +114,33 @@ class DeltaStream:
                 _, state, reason = self._failed[delta.name]
                 return state, f"delta {delta.name} cannot be applied: {reason}"
         for delta in unreadable:
-            if self._has_waited(delta):  # else it may be being written
+            if delta.name in self._overdue:  # else it may be being written
                 return StreamState.DAMAGED, f"delta {delta.name} cannot be read: {delta.error}"
         there = {delta.digest for delta in waiting}
         for delta in waiting:
-            if delta.base not in there and self._has_waited(delta):
+            if delta.base not in there and delta.name in self._overdue:
                 return StreamState.GAP, (
                     f"delta {delta.name} follows state {delta.base}, which no delta of the stream leads to from "
                     f"{self._state}, the state of the rows"
                 )
         for delta in foreign:
-            if self._has_waited(delta):
+            if delta.name in self._overdue:
                 return StreamState.FOREIGN, (
                     f"delta {delta.name} was made for artifact {delta.artifact}, which is no version of this model; "
                     f"expected {self._artifact}"
                 )
         return StreamState.FOLLOWING, ""
 
-    def _follows(self, delta: StreamedDelta) -> bool:
-        is_next = delta.artifact == self._artifact and delta.base == self._state
-        return is_next and delta.digest not in self._passed
+    def _is_ahead(self, delta: StreamedDelta) -> bool:
+        """Return whether a delta is applied next or later: others are applied, or lie beside those that were."""
+        is_ours = delta.artifact == self._artifact and delta.digest not in self._passed
+        return is_ours and (self._leads_on(delta) or delta.base not in self._passed)
+
+    def _leads_on(self, delta: StreamedDelta) -> bool:
+        """Return whether a delta can be applied in the present state."""
+        is_ours = delta.artifact == self._artifact and delta.digest not in self._passed
+        return is_ours and self._state in (delta.base, *delta.replaces[:-1])
 
     def _has_failed(self, delta: StreamedDelta) -> bool:
         failed = self._failed.get(delta.name)
         return failed is not None and failed[0] == delta.stamp
-
-    def _has_waited(self, delta: StreamedDelta) -> bool:
-        return self._waiting.get(delta.name) == delta.stamp

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from recsys.errors import ArtifactError
 from recsys.streams.interface import DeltaSource, StreamedDelta
 
 
@@ -26,8 +27,8 @@ class Following:
 
     def expect(self, artifact: str) -> None:
         """Note that an artifact is a version of the model."""
-        with self._lock:
-            self.artifacts.add(artifact)
+        self.artifacts.add(artifact)
+        self._source.expect(artifact)
 
     def on_arrival(self, wake: Callable[[], None]) -> None:
         """See ``DeltaSource``."""
@@ -39,16 +40,20 @@ class Following:
             return self._source.scan()
 
     def use(self, delta: StreamedDelta, apply: Callable[[Path], None]) -> None:
-        """Fetch a delta, and call ``apply`` with its local file.
+        """Fetch a delta, and call ``apply`` with its local file; once more if a local copy was damaged.
 
         Raises:
             ArtifactError: it is damaged.
             OSError: it cannot be read now.
         """
         with self._lock:
-            apply(self._source.fetch(delta))
+            try:
+                apply(self._source.fetch(delta))
+            except ArtifactError:
+                if not self._source.discard(delta):
+                    raise
+                apply(self._source.fetch(delta))
 
     def close(self) -> None:
-        """See ``DeltaSource``."""
-        with self._lock:
-            self._source.close()
+        """End all connections; a running call ends early."""
+        self._source.close()

@@ -50,7 +50,7 @@ class ModelManager:
         settings_of: returns the settings of a model.
         metrics: exposes loaded versions and their states.
         changed: called whenever the set of answering versions has changed.
-        sleep: waits for seconds, between polls of folders of deltas.
+        sleep: waits for seconds, between polls of streams of deltas.
 
     Attributes:
         kept: keeps the routings that operators set; may be replaced before the first scan.
@@ -264,10 +264,14 @@ class ModelManager:
         model = self._known(name)
         return await self._change(model, lambda: model.apply_delta(version, file_name))
 
-    async def poll_deltas(self, name: str) -> None:
-        """Look through a model's folder of deltas, and apply those whose turn it is.
+    async def poll_deltas(self, name: str, *, is_due: bool = True) -> None:
+        """Look through a model's stream of deltas, and apply those whose turn it is.
 
-        The folder is read beside other changes of the model; only a delta that fits waits for them.
+        The stream is read beside other changes of the model; only a delta that fits waits for them.
+
+        Args:
+            name: the model.
+            is_due: whether the interval between polls has passed, and not just something arrived.
 
         Raises:
             ModelNotFoundError: The model does not exist.
@@ -278,7 +282,7 @@ class ModelManager:
         if not isinstance(found, OSError):
             while model.has_delta(found):
                 await self._change(model, partial(model.take_delta, found))
-        model.settle_deltas(found)
+        model.settle_deltas(found, is_due=is_due)
 
     async def rescan(self) -> None:
         """Scan the repository for models and versions, and load what each model's routing needs.
@@ -317,6 +321,7 @@ class ModelManager:
         self._is_closed = True
         for following in self._following.values():
             following.cancel()
+        self._tasks.update(self._following.values())
         draining = {task for model in self._models.values() for task in model.close()}
         if draining:
             await asyncio.wait(draining, timeout=timeout_s)
@@ -381,20 +386,35 @@ class ModelManager:
             settings = replace(self._settings_of(name), routing=self.kept.routing_of(name, given))
             self._models[name] = ManagedModel(name, settings, self._context)
             if settings.deltas is not None:
-                self._following[name] = asyncio.create_task(self._follow(name, settings.poll_deltas_s))
+                self._following[name] = asyncio.create_task(
+                    self._follow(self._models[name], settings.poll_deltas_s)
+                )
             self._publish(RouteTable(model=name))
         return self._models[name]
 
-    async def _follow(self, name: str, every_s: float) -> None:
-        """Poll a model's folder of deltas until the model is gone or the server stops."""
-        while True:
-            await self._sleep(every_s)
-            try:
-                await self.poll_deltas(name)
-            except (DrainingError, ModelNotFoundError):
-                return
-            except Exception:
-                _log.exception("model %s: its folder of deltas could not be looked through", name)
+    async def _follow(self, model: ManagedModel, every_s: float) -> None:
+        """Poll a model's stream of deltas, also when something arrives, until the model is gone or the server stops."""
+        arrived = asyncio.Event()
+        model.on_arrival(partial(_set_from_thread, asyncio.get_running_loop(), arrived))
+        due = asyncio.ensure_future(self._sleep(every_s))
+        try:
+            while True:
+                arrival = asyncio.ensure_future(arrived.wait())
+                await asyncio.wait((due, arrival), return_when=asyncio.FIRST_COMPLETED)
+                arrival.cancel()
+                arrived.clear()
+                is_due = due.done()
+                try:
+                    await self.poll_deltas(model.name, is_due=is_due)
+                except (DrainingError, ModelNotFoundError):
+                    return
+                except Exception:
+                    _log.exception("model %s: its stream of deltas could not be looked through", model.name)
+                if is_due:
+                    due = asyncio.ensure_future(self._sleep(every_s))
+        finally:
+            due.cancel()
+            await model.close_deltas()
 
     def _known(self, name: str) -> ManagedModel:
         if name not in self._models:
@@ -405,3 +425,8 @@ class ModelManager:
         self.routes.publish(table)
         self._engine.publish(table)
         self._changed()
+
+
+def _set_from_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(event.set)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,7 +70,11 @@ class ManagedModel:
         self.num_rollbacks = 0
         self._is_unloaded = False
         self._is_closed = False
-        self._following = None if settings.deltas is None else Following(open_source(settings.deltas))
+        self._following: Following | None = None
+        if settings.deltas is not None:
+            cache = None if settings.delta_cache is None else settings.delta_cache / name
+            source = open_source(settings.deltas, cache, cache_bytes=settings.delta_cache_bytes)
+            self._following = Following(source)
         # The files of each version when its manifest was read.
         self._read: dict[str, Fingerprint] = {}
 
@@ -256,10 +260,20 @@ class ManagedModel:
         for version in [*self._versions.values()]:
             await version.take_delta(found)
 
-    def settle_deltas(self, found: Sequence[StreamedDelta] | OSError) -> None:
-        """Set the state of each version's stream at the end of a poll."""
+    def on_arrival(self, wake: Callable[[], None]) -> None:
+        """Have ``wake`` called, from any thread, when something has arrived in its stream of deltas."""
+        if self._following is not None:
+            self._following.on_arrival(wake)
+
+    def settle_deltas(self, found: Sequence[StreamedDelta] | OSError, *, is_due: bool) -> None:
+        """Set the state of each version's stream at the end of a poll; see ``DeltaStream.settle``."""
         for version in self._versions.values():
-            version.settle_deltas(found)
+            version.settle_deltas(found, is_due=is_due)
+
+    async def close_deltas(self) -> None:
+        """End the connections of its stream of deltas."""
+        if self._following is not None:
+            await in_thread(self._following.close, f"deltas-{self.name}")
 
     def close(self) -> list[asyncio.Task[None]]:
         """Refuse further requests. The returned tasks end when all accepted requests are answered."""

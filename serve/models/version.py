@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from recsys.artifact.parts import read_manifest, rows_file
 from recsys.base.allocator import memory_apart, returning_memory
+from recsys.base.remote import RemoteError
 from recsys.errors import ArtifactError
 from recsys.rows.file import RowsFile
 from recsys.streams.interface import StreamedDelta, StreamError
@@ -38,6 +39,8 @@ _log = logging.getLogger("serve")
 
 # Names of deltas that are kept of a stream.
 _MAX_LISTED_DELTAS = 100
+# Errors of streams whose text says all.
+_NAMED = (StreamError, RemoteError)
 # Errors that operators have to fix: the message suffices, so no traceback is logged.
 _EXPECTED = (ArtifactError, CaptureError, ModelChangeError, ModelNotFoundError, RequestError)
 
@@ -254,14 +257,15 @@ class ManagedVersion:
         if self.is_ready and servable is not None and stream is not None and following is not None:
             await self._in_thread(partial(self._take_next, servable, stream, following, found))
 
-    def settle_deltas(self, found: Sequence[StreamedDelta] | OSError) -> None:
+    def settle_deltas(self, found: Sequence[StreamedDelta] | OSError, *, is_due: bool) -> None:
         """Set and report the state of its stream at the end of a poll.
 
         Args:
             found: the deltas of the stream, or why it cannot be read.
+            is_due: see ``DeltaStream.settle``.
         """
         if self._stream is not None and self._following is not None and self.servable is not None:
-            self._settle(self._stream, self._following, found)
+            self._settle(self._stream, found, is_due=is_due)
 
     def _find(self) -> tuple[Path, Fingerprint]:
         try:
@@ -324,7 +328,7 @@ class ManagedVersion:
                 pass
         except OSError as error:
             found = error
-        self._settle(stream, following, found)
+        self._settle(stream, found, is_due=True)
         return stream
 
     def _take_next(
@@ -340,7 +344,7 @@ class ManagedVersion:
         except ArtifactError as error:
             self._context.metrics.delta(self.model, self.name, "failed")
             stream.failed(delta, StreamState.DAMAGED, str(error))
-        except StreamError as error:
+        except _NAMED as error:
             stream.failed(delta, StreamState.FAILED, str(error))
         except Exception as error:
             self._context.metrics.delta(self.model, self.name, "failed")
@@ -352,19 +356,14 @@ class ManagedVersion:
             _log.info("%s is applied", what)
         return True
 
-    def _settle(
-        self, stream: DeltaStream, following: Following, found: Sequence[StreamedDelta] | OSError
-    ) -> None:
+    def _settle(self, stream: DeltaStream, found: Sequence[StreamedDelta] | OSError, *, is_due: bool) -> None:
         before = stream.status
         if isinstance(found, OSError):
-            why = (
-                str(found)
-                if isinstance(found, StreamError)
-                else f"it cannot be read ({type(found).__name__})"
-            )
+            why = str(found) if isinstance(found, _NAMED) else f"it cannot be read ({type(found).__name__})"
             stream.unreadable(f"the stream of deltas: {why}")
         else:
-            stream.settle(found, following.artifacts)
+            artifacts = self._following.artifacts if self._following is not None else ()
+            stream.settle(found, artifacts, is_due=is_due)
         self._context.metrics.set_stream(self.model, self.name, stream.status)
         after = stream.status
         if (after.state, after.reason) == (before.state, before.reason):

@@ -9,10 +9,9 @@ import pytest
 
 from recsys.artifact.delta.file import DeltaWriter
 from recsys.artifact.delta.header import DeltaHeader
-from recsys.errors import PartSizeError
 from recsys.streams.folder import FolderSource
 from recsys.streams.interface import StreamError
-from recsys.streams.opening import open_sink, open_source
+from recsys.streams.opening import open_sink
 
 ARTIFACT = "0123456789ab"
 
@@ -91,18 +90,6 @@ def test_a_folder_that_is_not_there_is_empty_and_a_file_is_no_folder(tmp_path: P
         FolderSource(tmp_path / "file").scan()
 
 
-def test_a_published_delta_is_found_and_fetched_and_published_again_without_harm(tmp_path: Path) -> None:
-    write(tmp_path / "a.delta", 100.0)
-    with open_sink(tmp_path / "stream" / "m") as sink:
-        sink.publish(tmp_path / "a.delta")
-        sink.publish(tmp_path / "a.delta")
-    assert [file.name for file in (tmp_path / "stream" / "m").iterdir()] == ["a.delta"]
-    source = open_source(str(tmp_path / "stream" / "m"))
-    (delta,) = source.scan()
-    assert source.fetch(delta).read_bytes() == (tmp_path / "a.delta").read_bytes()
-    source.close()
-
-
 def test_a_name_that_another_delta_has_is_refused(tmp_path: Path) -> None:
     (tmp_path / "stream").mkdir()
     write(tmp_path / "a.delta", 100.0)
@@ -113,21 +100,3 @@ def test_a_name_that_another_delta_has_is_refused(tmp_path: Path) -> None:
     ):
         sink.publish(tmp_path / "a.delta")
     assert FolderSource(tmp_path / "stream").scan()[0].created_s == 200.0
-
-
-def test_what_is_no_whole_delta_is_not_published(tmp_path: Path) -> None:
-    write(tmp_path / "whole.delta", 100.0)
-    (tmp_path / "cut.delta").write_bytes((tmp_path / "whole.delta").read_bytes()[:-1])
-    (tmp_path / "whole.delta").rename(tmp_path / "whole")
-    with open_sink(tmp_path / "stream") as sink:
-        with pytest.raises(PartSizeError):
-            sink.publish(tmp_path / "cut.delta")
-        with pytest.raises(StreamError, match=r"expected a name that ends in \.delta"):
-            sink.publish(tmp_path / "whole")
-    assert not (tmp_path / "stream").exists()
-
-
-def test_other_transports_are_refused() -> None:
-    for open_it in (open_sink, open_source):
-        with pytest.raises(ValueError, match="begins with ftp://, expected a folder"):
-            open_it("ftp://host/deltas")
