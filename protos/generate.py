@@ -23,6 +23,7 @@ PROTOS = Path(__file__).resolve().parent
 PROTOCOLS = (
     "recsys/v1/predict.proto",
     "recsys/v1/admin.proto",
+    "recsys/v1/feedback.proto",
     "inference/open_inference.proto",
     "predictor/predictor.proto",
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from recsys.faces import face
 
 if TYPE_CHECKING:
-    from serve.client import Answer, AsyncClient, Client, ClientTls, Context, Retries, Settings
+    from serve.client import Answer, AsyncClient, Client, ClientTls, Context, Feedback, Retries, Settings
     from serve.client.errors import (
         DeadlineError,
         InvalidRequestError,
@@ -32,6 +32,7 @@ __all__ = [
     "ClientTls",
     "Context",
     "DeadlineError",
+    "Feedback",
     "InvalidRequestError",
     "OverloadedError",
     "PredictError",
@@ -46,7 +47,16 @@ __all__ = [
 __getattr__ = face(
     __name__,
     {
-        "serve.client": ("Answer", "AsyncClient", "Client", "ClientTls", "Context", "Retries", "Settings"),
+        "serve.client": (
+            "Answer",
+            "AsyncClient",
+            "Client",
+            "ClientTls",
+            "Context",
+            "Feedback",
+            "Retries",
+            "Settings",
+        ),
         "serve.client.errors": tuple(name for name in __all__ if name.endswith("Error")),
         "serve.client.packing": ("build_request",),
     },

@@ -77,7 +77,8 @@ struct ToTuple {
 
   py::tuple operator()(const ShadowEvent& event) const {
     return py::make_tuple("shadow", Text(event.model), Text(event.version), Text(event.shadow),
-                          event.num_rows, Raw(event.expected), Raw(event.got));
+                          Text(event.request_id), event.num_rows, Raw(event.expected),
+                          Raw(event.got));
   }
 
   py::tuple operator()(const LogEvent& event) const {

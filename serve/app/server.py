@@ -86,8 +86,15 @@ class Server:
         )
         self.manager.kept = RoutingFile(None if config.admin is None else config.admin.routing_file)
         self.backend = Backend(
-            engine=self.engine, manager=self.manager, metrics=self.metrics, observer=observers
+            engine=self.engine,
+            manager=self.manager,
+            metrics=self.metrics,
+            observer=observers,
+            quality=observers.quality,
         )
+        if observers.quality is not None:
+            observers.quality.table = self.manager.routes.table
+            observers.quality.num_dropped = lambda: self.engine.counts().dropped.get("answered", 0)
         for watch in (self._watch_health, self._watch_files):
             self._started.callback(asyncio.ensure_future(watch()).cancel)
         if config.socket_path is not None:

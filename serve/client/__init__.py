@@ -32,17 +32,20 @@ import grpc
 import grpc.aio
 
 from serve.client.errors import PredictError, error_on_stream, predict_error
+from serve.client.feedback import Feedback, feedback_request
 from serve.client.packing import Answer, ArrayLike, Context, build_request, read_response
 from serve.client.retries import Retries, RetryBudget
 from serve.client.settings import ClientTls, Settings, checked_address
+from serve.wire import feedback_pb2
 from serve.wire import predict_pb2 as wire
 
-__all__ = ["Answer", "AsyncClient", "Client", "ClientTls", "Context", "Retries", "Settings"]
+__all__ = ["Answer", "AsyncClient", "Client", "ClientTls", "Context", "Feedback", "Retries", "Settings"]
 
 _SERVICE = wire.DESCRIPTOR.services_by_name["PredictionService"].full_name
 PREDICT = f"/{_SERVICE}/Predict"
 PREDICT_STREAM = f"/{_SERVICE}/PredictStream"
 GET_MODEL_METADATA = f"/{_SERVICE}/GetModelMetadata"
+FEEDBACK = f"/{feedback_pb2.DESCRIPTOR.services_by_name['FeedbackService'].full_name}/Feedback"
 # No limit (-1): the size of an answer follows from the request.
 CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
@@ -68,6 +71,11 @@ class _Calls:
             GET_MODEL_METADATA,
             request_serializer=wire.GetModelMetadataRequest.SerializeToString,
             response_deserializer=wire.ModelMetadata.FromString,
+        )
+        self.feedback = channel.unary_unary(
+            FEEDBACK,
+            request_serializer=feedback_pb2.FeedbackRequest.SerializeToString,
+            response_deserializer=feedback_pb2.FeedbackResponse.FromString,
         )
 
 
@@ -217,6 +225,26 @@ class Client:
         metadata: wire.ModelMetadata = self._call(self._own_calls().metadata, request, timeout_s)
         return metadata
 
+    def feedback(
+        self, items: Iterable[Feedback], *, timeout_s: float | None = None
+    ) -> feedback_pb2.FeedbackResponse:
+        """Send labels for answers, by which the server measures its models (docs/operate/quality.md).
+
+        Args:
+            items: labels of requests that had a ``request_id``; at most 4096.
+            timeout_s: timeout of this call. A retry after a lost answer counts no label twice.
+
+        Returns:
+            How many labels were taken, and why others were not.
+
+        Raises:
+            ValueError: a label is neither 0 nor 1, or a name or an ID is empty; nothing was sent.
+            PredictError: the call failed; its subclasses say how.
+        """
+        request = feedback_request(items, self._settings.model)
+        response: feedback_pb2.FeedbackResponse = self._call(self._own_calls().feedback, request, timeout_s)
+        return response
+
     def close(self) -> None:
         """Close the connection; idempotent."""
         if (channel := self._channels.get(os.getpid())) is not None:
@@ -307,6 +335,14 @@ class AsyncClient:
         request = self._settings.metadata_request(num_examples)
         metadata: wire.ModelMetadata = await self._call(self._calls.metadata, request, timeout_s)
         return metadata
+
+    async def feedback(
+        self, items: Iterable[Feedback], *, timeout_s: float | None = None
+    ) -> feedback_pb2.FeedbackResponse:
+        """Send labels for answers; see ``Client.feedback``."""
+        request = feedback_request(items, self._settings.model)
+        response: feedback_pb2.FeedbackResponse = await self._call(self._calls.feedback, request, timeout_s)
+        return response
 
     async def close(self) -> None:
         """Close the connection; idempotent."""

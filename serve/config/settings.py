@@ -233,6 +233,28 @@ class AnswerLogConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QualityConfig:
+    """Quality of answers by labels that clients send for them.
+
+    Attributes:
+        within_s: time for which an answer is kept for labels.
+        max_bytes: memory of answers that are kept; the oldest make room.
+        share: share of the requests with an ID whose answers are kept, 0 to 1.
+        scores: what the outputs are, "probability" or "logit".
+    """
+
+    within_s: float = bounded(3600.0, 0.001, _MAX_INT32)
+    max_bytes: int = bounded(64 << 20, 1 << 16)
+    share: float = bounded(1.0, 0.0, 1.0)
+    scores: str = "probability"
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.scores not in ("probability", "logit"):
+            raise ValueError(f"scores: got {self.scores!r}, expected probability or logit")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServerConfig:
     """How one server listens, batches and stops.
 
@@ -252,6 +274,7 @@ class ServerConfig:
         trace: None for no traces.
         capture: None for no capture.
         answer_log: None for no log of answers.
+        quality: None for none.
         poll_repository_s: interval between scans of the repository for new versions; 0 for none.
         drain_timeout_s: time that accepted requests may take after the server was asked to stop.
 
@@ -273,6 +296,7 @@ class ServerConfig:
     trace: TraceConfig | None = None
     capture: CaptureConfig | None = None
     answer_log: AnswerLogConfig | None = None
+    quality: QualityConfig | None = None
     poll_repository_s: float = 0.0
     drain_timeout_s: float = 30.0
 

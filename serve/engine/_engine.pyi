@@ -90,7 +90,8 @@ class Engine:
         * ``("answered", time_s, protocol, model, version, request_id, num_rows, draw, message, outputs)``: ``time_s``
           since 1970; ``outputs``: a list of bytes, one for each output. They make ``fileno()`` readable by dozens:
           call ``take`` at intervals too.
-        * ``("shadow", model, version, shadow, num_rows, expected, got)``: lists of float32 bytes, one for each output.
+        * ``("shadow", model, version, shadow, request_id, num_rows, expected, got)``: lists of float32 bytes, one for
+          each output.
         * ``("log", level, logger, text)``: ``level``: ``INFO``, ``WARNING``, ``ERROR`` or ``CRITICAL``.
         """
 

@@ -268,6 +268,10 @@ class Engine(Protocol):
         """Return the counters that belong to no model."""
         ...
 
+    def take_records(self) -> None:
+        """Pass the records that wait to the observer: those of all requests whose clients have their answer."""
+        ...
+
     def drain(self) -> None:
         """Refuse further requests, also those of open streams. Accepted requests are still answered."""
         ...

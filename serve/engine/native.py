@@ -53,6 +53,8 @@ _BINDING = "serve.engine._engine"
 _MAX_CAPTURED = 2000
 # Maximum number of events taken at a time; between them, the event loop serves other ports.
 _MAX_EVENTS = 64
+# How often they are taken where all records are wanted: as many as a full ring has.
+_MAX_TAKEN = 256
 # Interval at which records of answers are taken: they wake the event loop by dozens only.
 _ANSWERED_POLL_S = 0.2
 # Closed versions whose signatures are known, for records that wait.
@@ -319,6 +321,13 @@ class NativeEngine:
             port=counts.get("port", {}),
         )
 
+    def take_records(self) -> None:
+        """See ``Engine``."""
+        # Under load others come meanwhile, which nobody asked for.
+        for _ in range(_MAX_TAKEN):
+            if self._take() < _MAX_EVENTS:
+                break
+
     def drain(self) -> None:
         """See ``Engine``."""
         self.is_draining = True
@@ -405,12 +414,10 @@ class NativeEngine:
         else:
             answer.set_exception(error)
 
-    def _report_pair(
-        self, model: str, version: str, shadow: str, num_rows: int, expected: list[bytes], got: list[bytes]
-    ) -> None:
+    def _report_pair(self, model: str, version: str, shadow: str, *outputs: Any) -> None:
         primary, second = self._servables.get((model, version)), self._servables.get((model, shadow))
         if primary is not None and second is not None:  # else one of them was unloaded in between
-            self._observer.shadowed(pair_of(primary, second, num_rows, expected, got))
+            self._observer.shadowed(pair_of(primary, second, *outputs))
 
     def _signature_of(self, model: str, version: str) -> Signature | None:
         servable = self._servables.get((model, version))

@@ -51,13 +51,19 @@ def answered_of(fields: Sequence[Any], signature: Signature) -> Answered:
 
 
 def pair_of(
-    primary: Servable, shadow: Servable, num_rows: int, expected: Sequence[bytes], got: Sequence[bytes]
+    primary: Servable,
+    shadow: Servable,
+    request_id: str,
+    num_rows: int,
+    expected: Sequence[bytes],
+    got: Sequence[bytes],
 ) -> ShadowPair:
     """Return the outputs of two versions for one request."""
     return ShadowPair(
         model=primary.info.name,
         version=primary.info.version,
         shadow=shadow.info.version,
+        request_id=request_id,
         num_rows=num_rows,
         expected=expected,
         got=got,

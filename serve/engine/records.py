@@ -209,6 +209,7 @@ class ShadowPair:
         model: the model of both versions.
         version: the version that answered.
         shadow: the version in the shadow.
+        request_id: the client's own name for the request; empty if it has none.
         num_rows: rows of the request, B.
         expected: values of each output of the answering version: little-endian, of its dtype, row-major.
         got: the same of the shadow.
@@ -219,6 +220,7 @@ class ShadowPair:
     model: str
     version: str
     shadow: str
+    request_id: str
     num_rows: int
     expected: Sequence[bytes]
     got: Sequence[bytes]

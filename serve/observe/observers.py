@@ -12,6 +12,8 @@ from serve.observe.capture import Capture
 from serve.observe.logs import RequestLog, log_counts
 from serve.observe.shadow import Comparer
 from serve.observe.tracing import Tracer, make_tracer
+from serve.quality.families import QualityCollector
+from serve.quality.monitor import LabelledQuality
 
 
 class Observers:
@@ -20,6 +22,9 @@ class Observers:
     Args:
         config: the server's settings.
         metrics: exposes the numbers of dropped records.
+
+    Attributes:
+        quality: keeps answers for labels; None where that is off.
 
     Raises:
         OSError: the capture's file cannot be created.
@@ -31,14 +36,17 @@ class Observers:
             logged=config.log.requests,
             trace_share=None if config.trace is None else config.trace.share,
             capture_share=0.0 if config.capture is None else config.capture.share,
-            answered_share=0.0 if config.answer_log is None else config.answer_log.share,
+            answered_share=_answered_share(config),
         )
         self._log = RequestLog(config.log)
         self._comparer = Comparer(metrics)
         self._capture = None if config.capture is None else Capture(config.capture)
         self._answers = None if config.answer_log is None else AnswerLog(config.answer_log)
         self._tracer: Tracer | None = None if config.trace is None else make_tracer(config.trace)
+        self.quality = None if config.quality is None else LabelledQuality(config.quality)
         metrics.watch("log", log_counts)
+        if self.quality is not None:
+            metrics.registry.register(QualityCollector(self.quality))
         if self._capture is not None:
             metrics.watch("capture", self._capture.counts)
         if self._answers is not None:
@@ -62,10 +70,15 @@ class Observers:
         """See ``Observer``."""
         if self._answers is not None:
             self._answers.offer(requests)
+        if self.quality is not None:
+            for request in requests:
+                self.quality.answered(request)
 
     def shadowed(self, pair: ShadowPair) -> None:
         """See ``Observer``."""
         self._comparer.compare(pair)
+        if self.quality is not None:
+            self.quality.shadowed(pair)
 
     def close(self) -> None:
         """Write the waiting records; blocks for a few seconds at most."""
@@ -76,3 +89,9 @@ class Observers:
             self._answers.close()
         if self._tracer is not None:
             self._tracer.close()
+
+
+def _answered_share(config: ServerConfig) -> float:
+    """Return the largest share that a reader of answers wants."""
+    readers = (config.answer_log, config.quality)
+    return max((reader.share for reader in readers if reader is not None), default=0.0)

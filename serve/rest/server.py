@@ -35,11 +35,13 @@ from serve.net.sockets import BoundedListener, is_loopback, listening
 from serve.net.tls import ssl_context
 from serve.protocols.calls import checked_request_id
 from serve.protocols.open_inference import Parameters
+from serve.quality.labels import items_of_json
 from serve.rest.pages.guard import refuse_other_sites
 from serve.rest.plain_json import read_plain, write_plain
 from serve.rest.query import query_number, whole_number
 from serve.rest.tensors_json import HEADER_LENGTH, Inference, entry, parse_json, plain, write_json
 from serve.rpc.backend import Backend
+from serve.rpc.feedback import take_labels
 from serve.rpc.open_inference import (
     loaded_versions,
     model_config,
@@ -182,6 +184,7 @@ def _application(
             web.get(_LIVE, models.live),
             web.get("/v2/health/ready", models.ready),
             web.post("/v2/repository/index", models.index),
+            web.post("/v1/feedback", models.feedback),
         ]
     )
     # Other HTTP methods get 405.
@@ -240,6 +243,10 @@ class _Models:
         body = parse_json(data, self._max_json_bytes) if data else {}
         index = repository_index(self._backend.manager.statuses(), entry(body, "ready", bool, "body"))
         return _response(plain(index)["models"])
+
+    async def feedback(self, request: web.Request) -> web.Response:
+        items = items_of_json(parse_json(await _body(request), self._max_json_bytes))
+        return _response(take_labels(self._backend, items, "rest").to_json())
 
     async def metadata(self, request: web.Request) -> web.Response:
         servable = self._backend.servable(*_named(request))

@@ -11,6 +11,7 @@ from serve.engine.records import EndedRequest, Observer
 from serve.errors import kind_of, status_of
 from serve.metrics.registry import Metrics
 from serve.models.manager import ModelManager
+from serve.quality.monitor import LabelledQuality
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +23,14 @@ class Backend:
         manager: the model manager.
         metrics: the metrics.
         observer: takes records of requests.
+        quality: keeps answers for labels; None where that is off.
     """
 
     engine: Engine
     manager: ModelManager
     metrics: Metrics
     observer: Observer
+    quality: LabelledQuality | None = None
 
     def servable(self, model: str = "", version: str = "") -> Servable:
         """Return the servable for a request; without a version it is drawn by the canary's share.

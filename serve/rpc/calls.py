@@ -10,6 +10,8 @@ from serve.errors import ModelNotFoundError, NotAllowedError, NotReadyError, Req
 from serve.protocols import open_inference
 from serve.protocols.calls import BytesMethod, Method, bytes_method
 from serve.rpc.backend import Backend
+from serve.rpc.feedback import SERVICE as FEEDBACK_SERVICE
+from serve.rpc.feedback import feedback_method
 from serve.rpc.metadata import PerServable, servable_metadata
 from serve.rpc.open_inference import (
     loaded_versions,
@@ -46,7 +48,14 @@ def host_calls(backend: Backend, max_message_bytes: int) -> dict[str, HostCall]:
     calls[f"/{PREDICTION_SERVICE}/GetModelMetadata"] = HostCall(
         answer=metadata_method(backend, max_message_bytes)
     )
-    services = (PREDICTION_SERVICE, open_inference.SERVICE, _TORCHREC_SERVICE, health.SERVICE_NAME)
+    calls[f"/{FEEDBACK_SERVICE}/Feedback"] = HostCall(answer=feedback_method(backend))
+    services = (
+        PREDICTION_SERVICE,
+        FEEDBACK_SERVICE,
+        open_inference.SERVICE,
+        _TORCHREC_SERVICE,
+        health.SERVICE_NAME,
+    )
     for name, method in reflection_methods(services).items():
         calls[name] = HostCall(answer=method, is_stream=True)
     return calls

@@ -10,13 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from serve.config.models import BatchLimits
+from serve.config.settings import QualityConfig
 from serve.metrics.counters import ModelCounters, ModelDescription
 from serve.metrics.registry import Metrics
 from serve.metrics.streams import StreamStatus
+from serve.quality.families import QualityCollector
+from serve.quality.labels import FeedbackItem
+from serve.quality.monitor import LabelledQuality
+from serve.quality.store import KeptAnswer
 from tests.deploy.promql import PromqlError, Reader
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +42,18 @@ def metrics_of_a_server() -> dict[str, frozenset[str]]:
     model.describe(ModelDescription(target="cpu", digest="d", num_executors=1, limits=BatchLimits()))
     metrics.set_state("m", "1", "ready")
     metrics.set_stream("m", "1", StreamStatus(last="1.delta", last_created_s=1.0))
+    quality = LabelledQuality(QualityConfig())
+    one = KeptAnswer(
+        request_id="a",
+        model="m",
+        version="1",
+        arm="serving",
+        num_rows=2,
+        scores={"score": np.full(2, 0.5, np.float32)},
+    )
+    quality.keep(one)
+    quality.take([FeedbackItem(request_id="a", labels={"click": [0, 1]})], "grpc")
+    metrics.registry.register(QualityCollector(quality))
     names: dict[str, set[str]] = {"up": set()}
     for family in metrics.registry.collect():
         for sample in family.samples:

@@ -66,6 +66,7 @@ std::shared_ptr<ShadowRequest> Shadow::Begin(const Request& request,
   copy->payload = request.payload;
   copy->num_bytes = request.num_bytes;
   copy->protocol = request.protocol;
+  copy->request_id = request.request_id;
   copy->started_s = request.started_s;
   if (copy->is_checked()) {
     copy->checked = request.checked;
@@ -128,6 +129,7 @@ void ShadowRequest::Arrived(Side side, const Rows& rows) {
   pair.model = second.name();
   pair.version = primary_version_;
   pair.shadow = second.version();
+  pair.request_id = request_id;
   pair.num_rows = rows.num_rows;
   if (!shadow_->take()(std::move(pair))) shadow_->servable()->metrics().ShadowDropped();
 }

@@ -26,6 +26,8 @@ struct ShadowEvent {
   std::string model;
   std::string version;
   std::string shadow;
+  /// The client's own name for the request; empty for none.
+  std::string request_id;
   std::int64_t num_rows = 0;
   OutputCopies expected;
   OutputCopies got;

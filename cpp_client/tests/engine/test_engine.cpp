@@ -350,6 +350,7 @@ TEST_F(EngineTest, AShadowComputesAndBothOutputsAreRecorded) {
   engine_->Submit(1, {}, RequestOf(7));
   const auto pair = Next<ShadowEvent>();
   EXPECT_EQ(pair.model + pair.version + pair.shadow, "sum12");
+  EXPECT_EQ(pair.request_id, "");
   EXPECT_EQ(pair.num_rows, 1);
   EXPECT_EQ(pair.expected, std::vector<std::string>{Floats({7})});
   EXPECT_EQ(pair.got, pair.expected);

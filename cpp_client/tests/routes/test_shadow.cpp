@@ -68,6 +68,7 @@ TEST_F(ShadowTest, BothVersionsOutputsAreCopied) {
     EXPECT_EQ(pair.num_bytes(), 2 * 4 * pair.num_rows);
   }
   const ShadowEvent& two_rows = pairs_[0].num_rows == 2 ? pairs_[0] : pairs_[1];
+  EXPECT_EQ(two_rows.request_id, "a");
   EXPECT_EQ(ScoreOf(two_rows.expected, 1), request->expected()[1]);
   EXPECT_EQ(Totals().of(Outcome::kOk), 0);
   EXPECT_EQ(Totals().shadow_failed + Totals().shadow_dropped, 0);

@@ -115,6 +115,9 @@ class ReferenceEngine:
         """See ``Engine``."""
         return EngineCounts(unrouted=self.gateway.unrouted())
 
+    def take_records(self) -> None:
+        """See ``Engine``; here none waits."""
+
     def drain(self) -> None:
         """See ``Engine``."""
         self.gateway.is_draining = True

@@ -192,6 +192,7 @@ class ShadowRequest(Request):
             model=self.servable.info.name,
             version=self.primary.info.version,
             shadow=self.servable.info.version,
+            request_id=self.request_id,
             num_rows=self.num_rows,
             expected=self._expected,
             got=self._got,
@@ -321,6 +322,7 @@ class Gateway:
         if route.shadow is not None:
             request.shadow = ShadowRequest(
                 servable=cast(ReferenceServable, route.shadow),
+                request_id=request.request_id,
                 num_bytes=request.num_bytes,
                 priority=Priority.LOW,
                 observer=self._observer,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import grpc
 import pytest
 
+from serve.client import Feedback
 from tests.conformance.support.artifacts import Exported
 from tests.conformance.support.harness import (
     TOKEN,
@@ -79,6 +80,7 @@ def watched(small: Exported, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     put_version(folder / "models", "small", "1", small.path)
     arguments = ["--repository", folder / "models", "--capture-path", folder / "requests.capture"]
     arguments += ["--log-as-json", "--log-requests", "errors", *with_admin(folder)]
+    arguments += ["--quality-within-s", "600"]
     with running(*arguments, folder=folder) as started:
         yield started
 
@@ -92,7 +94,9 @@ def test_every_documented_metric_is_shown_with_its_type_and_labels(
     watched: ServerUnderTest, small: Exported
 ) -> None:
     sample = small.sample(2)
-    watched.client().predict(sample.dense, sample.sparse, sample.weights)
+    client = watched.client()
+    client.predict(sample.dense, sample.sparse, sample.weights, request_id="labelled")
+    client.feedback([Feedback(request_id="labelled", labels={"click": [0, 1]})])
     page = shown(watched)
     # Traces and shadows have series where they are on; the page says of the others that they begin with zeros.
     optional = {"recsys_traces_dropped_total", "recsys_shadow_total", "recsys_captured_requests_total"}

@@ -65,6 +65,7 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
     "host": ('"0.0.0.0"', "0.0.0.0"),
     "admin.host": ('"::1"', "::1"),
     "log.requests": ('"all"', "all"),
+    "quality.scores": ('"logit"', "logit"),
     "process.engine": ('"reference"', "reference"),
     "defaults.routing.serve": ('"7"', "7"),
     "defaults.routing.canary_key": ('"feature:user"', "feature:user"),

@@ -52,6 +52,7 @@ def pair_of(expected: Outputs, got: Outputs, num_rows: int = 2) -> ShadowPair:
         model="m",
         version="1",
         shadow="2",
+        request_id="",
         num_rows=num_rows,
         expected=values(expected),
         got=values(got),

@@ -13,6 +13,8 @@ from google.protobuf.message_factory import GetMessageClass
 from serve.wire import (
     admin_pb2,
     admin_pb2_grpc,
+    feedback_pb2,
+    feedback_pb2_grpc,
     open_inference_pb2,
     open_inference_pb2_grpc,
     predict_pb2,
@@ -22,9 +24,10 @@ from serve.wire import (
 )
 
 PACKAGES = ("grpcio", "grpcio-health-checking", "grpcio-reflection", "protobuf")
-_MODULES = (admin_pb2, open_inference_pb2, predict_pb2, predictor_pb2)
+_MODULES = (admin_pb2, feedback_pb2, open_inference_pb2, predict_pb2, predictor_pb2)
 _STUBS = (
     admin_pb2_grpc.AdminServiceStub,
+    feedback_pb2_grpc.FeedbackServiceStub,
     open_inference_pb2_grpc.GRPCInferenceServiceStub,
     predict_pb2_grpc.PredictionServiceStub,
     predictor_pb2_grpc.PredictorStub,

@@ -1,0 +1,1 @@
+"""Quality of answers by their labels, over windows of time."""

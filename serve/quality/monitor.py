@@ -1,0 +1,280 @@
+"""Quality of a server's answers: keeps scores, takes labels for them, and sums both up over windows.
+
+Shape letters: B rows of a request.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recsys.inputs.signature import ROWS_FIRST, Output
+from recsys.metrics.binned import BinnedMetrics, BinnedScores, logits_of
+from serve.config.settings import QualityConfig
+from serve.engine.records import Answered, ShadowPair, draw_of
+from serve.engine.routes import RouteTable
+from serve.errors import listed, short
+from serve.quality.labels import RESULTS, FeedbackItem, Taken, wrong_name
+from serve.quality.store import AnswerStore, KeptAnswer
+from serve.quality.windows import Windows
+
+#: A version's part in the routing: it serves, is the canary or the shadow, or was named by the request.
+ARMS = ("serving", "canary", "shadow", "named")
+#: Bounds the memory: each takes up to 0.7 MB. Of more, the one that got no label for the longest time goes.
+MAX_SERIES = 64
+#: Where labels come from.
+SOURCES = ("grpc", "rest", "kafka")
+
+
+class Series(NamedTuple):
+    """What is measured together."""
+
+    model: str
+    version: str
+    arm: str
+    label: str
+
+
+class LabelledQuality:
+    """Answers, labels and their windows. Thread-safe.
+
+    Args:
+        config: the settings.
+        now: returns the present time in seconds; it never goes back.
+
+    Attributes:
+        table: returns the route table of a model; None if it has none. Set once the routing is there.
+        num_dropped: returns the number of records of answers that the engine dropped. Set once it is there.
+    """
+
+    def __init__(self, config: QualityConfig, now: Callable[[], float] = time.monotonic) -> None:
+        self._are_logits = config.scores == "logit"
+        self._share = config.share
+        self._now = now
+        self.table: Callable[[str], RouteTable | None] = lambda _: None
+        self.num_dropped: Callable[[], int] = lambda: 0
+        self._store = AnswerStore(config, now)
+        self._lock = threading.Lock()
+        self._series: OrderedDict[Series, Windows[BinnedScores]] = OrderedDict()
+        self._results = {source: Counter[str]() for source in SOURCES}
+
+    def answered(self, request: Answered) -> None:
+        """Keep the scores of an answer, if it has an ID and is in the share."""
+        if request.request_id and request.draw < self._share:
+            self.keep(
+                KeptAnswer(
+                    request_id=request.request_id,
+                    model=request.model,
+                    version=request.version,
+                    arm=self._arm_of(request.model, request.version),
+                    num_rows=request.num_rows,
+                    scores=scores_of(request.signature.outputs, request.outputs, request.num_rows),
+                )
+            )
+
+    def shadowed(self, pair: ShadowPair) -> None:
+        """Keep the scores of a shadow, as ``answered`` does."""
+        if pair.request_id and draw_of(pair.request_id) < self._share:
+            self.keep(
+                KeptAnswer(
+                    request_id=pair.request_id,
+                    model=pair.model,
+                    version=pair.shadow,
+                    arm="shadow",
+                    num_rows=pair.num_rows,
+                    scores=scores_of(pair.got_outputs, pair.got, pair.num_rows),
+                )
+            )
+
+    def keep(self, answer: KeptAnswer) -> None:
+        """Keep an answer that has scores."""
+        if answer.scores:
+            self._store.put(answer)
+
+    def _arm_of(self, model: str, version: str) -> str:
+        table = self.table(model)
+        if table is None:
+            return "named"
+        plan = table.plan
+        if version == plan.serving:
+            return "serving"
+        return "canary" if version == plan.canary else "named"
+
+    def take(self, items: Sequence[FeedbackItem], source: str) -> Taken:
+        """Take labels.
+
+        Args:
+            items: of one call.
+            source: one of ``SOURCES``.
+        """
+        taken = Taken()
+        scores: dict[Series, list[tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
+        with self._lock:
+            for i, item in enumerate(items):
+                self._take_item(i, item, taken, scores)
+            for series, parts in scores.items():
+                self._add(series, *map(np.concatenate, zip(*parts, strict=True)))
+            self._results[source].update(taken.counts)
+        return taken
+
+    def results(self) -> dict[str, dict[str, int]]:
+        """Return the number of labels by source and result."""
+        with self._lock:
+            return {
+                source: {result: counts[result] for result in RESULTS}
+                for source, counts in self._results.items()
+            }
+
+    def answers(self) -> dict[str, int]:
+        """Return the number of answers by what became of them."""
+        return {**self._store.counts(), "queue_full": self.num_dropped()}
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the answers that are kept."""
+        return self._store.num_bytes
+
+    def metrics(self) -> dict[Series, dict[str, BinnedMetrics]]:
+        """Return the metrics by series and window, of windows with labels."""
+        with self._lock:
+            totals = {series: windows.totals() for series, windows in self._series.items()}
+        found = {
+            series: {name: metrics for name, total in by_window.items() if (metrics := total.metrics())}
+            for series, by_window in totals.items()
+        }
+        return {series: by_window for series, by_window in found.items() if by_window}
+
+    def _add(self, series: Series, logits: NDArray[np.float64], labels: NDArray[np.float64]) -> None:
+        windows = self._series.get(series)
+        if windows is None:
+            windows = self._series[series] = Windows(BinnedScores, self._now)
+            if len(self._series) > MAX_SERIES:
+                self._series.popitem(last=False)
+        self._series.move_to_end(series)
+        windows.add(lambda scores: scores.add(logits, labels))
+
+    def _take_item(
+        self,
+        place: int,
+        item: FeedbackItem,
+        taken: Taken,
+        scores: dict[Series, list[tuple[NDArray[np.float64], NDArray[np.float64]]]],
+    ) -> None:
+        wrong = _wrong_item(item)
+        if wrong:
+            taken.refuse(place, "invalid", item.num_labels, wrong)
+            return
+        answers = [a for a in self._store.get(item.request_id) if item.model in ("", a.model)]
+        if not answers:
+            is_late = self._store.has_expired(item.request_id)
+            result, text = ("late", "kept no longer") if is_late else ("unknown", "not kept")
+            reason = f"request_id: got {short(item.request_id)}, whose answer is {text}"
+            taken.refuse(place, result, item.num_labels, reason)
+            return
+        # Models that answered requests of one ID may have other outputs and rows.
+        reasons = [_wrong_for(item, answer) for answer in answers]
+        answers = [answer for answer, wrong in zip(answers, reasons, strict=True) if not wrong]
+        if not answers:
+            taken.refuse(place, "invalid", item.num_labels, reasons[0])
+            return
+        for label, values in item.labels.items():
+            is_new = np.zeros(len(values), dtype=np.bool_)
+            for answer in answers:
+                is_new |= self._label(answer, label, item.rows, values, scores)
+            num_new = int(is_new.sum())
+            taken.counts["taken"] += num_new
+            if num_new < len(values):
+                text = f"labels[{short(label)}]: got it again for rows that have it; the first one counts"
+                taken.refuse(place, "doubled", len(values) - num_new, text)
+
+    def _label(
+        self,
+        answer: KeptAnswer,
+        label: str,
+        rows: Sequence[int],
+        values: Sequence[float],
+        scores: dict[Series, list[tuple[NDArray[np.float64], NDArray[np.float64]]]],
+    ) -> NDArray[np.bool_]:
+        """Label rows of one answer that have no label of this name; return which those are."""
+        marks = answer.labelled.setdefault(label, np.zeros(answer.num_rows, dtype=np.bool_))
+        at = np.asarray(rows, dtype=np.int64) if rows else np.arange(answer.num_rows)
+        is_new: NDArray[np.bool_] = ~marks[at]
+        marks[at] = True
+        got = answer.scores[_output_of(answer.scores, label)][at][is_new]
+        series = Series(answer.model, answer.version, answer.arm, label)
+        if len(got):
+            logits = got.astype(np.float64) if self._are_logits else logits_of(got)
+            scores.setdefault(series, []).append((logits, np.asarray(values, dtype=np.float64)[is_new]))
+        return is_new
+
+
+def scores_of(
+    outputs: Sequence[Output], values: Sequence[bytes], num_rows: int
+) -> dict[str, NDArray[np.float32]]:
+    """Return the scores of an answer by output: of float outputs with one finite number for each row.
+
+    Args:
+        outputs: of the version's signature.
+        values: little-endian values of each.
+        num_rows: B.
+    """
+    found = {}
+    for output, data in zip(outputs, values, strict=True):
+        is_score = not output.is_integer and output.batch_dims == ROWS_FIRST and output.shape in ((), (1,))
+        if is_score and num_rows and len(data) == 4 * num_rows:
+            scores = np.frombuffer(data, "<f4")
+            if np.isfinite(scores).all():
+                found[output.name] = scores
+    return found
+
+
+def _output_of(scores: Mapping[str, NDArray[np.float32]], label: str) -> str:
+    """Return the output that a label is for: that of its name, or the only one; empty for none."""
+    if label in scores:
+        return label
+    return next(iter(scores)) if len(scores) == 1 else ""
+
+
+def _wrong_item(item: FeedbackItem) -> str:
+    """Return what is wrong with an item by itself; empty if nothing is."""
+    if not item.request_id:
+        return "request_id: got an empty text, expected that of the request"
+    if not item.labels:
+        return "labels: got none, expected at least one"
+    if len(set(item.rows)) < len(item.rows):
+        return "rows: got a row twice, expected each once"
+    for name, values in item.labels.items():
+        if wrong := wrong_name(name):
+            return wrong
+        if not values or not set(values) <= {0, 1}:
+            other = next((value for value in values if value not in (0, 1)), None)
+            return (
+                f"labels[{short(name)}]: got {'no value' if other is None else short(other)}, expected 0 or 1"
+            )
+        if item.rows and len(values) != len(item.rows):
+            return f"labels[{short(name)}]: got {len(values)} values, expected one for each of {len(item.rows)} rows"
+    return ""
+
+
+def _wrong_for(item: FeedbackItem, answer: KeptAnswer) -> str:
+    """Return what is wrong with an item for an answer; empty if nothing is."""
+    row = next((row for row in item.rows if not 0 <= row < answer.num_rows), None)
+    if row is not None:
+        return f"rows: got {row}, expected 0 to {answer.num_rows - 1}: the request had {answer.num_rows} rows"
+    for name, values in item.labels.items():
+        if not item.rows and len(values) != answer.num_rows:
+            return (
+                f"labels[{short(name)}]: got {len(values)} values, expected one for each of {answer.num_rows} rows of "
+                "the request, or rows beside them"
+            )
+        if not _output_of(answer.scores, name):
+            return (
+                f"labels: got {short(name)}, expected an output of the model: {listed(list(answer.scores))}"
+            )
+    return ""
