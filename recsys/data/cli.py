@@ -28,7 +28,21 @@ _NUM_SHOWN = 500
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     args = parse(argv)
+    if args.command == "join":
+        return _join(args)
     return _item_vectors(args) if args.command == "item-vectors" else _inspect(args)
+
+
+def _join(args: argparse.Namespace) -> int:
+    from recsys.data.answers.command import join
+
+    try:
+        lines = join(args)
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"recsys-data: {error}\n")
+        return 2
+    print("\n".join(lines))
+    return 0
 
 
 def _item_vectors(args: argparse.Namespace) -> int:

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from recsys.options.kinds import COUNT, PATH, SOME_NAMES, SWITCH, text_like
+from recsys.data.answers.rules import DOUBLED, MISSING
+from recsys.options.kinds import (
+    COUNT,
+    DURATION,
+    NAMES,
+    PATH,
+    SIZE,
+    SOME_NAMES,
+    SWITCH,
+    TEXT,
+    one_of,
+    text_like,
+)
 from recsys.options.table import Command, Group, Option, json_option
 
 _EXAMPLES = """\
@@ -75,11 +87,79 @@ _VECTORS = Command(
         ),
     ),
 )
+_JOIN_EXAMPLES = """\
+examples:
+  recsys-data join --log answers/ --labels clicks.parquet --within 1h --out table.parquet
+  recsys-data join --log answers/ --labels 'clicks-*.csv' --within 30m --candidate item_id --missing drop \\
+      --model-file model.artifact --schema-out table.toml --out table.parquet
+  recsys-train --data table.parquet --schema table.toml --out model.pt
+
+Exit status: 0 the table is written, 2 wrong options, log or labels.
+"""
+_JOIN = Command(
+    program="recsys-data join",
+    summary="make a training table from a server's log of answers and labels",
+    about="Join the rows of answered requests with labels by request ID, as Parquet.",
+    epilog=_JOIN_EXAMPLES,
+    has_program_options=False,
+    groups=(
+        Group(
+            "",
+            (
+                Option(
+                    "--log", PATH, "the folder of recsys-serve's answer log", required=True, metavar="PATH"
+                ),
+                Option(
+                    "--labels",
+                    PATH,
+                    "a table with request_id, labels and, where there are some, row and time; a file, a folder of "
+                    "files, or a pattern",
+                    required=True,
+                    metavar="PATH",
+                ),
+                Option(
+                    "--within", DURATION, "how long after its answer a request's labels come", required=True
+                ),
+                Option("--out", PATH, "the Parquet file to write", required=True),
+                Option("--force", SWITCH, "replace the file that is there"),
+                Option(
+                    "--label", NAMES, "columns of labels (default: all that are nothing else)", default=()
+                ),
+                Option("--label-time", TEXT, "the column of the labels' times (default: time)", default=""),
+                Option(
+                    "--candidate",
+                    TEXT,
+                    "the sparse input, and column of the labels, whose ID says which row of its request a label is of",
+                    default="",
+                ),
+                Option("--missing", one_of(MISSING), "what a row without a label is", default="negative"),
+                Option(
+                    "--doubled", one_of(DOUBLED), "which of several labels of a row counts", default="first"
+                ),
+                Option(
+                    "--model", TEXT, "the model whose requests are read (default: the only one)", default=""
+                ),
+                Option("--version", TEXT, "its version (default: all)", default=""),
+                Option(
+                    "--until",
+                    TEXT,
+                    "the end of the log, such as 2026-11-27T12:00:00Z: requests whose labels may come later are left "
+                    "out (default: the latest answer)",
+                    default="",
+                ),
+                Option("--memory", SIZE, "what labels and request IDs may take", default=1 << 30),
+                Option("--model-file", PATH, "an artifact or a schema file, whose schema the table gets"),
+                Option("--schema-out", PATH, "where to write that schema, for recsys-train"),
+                json_option(),
+            ),
+        ),
+    ),
+)
 COMMAND = Command(
     program="recsys-data",
     about="Look at tables of examples.",
     epilog="example:\n  recsys-data inspect clicks.csv --out schema.toml\n",
     groups=(),
-    commands={"inspect": _INSPECT, "item-vectors": _VECTORS},
+    commands={"inspect": _INSPECT, "item-vectors": _VECTORS, "join": _JOIN},
 )
 parse = COMMAND.parse

@@ -17,6 +17,7 @@ _WORDS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
 }
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 # The largest number of a range, which keeps 0-999999999 from being expanded.
 _MAX_OF_RANGE = 65535
 _SHOWN = 80
@@ -164,6 +165,14 @@ def _location(text: str) -> Path | str:
     return text if is_address(text) else _path(text)
 
 
+def _seconds(text: str) -> float:
+    """Return a time in seconds; a number without a unit is one of seconds."""
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s|m|h|d)?", text.strip())
+    if found is None or not float(found[1]):
+        raise ValueError
+    return float(found[1]) * _UNITS_S[found[2] or "s"]
+
+
 def _wholes(text: str) -> tuple[int, ...]:
     return tuple(COUNT.parse(part) for part in text.split(","))
 
@@ -215,6 +224,13 @@ SOME_NAMES = replace(NAMES, parse=lambda text: _names(text) if text else ())
 RANGES = Kind(expected="numbers such as 0-3,5", parse=_ranges, example="0-3,5", in_file=(str,), is_list=True)
 SIZE = Kind(
     expected="a size such as 80GB or 4MiB", parse=size, example="80GB", metavar="SIZE", in_file=(int, str)
+)
+DURATION = Kind(
+    expected="a time such as 30s, 5m or 2h",
+    parse=_seconds,
+    example="30s",
+    metavar="TIME",
+    in_file=(int, float, str),
 )
 SEED = whole(0)
 #: The time that a measurement may take.

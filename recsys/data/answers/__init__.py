@@ -1,0 +1,1 @@
+"""Training tables from the log of answers and labels: ``recsys-data join``."""

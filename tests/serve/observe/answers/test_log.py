@@ -1,0 +1,125 @@
+"""The answer log: what it is offered is written or counted, whatever the disk does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyarrow import parquet
+
+from recsys.inputs.answer_columns import layout_of
+from serve.config.settings import AnswerLogConfig
+from serve.engine.answered_columns import columns_of, python_columns_of
+from serve.observe.answers.log import AnswerLog
+from tests.support.answer_logs import SIGNATURE, answered, write_log
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def test_both_engines_put_the_same_columns_together() -> None:
+    records = [answered("a", [3, 5]), answered("b", ["x", "yy"]), answered("c", []), answered("d", [8])]
+    messages = [one.message for one in records]
+    given = columns_of(messages, SIGNATURE.dense, SIGNATURE.sparse)
+    assert given == python_columns_of(messages, SIGNATURE.dense, SIGNATURE.sparse)
+    user, item = given[1]
+    assert np.frombuffer(user.has_ids, np.uint8).tolist() == [1, 0, 1, 0, 1]
+    assert np.frombuffer(item.has_texts, np.uint8).tolist() == [0, 0, 1, 1, 0]
+
+
+def test_outputs_of_every_shape_are_written(tmp_path: Path) -> None:
+    write_log(tmp_path, [answered("a", [3, 5])])
+    (path,) = tmp_path.glob("*.parquet")
+    rows = parquet.read_table(path).to_pylist()
+    assert [row["output.score"] for row in rows] == [pytest.approx(0), pytest.approx(0.1)]
+    assert [row["output.vector"] for row in rows] == [[0, 1], [2, 3]]
+    assert [row["output.best"] for row in rows] == [0, 1]
+    layout = layout_of(parquet.read_metadata(path).metadata, path.name)
+    assert (layout.signature, layout.has_ids, layout.has_texts) == (SIGNATURE, {"user", "item"}, set())
+
+
+def test_texts_that_are_not_utf8_are_written_as_their_ids(tmp_path: Path) -> None:
+    record = answered("a", ["x"])
+    message = record.message.replace(b"x", b"\xff", 1)
+    write_log(tmp_path, [record._replace(message=message)])
+    (path,) = tmp_path.glob("*.parquet")
+    (row,) = parquet.read_table(path).to_pylist()
+    assert row["texts.item"] is None
+    assert len(row["ids.item"]) == 1
+
+
+def test_versions_have_files_of_their_own_and_the_oldest_are_deleted(tmp_path: Path) -> None:
+    for version in ("1", "2", "3"):
+        write_log(tmp_path, [answered("a", [3], version=version)], max_files=2)
+    names = sorted(path.name for path in tmp_path.glob("*.parquet"))
+    assert len(names) == 2
+
+
+def test_requests_beyond_the_bound_are_dropped_and_counted(tmp_path: Path) -> None:
+    log = AnswerLog(AnswerLogConfig(destination=str(tmp_path), max_waiting_bytes=1000))
+    log.offer([answered("a", [3]), answered("b", [3])])
+    log.offer([answered("c", [3])])
+    log.close()
+    assert log.counts() == {"written": 1, "queue_full": 2, "write_failed": 0}
+
+
+def test_a_slow_disk_drops_requests_and_blocks_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is a pipe that nobody reads: the thread hangs in it."""
+    reading, writing = os.pipe()
+    is_blocked = threading.Event()
+
+    def sync(_: int) -> None:
+        is_blocked.set()
+        while os.write(writing, b"\0" * 65536):
+            pass
+
+    monkeypatch.setattr(os, "fsync", sync)
+    config = AnswerLogConfig(destination=str(tmp_path), max_waiting_bytes=10_000, max_file_bytes=1)
+    log = AnswerLog(config)
+    log.offer([answered("a", [3])])
+    assert is_blocked.wait(60)
+    for _ in range(100):
+        log.offer([answered("b", [3])])
+    assert log.counts()["queue_full"] > 50
+    os.close(reading)  # the write fails, as of a disk that is gone
+    log.close()
+    counts = log.counts()
+    assert counts["write_failed"] >= 1
+    assert sum(counts.values()) == 101
+    os.close(writing)
+
+
+_FULL = """
+    import resource, sys
+    from serve.config.settings import AnswerLogConfig
+    from serve.observe.answers.log import AnswerLog
+    from tests.support.answer_logs import answered
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    log = AnswerLog(AnswerLogConfig(destination=sys.argv[1], max_file_bytes=1 << 30))
+    log.offer([answered(f"{i:x}" * 20, [i, i * 7919]) for i in range(20_000)])
+    log.close()
+    print(log.counts())
+    log = AnswerLog(AnswerLogConfig(destination=sys.argv[1]))
+    log.offer([answered("after", [3])])
+    log.close()
+    print(log.counts())
+"""
+
+
+def test_a_full_disk_costs_the_file_and_is_counted(tmp_path: Path) -> None:
+    script = textwrap.dedent(_FULL)
+    command = [sys.executable, "-c", script, str(tmp_path / "log")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    full, after = map(eval, done.stdout.splitlines())
+    assert full == {"written": 0, "queue_full": 0, "write_failed": 20_000}
+    assert after == {"written": 1, "queue_full": 0, "write_failed": 0}
+    (path,) = (tmp_path / "log").iterdir()
+    assert parquet.read_table(path).column("request_id").to_pylist() == ["after"]
