@@ -22,6 +22,7 @@ from recsys.base.allocator import tune_malloc
 from recsys.errors import PlanError
 from recsys.find_collections import find_collections
 from recsys.managed import ManagedCollisionCollection
+from recsys.managed.embedding import BaseManagedCollisionEmbeddingCollection
 from recsys.optim.combined import CombinedOptimizer
 from recsys.optim.keyed import KeyedOptimizer
 from recsys.planner.planner import EmbeddingShardingPlanner, topology_here
@@ -163,6 +164,7 @@ class DistributedModelParallel(nn.Module):
         if plan is None:
             ranks = topology_here(group, self.device.type, env.local_world_size)
             plan = EmbeddingShardingPlanner(ranks).collective_plan(module, sharders, group)
+        plan = _of_tables(plan, module)
         unknown = sorted(set(plan.plan) - set(found))
         if unknown:
             raise PlanError(f"plan: got unknown collections {unknown}, expected {sorted(found)}")
@@ -264,10 +266,42 @@ class DistributedModelParallel(nn.Module):
 def _collections(
     module: nn.Module, sharders: Sequence[ModuleSharder[Any]]
 ) -> dict[str, tuple[nn.Module, ModuleSharder[Any]]]:
-    """Return each collection by path, with the sharder of its exact type."""
-    sharder_of = {sharder.module_type: sharder for sharder in sharders}
-    found = find_collections(module, tuple(sharder_of), PlanError)
-    return {path: (part, sharder_of[type(part)]) for path, part in found.items() if type(part) in sharder_of}
+    """Return each collection by path, with the sharder of its exact type.
+
+    A sharder with a ``managed_type`` shards the collections inside of managed ones of this type alone.
+    """
+    of_managed = {s.managed_type: s for s in sharders if hasattr(s, "managed_type")}
+    sharder_of = {s.module_type: s for s in sharders if not hasattr(s, "managed_type")}
+    inside = {
+        id(part.embedding_module): of_managed[type(part)]
+        for part in module.modules()
+        if isinstance(part, BaseManagedCollisionEmbeddingCollection) and type(part) in of_managed
+    }
+    found: dict[str, tuple[nn.Module, ModuleSharder[Any]]] = {}
+    for path, part in find_collections(module, tuple(s.module_type for s in sharders), PlanError).items():
+        sharder = inside.get(id(part)) or sharder_of.get(type(part))
+        if sharder is not None:
+            found[path] = (part, sharder)
+    return found
+
+
+def _of_tables(plan: ShardingPlan, module: nn.Module) -> ShardingPlan:
+    """Return a plan with the paths of collections, also where it has those of managed ones around them."""
+    return ShardingPlan(
+        plan={
+            f"{path}._embedding_module".removeprefix(".")
+            if isinstance(_at(module, path), BaseManagedCollisionEmbeddingCollection)
+            else path: tables
+            for path, tables in plan.plan.items()
+        }
+    )
+
+
+def _at(module: nn.Module, path: str) -> nn.Module | None:
+    try:
+        return module.get_submodule(path)
+    except AttributeError:
+        return None
 
 
 def _replaced(module: nn.Module, path: str, new: nn.Module) -> nn.Module:
