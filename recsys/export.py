@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from export.__main__ import main
     from export.config import ExportConfig
     from export.pipeline import export_model
+    from export.publish.process import run_publisher
     from export.report import ExportReport
 
-__all__ = ["ExportConfig", "ExportReport", "export_model", "main"]
+__all__ = ["ExportConfig", "ExportReport", "export_model", "main", "run_publisher"]
 
 __getattr__ = face(
     __name__,
     {
         "export.config": ("ExportConfig",),
         "export.pipeline": ("export_model",),
+        "export.publish.process": ("run_publisher",),
         "export.report": ("ExportReport",),
         "export.__main__": ("main",),
     },

@@ -92,7 +92,7 @@ def export_delta(
             for name, weight in dense.items():
                 writer.add_dense(name, weight)
             writer.finish()
-        digest, header = _read_back(work, base, dense)
+        digest, header = read_back(work, base, dense)
     return report_of(path, digest, header, time.monotonic() - started)
 
 
@@ -203,7 +203,7 @@ def _differing(rows: Tensor, pair: _Pair, blob: Tensor, first: int) -> Tensor:
     return differs.nonzero().flatten()
 
 
-def _read_back(work: Path, base: LoadedRows, dense: Mapping[str, Tensor]) -> tuple[str, DeltaHeader]:
+def read_back(work: Path, base: LoadedRows, dense: Mapping[str, Tensor]) -> tuple[str, DeltaHeader]:
     """Read the written delta back, as a server would."""
     with DeltaFile(work) as file:
         check_fit(file.header, base)

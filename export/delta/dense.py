@@ -39,7 +39,7 @@ _WHOLE = "export the new checkpoint as a whole, or pass --tables-only to leave t
 
 
 @dataclass(frozen=True)
-class _Form:
+class Form:
     """A form of a target: what it computes, and from which dense weights."""
 
     text: str
@@ -60,7 +60,12 @@ def dense_changes(
     Raises:
         ExportError: The graphs differ in more than weights.
     """
-    stored = [
+    return changes_of(stored_forms(artifact, manifest), traced_forms(new, manifest), applied)
+
+
+def stored_forms(artifact: Path, manifest: Manifest) -> list[Form]:
+    """Return the forms of all targets of an artifact."""
+    return [
         form
         for target in manifest.targets
         for form in (
@@ -69,7 +74,18 @@ def dense_changes(
             else _forms(load_skeletons(artifact, manifest, target), target)
         )
     ]
-    fresh = _forms_of_model(new, manifest)
+
+
+def changes_of(
+    stored: Sequence[Form], fresh: Sequence[Form], applied: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the dense weights in which forms differ from an artifact's; otherwise as ``dense_changes``.
+
+    Args:
+        stored: The artifact's.
+        fresh: Those that a new export would have.
+        applied: As for ``dense_changes``.
+    """
     changed: dict[str, Tensor] = {}
     for before, after in zip(stored, fresh, strict=True):
         if after.text != before.text or not _have_same_shapes(before, after):
@@ -89,7 +105,7 @@ def dense_changes(
     return changed
 
 
-def _have_same_shapes(first: _Form, second: _Form) -> bool:
+def _have_same_shapes(first: Form, second: Form) -> bool:
     about = [{path: (w.dtype, w.shape) for path, w in form.weights.items()} for form in (first, second)]
     return about[0] == about[1]
 
@@ -135,7 +151,7 @@ def _config_of(model: nn.Module, manifest: Manifest) -> ExportConfig:
     )
 
 
-def _forms_of_model(model: nn.Module, manifest: Manifest) -> list[_Form]:
+def traced_forms(model: nn.Module, manifest: Manifest) -> list[Form]:
     """Trace a model as an export does, for all targets, and script or export it as the artifact's graphs are."""
     model = _with_read_tables(model, manifest)
     prepared = _with_fitting_rows(prepare(model, _config_of(model, manifest), _silent), manifest)
@@ -176,7 +192,7 @@ def _with_fitting_rows(prepared: PreparedModel, manifest: Manifest) -> PreparedM
     return replace(prepared, signature=signature, samples=rows, clean=in_range(signature, rows))
 
 
-def _programs_of(artifact: Path, manifest: Manifest, target: Target) -> list[_Form]:
+def _programs_of(artifact: Path, manifest: Manifest, target: Target) -> list[Form]:
     """Return the forms of a target without TorchScript: its programs. Its ExportedPrograms are not trusted."""
     names = [graph.program for graph in target.graphs if graph.program is not None]
     if len(names) < len(target.graphs):
@@ -190,12 +206,12 @@ def _programs_of(artifact: Path, manifest: Manifest, target: Target) -> list[_Fo
     return forms
 
 
-def _program(part: bytes) -> _Form:
-    return _Form(*text_and_weights(part))
+def _program(part: bytes) -> Form:
+    return Form(*text_and_weights(part))
 
 
-def _forms(modules: Sequence[torch.jit.ScriptModule], target: Target) -> list[_Form]:
-    return [_Form(torchscript.graph_text(module), dense_tensors(module, target.plan)) for module in modules]
+def _forms(modules: Sequence[torch.jit.ScriptModule], target: Target) -> list[Form]:
+    return [Form(torchscript.graph_text(module), dense_tensors(module, target.plan)) for module in modules]
 
 
 def _silent(step: str, done: int, total: int) -> None:

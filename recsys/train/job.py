@@ -26,11 +26,12 @@ from recsys.inputs.example_rows import DATA_SKETCH, EXAMPLE_ROWS
 from recsys.models.click import ClickModel
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.train.best import BEST_METRICS, OF_CLICKS, OF_NEXT_ITEMS
-from recsys.train.callbacks import Callback
+from recsys.train.callbacks import Callback, CallbackList
 from recsys.train.config import MATMUL_PRECISIONS, ModelConfig, RunConfig, TrainConfig
 from recsys.train.loop import Loop, Saving
 from recsys.train.next_item import NextItem
 from recsys.train.progress import Epoch, TrainProgress
+from recsys.train.publishing import Publishing, published
 from recsys.train.ranks import ONE_RANK, Ranks, process_group
 from recsys.train.trainer import Trainer
 from recsys.train.warm_start import WarmStart, fill
@@ -55,6 +56,7 @@ class TrainJob:
         resume: Continue from the newest checkpoint in ``checkpoint_dir``, or from the beginning if there is
             none.
         start: The model whose weights the training starts from, in place of ``model``; None for new weights.
+        publishing: Where deltas go while it trains; None for nowhere.
     """
 
     dataset: Dataset
@@ -66,6 +68,7 @@ class TrainJob:
     checkpoint_every: int = 0
     resume: bool = False
     start: WarmStart | None = None
+    publishing: Publishing | None = None
 
     def __post_init__(self) -> None:
         if self.checkpoint_every < 0:
@@ -224,7 +227,6 @@ def _trained(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: bool) ->
     """Train. A separate function, so that the trainer is freed before the process group is destroyed."""
     arguments = job.arguments()
     trainer = Trainer(job.factory, arguments, job.train, ranks, job.plan, job.next_item)
-    loop = Loop(trainer, job.dataset, job.train, job.run, callback)
     start = _start(job, ranks, trainer)
     if start is not None:
         callback.resumed(start.step)
@@ -239,7 +241,9 @@ def _trained(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: bool) ->
         copies.append(trainer.whole_state_dict())
 
     keeps_copies = whole and job.checkpoint_dir is None
-    end = loop.fit(start, _saving(job, ranks, trainer), keep if keeps_copies else lambda: None)
+    with published(trainer, job.factory, arguments, job.publishing) as publishing:
+        loop = Loop(trainer, job.dataset, job.train, job.run, CallbackList([callback, publishing]))
+        end = loop.fit(start, _saving(job, ranks, trainer), keep if keeps_copies else lambda: None)
     return Trained(
         arguments=arguments,
         epochs=list(end.epochs),

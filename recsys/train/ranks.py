@@ -22,6 +22,7 @@ from recsys.quant import float_tables
 from recsys.sharding.plan.env import ShardingEnv, num_cuda_devices
 from recsys.sharding.plan.plan import ParameterSharding, ShardingPlan
 from recsys.sharding.plan.sharding_types import table_wise
+from recsys.training.snapshot import gathered
 
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 #: A rank may wait while another one reads, evaluates or writes; torch's default for gloo is the same.
@@ -172,37 +173,9 @@ def whole_state_dict(model: DistributedModelParallel) -> dict[str, Tensor] | Non
     whole: dict[str, Tensor] = {}
     for name, value in model.state_dict().items():
         if isinstance(value, ShardedTensor):
-            table = _gathered(value, group, model.device)
+            table = gathered(value, group, model.device)
         else:
             table = value.detach().to("cpu", copy=True) if model.env.rank == 0 else None
         if table is not None:
             whole[name] = table
     return whole if model.env.rank == 0 else None
-
-
-def _gathered(tensor: ShardedTensor, group: dist.ProcessGroup, device: torch.device) -> Tensor | None:
-    rank = dist.get_rank(group)
-    metadata = tensor.metadata()
-    dtype = metadata.tensor_properties.dtype
-    whole = torch.empty(metadata.size, dtype=dtype) if rank == 0 else None
-    local = {tuple(shard.metadata.shard_offsets): shard.tensor for shard in tensor.local_shards()}
-    # The same order on all ranks: messages between two ranks arrive in the order in which they are sent.
-    for shard in sorted(metadata.shards_metadata, key=lambda shard: list(shard.shard_offsets)):
-        assert shard.placement is not None
-        owner = shard.placement.rank()
-        if whole is None:
-            if owner == rank:
-                rows = local[tuple(shard.shard_offsets)].to(device).contiguous()
-                dist.send(rows, group=group, group_dst=0)
-            continue
-        if owner == 0:
-            rows = local[tuple(shard.shard_offsets)]
-        else:
-            rows = torch.empty(shard.shard_sizes, dtype=dtype, device=device)
-            dist.recv(rows, group=group, group_src=owner)
-        part = tuple(
-            slice(start, start + size)
-            for start, size in zip(shard.shard_offsets, shard.shard_sizes, strict=True)
-        )
-        whole[part] = rows.cpu()
-    return whole

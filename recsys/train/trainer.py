@@ -49,6 +49,7 @@ from recsys.train.next_item import NextItem, NextItemTask, StatesOf
 from recsys.train.pipeline import TrainPipelineSparseDist
 from recsys.train.ranks import Ranks, one_rank_plan, whole_state_dict
 from recsys.train.steps import Step
+from recsys.training import TouchedRows
 
 _FUSED_STATE = "momentum1"
 _DENSE_STATE = "sum"
@@ -112,6 +113,8 @@ class Trainer:
         self.is_frozen = config.freeze_dense
         self.optimizer = _optimizer(self.model, config)
         self._keeps_untrained = False
+        #: The rows that change; None if nobody asks.
+        self.touched: TouchedRows | None = None
         self._weight_decay = RowWeightDecay(self._fused_lookups() if on_host else [], config.row_weight_decay)
         self.next_item = next_item
         self._task: nn.Module = (
@@ -187,9 +190,15 @@ class Trainer:
             return
         for lookup in self._fused_lookups():
             lookup.flush()
-            for weight, states in zip(lookup.weights, lookup.states(), strict=True):
-                weight.detach()[states[_FUSED_STATE] == 0] = 0
+            for shard, (weight, states) in enumerate(zip(lookup.weights, lookup.states(), strict=True)):
+                untrained = states[_FUSED_STATE] == 0
+                if self.touched is not None:
+                    changes = untrained & weight.detach().ne(0).any(dim=1)
+                    self.touched.mark_shard(lookup, shard, changes.nonzero().flatten())
+                weight.detach()[untrained] = 0
             lookup.tbe.reset_cache_states()  # a cache on the device may hold rows as they were
+        if _tables_with_gradients(self.model) and self.touched is not None:
+            self.touched.mark_all()
         for parameter in _tables_with_gradients(self.model).values():
             parameter[self.optimizer.state[parameter][_DENSE_STATE][:, 0] == 0] = 0
 

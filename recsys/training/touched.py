@@ -10,7 +10,7 @@ weights. A table whose optimizer changes rows without a gradient (momentum, weig
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -204,6 +204,11 @@ class TouchedRows:
             local = rows.cpu() - marks.first
             marks.mark(local[(local >= 0) & (local < marks.num_rows)])
 
+    def mark_all(self) -> None:
+        """Mark all rows of all tables."""
+        for name in self._marks:
+            self.mark(name)
+
     def mark_shard(self, lookup: nn.Module, shard: int, rows: Tensor) -> None:
         """Mark rows of a shard of a lookup, ``[N]`` int64, counted from the shard's first row."""
         self._shards[lookup][shard].mark(rows)
@@ -222,10 +227,14 @@ class TouchedRows:
     def _watch_sharded(self, path: str, collection: ShardedCollection) -> None:
         for name, table in collection.trained_tables.items():
             self._watch_table(table_path(path, name), table)
+
+        def look(lookup: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Tensor) -> None:
+            if lookup in self._shards:  # copies of the model have copies of the hook
+                self._look(lookup, args, kwargs, output)
+
         for lookup in collection.lookups:
             if lookup.trained and lookup in self._shards:
-                hook = lookup.register_forward_hook(self._look, with_kwargs=True)
-                self._removers.append(hook.remove)
+                self._removers.append(lookup.register_forward_hook(look, with_kwargs=True).remove)
 
     def _watch_table(self, name: str, table: TableShards) -> None:
         # Blocks of columns of the same rows share their marks.
@@ -268,14 +277,16 @@ class TouchedRows:
         for name, table in zip(names, float_tables(collection), strict=True):
             self._marks[name] = {(0, table.num_embeddings): _Marks(0, table.num_embeddings)}
 
-        def mark_all(_module: nn.Module, _keys: object) -> None:
-            for name in names:
+        def mark_all(module: nn.Module, _keys: object) -> None:
+            for name in names if module is collection else ():
                 self.mark(name)
 
         def look(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             features = args[0] if args else kwargs.get("features")
-            if module.training and torch.is_grad_enabled() and isinstance(features, KeyedJaggedTensor):
-                self._look_unsharded(path, cast(FloatCollection, module), features)
+            # Copies of the model have copies of the hook.
+            trains = module is collection and module.training and torch.is_grad_enabled()
+            if trains and isinstance(features, KeyedJaggedTensor):
+                self._look_unsharded(path, collection, features)
 
         hook = collection.register_forward_pre_hook(look, with_kwargs=True)
         loaded = collection.register_load_state_dict_post_hook(mark_all)  # type: ignore[no-untyped-call]

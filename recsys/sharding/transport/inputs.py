@@ -108,7 +108,7 @@ class PairIds(nn.Module):
     ) -> None:
         super().__init__()
         self._features = layout.features
-        self._is_weighted = is_weighted
+        self.is_weighted = is_weighted
         self.structure = StructureCheck()
         tables = [layout.tables[pair.table] for pair in layout.pairs]
         self.ids = IdCheck(
@@ -134,7 +134,7 @@ class PairIds(nn.Module):
         if missing:
             raise ValueError(f"features: missing {missing}, got {features.keys()}")
         # FBGEMM's lookup requires contiguous weights.
-        weights = features.weights().to(torch.float32).contiguous() if self._is_weighted else None
+        weights = features.weights().to(torch.float32).contiguous() if self.is_weighted else None
         lengths, values, stride = features.lengths(), features.values(), features.stride()
         strides, inverse = None, None
         if not is_traced(lengths, values):

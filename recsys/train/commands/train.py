@@ -42,6 +42,7 @@ from recsys.train.config import (
 from recsys.train.job import Trained, TrainJob, next_item_columns, train_over_ranks
 from recsys.train.loop import DivergedError
 from recsys.train.progress import Epoch
+from recsys.train.publishing import DEFAULT_EVERY_S, Publishing
 from recsys.train.ranks import Ranks, find_ranks
 from recsys.train.warm_start import WarmStart, read_start
 
@@ -102,6 +103,7 @@ def _run(args: argparse.Namespace) -> int:
         checkpoint_every=args.checkpoint_every,
         resume=args.resume,
         start=start,
+        publishing=_publishing(args),
     )
     if ranks.rank == 0:
         _check_room(args, job)
@@ -182,6 +184,25 @@ def _check_results(args: argparse.Namespace, ranks: Ranks) -> None:
         raise ValueError(
             f"--checkpoint-dir: got {str(folder)!r}, which is not empty; --resume goes on from what is there"
         )
+
+
+def _publishing(args: argparse.Namespace) -> Publishing | None:
+    if args.publish is None:
+        for option in ("artifact", "publish_every"):
+            if getattr(args, option) is not None:
+                raise ValueError(f"--{option.replace('_', '-')}: got it without --publish, expected both")
+        return None
+    if args.artifact is None:
+        raise ValueError(
+            "--artifact: missing, expected with --publish the artifact that servers have loaded: recsys-export makes "
+            "one of the model that the training starts from (--init-from)"
+        )
+    return Publishing(
+        destination=str(args.publish),
+        artifact=args.artifact,
+        every_s=DEFAULT_EVERY_S if args.publish_every is None else args.publish_every,
+        log=_complain,
+    )
 
 
 def _files(folder: Path) -> list[Path]:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from recsys.options.kinds import (
+    ADDRESS,
     COUNT,
     COUNTS,
+    DURATION,
     NAMES,
     PATH,
     SEED,
@@ -25,6 +27,7 @@ from recsys.options.table import Command, Group, Option, json_option, threads_op
 from recsys.train.best import BEST_METRICS
 from recsys.train.commands.defaults import DEFAULTS, SYNTHETIC_ROWS
 from recsys.train.config import MATMUL_PRECISIONS, MODELS, OBJECTIVES, ModelConfig, RunConfig, TrainConfig
+from recsys.train.publishing import DEFAULT_EVERY_S
 
 _EXAMPLES = """\
 examples:
@@ -36,6 +39,8 @@ examples:
   recsys-train --data movielens --path data/ml-100k --out model.pt
   recsys-train --data criteo --path train.txt --hash-rows 1000000 --limit-rows 5000000 --out model.pt
   recsys-train --data hour-07.csv --init-from model.pt --freeze-dense --out model-07.pt
+  recsys-train --data clicks.csv --init-from model.pt --artifact model.artifact --publish deltas/ --publish-every 30s \\
+      --checkpoint-dir run
   torchrun --nproc-per-node 2 -m recsys.train --data movielens --path data/ml-100k --plan plan.json \\
       --checkpoint-dir run --checkpoint-every 1000
 
@@ -149,6 +154,20 @@ _RESULT = (
     Option("--tensorboard", PATH, "write event files for TensorBoard", metavar="DIR"),
     Option("--log-every", COUNT, "steps between lines on the training (default 500)"),
 )
+_PUBLISHING = (
+    Option(
+        "--publish",
+        ADDRESS,
+        "publish deltas of what changes while it trains, for servers that follow this folder or address",
+        metavar="DEST",
+    ),
+    Option(
+        "--publish-every",
+        DURATION,
+        f"time between two deltas (default {DEFAULT_EVERY_S:g}s)",
+    ),
+    Option("--artifact", PATH, "with --publish: the artifact of this model that servers have loaded"),
+)
 _RANKS = (
     Option("--device", one_of(("cpu", "cuda")), "of every rank", default="cpu"),
     Option("--plan", PATH, "a sharding plan; the planner makes one otherwise"),
@@ -261,6 +280,7 @@ COMMAND = Command(
     groups=(
         Group("data", _DATA),
         Group("result", _RESULT),
+        Group("publishing", _PUBLISHING),
         Group("ranks (torchrun starts them; without it there is one)", _RANKS),
         Group("model", _MODEL),
         Group("training", _TRAINING),

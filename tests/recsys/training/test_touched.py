@@ -5,6 +5,7 @@ Shape letters: W world size.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -292,3 +293,12 @@ def test_wrong_consumers() -> None:
         touched.rows("b")
     with pytest.raises(ValueError, match="table: got 'z', expected one of"):
         touched.mark("z")
+
+
+def test_copies_of_a_model_mark_nothing() -> None:
+    model = pooled()
+    touched = TouchedRows(model)
+    twin = copy.deepcopy(model)
+    twin(kjt_of(FEATURES)).values().sum().backward()
+    twin.load_state_dict(model.state_dict())
+    assert not any(rows.numel() for rows in touched.rows().values())

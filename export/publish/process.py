@@ -1,0 +1,208 @@
+"""The process that publishes. It ends with the training: when the pipe to it is closed, or its parent is another one.
+
+Messages are pickles of tuples. From the training: ``("start", {...})`` once, then for each snapshot ``("rows", table,
+numbers, weights)`` and at its end ``("publish", state)``. To it: ``(state, {...})``, fields of ``PublishStatus``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import pickle
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from export.publish.chain import follow, has_moved
+from export.publish.publication import Publication
+from recsys.artifact.delta.file import DeltaFile
+from recsys.errors import ExportError
+from recsys.streams.interface import SUFFIX
+from recsys.streams.opening import open_sink, open_source
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 15.0
+_NICENESS = 5
+
+
+class _LeftError(Exception):
+    """The training has ended."""
+
+
+def run_publisher(descriptor: int) -> int:
+    """Publish what a training sends; return the process's exit status.
+
+    Args:
+        descriptor: One end of a pair of sockets; the training has the other.
+    """
+    os.nice(_NICENESS)
+    torch.set_num_threads(1)
+    with Connection(descriptor) as pipe:
+        try:
+            _Publisher(pipe).run()
+        except (EOFError, _LeftError, BrokenPipeError, ConnectionResetError):
+            return 0
+    return 0
+
+
+class _Publisher:
+    """The loop of the process."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._parent = os.getppid()
+
+    def run(self) -> None:
+        """Publish snapshots until the training has ended.
+
+        Raises:
+            EOFError: It has.
+        """
+        _, start = self._receive()
+        try:
+            with _alone(start), tempfile.TemporaryDirectory(prefix="recsys-publish-") as folder:
+                self._folder = Path(folder)
+                self._begin(start)
+                while True:
+                    self._handle(*self._receive())
+        except (
+            ValueError,
+            NotImplementedError,
+            pickle.UnpicklingError,
+            ImportError,
+            AttributeError,
+        ) as error:
+            self._tell("refused", reason=f"{_text(error)}")
+
+    def _begin(self, start: Mapping[str, Any]) -> None:
+        self._problem = ""
+        self._publication = Publication(pickle.loads(start["model"]), Path(start["artifact"]))
+        self._sink, self._source = open_sink(start["destination"]), open_source(start["destination"])
+        held = self._publication.held
+        self._source.expect(held.digest)
+        self._retrying("starting", lambda: follow(self._source, held))
+        self._tell("ready", digest=held.state)
+
+    def _handle(self, kind: str, *content: Any) -> None:
+        if kind == "rows":
+            table, numbers, weights = content
+            if not self._problem:
+                try:
+                    self._publication.add_rows(table, torch.from_numpy(numbers), torch.from_numpy(weights))
+                except ValueError as error:
+                    self._problem = _text(error)
+            return
+        (state,) = content
+        problem, self._problem = self._problem, ""
+        if not problem:
+            problem = self._publish(state)
+        if problem:
+            self._publication.clear()
+            self._tell("failed", reason=problem)
+
+    def _publish(self, state: Mapping[str, Tensor]) -> str:
+        """Publish the snapshot; return why that is not possible, empty if it is done.
+
+        Raises:
+            ExportError: Somebody else publishes to the destination.
+        """
+        path = self._folder / f"{time.time_ns()}{SUFFIX}"
+        try:
+            header = self._publication.write(path, state)
+        except (ValueError, OSError, RuntimeError) as error:  # layers of users can raise anything
+            path.unlink(missing_ok=True)
+            return _text(error)
+        held = self._publication.held
+        if header is None:
+            self._publication.clear()
+            self._tell("ready", digest=held.state)
+            return ""
+        self._retrying("retrying", lambda: self._send(path))
+        self._publication.sent(path)
+        path.unlink()
+        num_rows = sum(table.num_rows for table in header.tables)
+        about = {"digest": held.state, "num_rows": num_rows, "num_dense": len(header.dense)}
+        self._tell("ready", is_published=True, **about)
+        return ""
+
+    def _send(self, path: Path) -> None:
+        if has_moved(self._source, self._publication.held):
+            self._check_ours(path)
+        self._sink.publish(path)
+
+    def _check_ours(self, path: Path) -> None:
+        """Check that what the destination has got is the delta that is sent again after an error.
+
+        Raises:
+            ExportError: It is another one.
+        """
+        with DeltaFile(path) as file:
+            digest = file.digest
+        held = self._publication.held
+        others = [
+            d.name for d in self._source.scan() if d.base == held.state and d.digest not in ("", digest)
+        ]
+        if others:
+            raise ExportError(
+                f"the destination has got delta {others[0]!r} after state {held.state!r}, which this training has not "
+                "published: another one publishes there; end one of them"
+            )
+
+    def _retrying(self, state: str, call: Callable[[], object]) -> None:
+        """Call a function until the destination can be used."""
+        wait_s = _FIRST_WAIT_S
+        while True:
+            if os.getppid() != self._parent:
+                raise _LeftError
+            try:
+                call()
+                return
+            except OSError as error:
+                self._tell(state, reason=_text(error))
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def _receive(self) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = pickle.loads(self._pipe.recv_bytes())
+        return found
+
+    def _tell(self, state: str, **about: Any) -> None:
+        self._pipe.send_bytes(pickle.dumps((state, about)))
+
+
+@contextmanager
+def _alone(start: Mapping[str, Any]) -> Iterator[None]:
+    """Hold a lock of this host for a destination and an artifact.
+
+    Raises:
+        ExportError: Another process holds it.
+    """
+    name = hashlib.sha256(f"{start['destination']}\n{start['artifact']}".encode()).hexdigest()[:16]
+    path = Path(tempfile.gettempdir()) / f"recsys-publish-{os.getuid()}-{name}.lock"
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        for wait_s in (0.5, 1.0, 2.0, None):  # the process of a training that was killed is ending
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if wait_s is None:
+                    raise ExportError(
+                        "another training on this machine publishes deltas of this artifact to this destination; "
+                        "expected none: end one of them"
+                    ) from None
+                time.sleep(wait_s)
+        yield
+    finally:
+        os.close(file)
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,139 @@
+"""Deltas of snapshots: what differs from the state that a destination's servers hold.
+
+Shape letters: D embedding dimension, N number of rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from export.config import read_of_forward
+from export.delta.delta import read_back
+from export.publish.weights import GraphWeights
+from recsys.artifact.delta.apply import apply, prepare
+from recsys.artifact.delta.file import DeltaWriter
+from recsys.artifact.delta.header import DeltaHeader
+from recsys.artifact.load import load_rows
+from recsys.errors import ExportError
+from recsys.rows.layout import block_rows
+from recsys.rows.quantize import CHUNK_ROWS, QuantizationError, StoredTable, stored_rows
+
+
+def _stored(table: StoredTable, numbers: Tensor, weights: Tensor) -> Tensor:
+    """Return stored rows.
+
+    Raises:
+        ValueError: A row cannot be stored; names its number.
+    """
+    try:
+        return stored_rows(weights, table, 0, QuantizationError())
+    except ValueError:
+        for number, row in zip(numbers.tolist(), weights.split(1), strict=True):
+            stored_rows(row, table, number, QuantizationError())
+        raise
+
+
+class Publication:
+    """What servers hold after the deltas so far, and what the present snapshot changes of it.
+
+    Args:
+        model: A skeleton of the model.
+        artifact: The artifact.
+
+    Attributes:
+        held: The artifact's rows with the deltas so far.
+
+    Raises:
+        ArtifactError: The artifact cannot be read.
+    """
+
+    def __init__(self, model: nn.Module, artifact: Path) -> None:
+        self.held = load_rows(artifact)
+        manifest = self.held.manifest
+        part = read_of_forward(manifest.options).get("submodule", "")
+        self._prefix = f"{part}." if part else ""
+        self._tables = {self._prefix + info.table.name: info.table for info in manifest.tables}
+        self._weights = GraphWeights(model, part, artifact, manifest)
+        self._changed: dict[str, list[tuple[Tensor, Tensor]]] = {}
+
+    def clear(self) -> None:
+        """Drop the present snapshot."""
+        self._changed.clear()
+
+    def add_rows(self, table: str, numbers: Tensor, weights: Tensor) -> None:
+        """Add rows of a table to the snapshot.
+
+        Args:
+            table: Its path in the trained model. One that the artifact does not hold is passed over.
+            numbers: ``[N]`` int64, ascending, above those that were added before.
+            weights: ``[N, D]`` float32.
+
+        Raises:
+            ValueError: A row cannot be stored, or the table has another size.
+        """
+        stored = self._tables.get(table)
+        if stored is None:
+            return
+        if weights.shape[1] != stored.embedding_dim or int(numbers[-1]) >= stored.num_embeddings:
+            raise ExportError(
+                f"table {table!r}: got rows up to {int(numbers[-1])} of {weights.shape[1]} numbers, expected "
+                f"{stored.num_embeddings} rows of {stored.embedding_dim}, as the artifact has it"
+            )
+        for first in range(0, len(numbers), CHUNK_ROWS):
+            part = slice(first, first + CHUNK_ROWS)
+            rows = _stored(stored, numbers[part], weights[part].contiguous())
+            differs = self._differ(stored, numbers[part], rows)
+            if differs.any():
+                self._changed.setdefault(table, []).append((numbers[part][differs], rows[differs]))
+
+    def _differ(self, table: StoredTable, numbers: Tensor, rows: Tensor) -> Tensor:
+        differs = torch.zeros(len(numbers), dtype=torch.bool)
+        for block in self.held.manifest.layout.blocks:
+            if block.table == table.name:
+                held = block.rows(self.held.ranks[0].rows)[numbers]
+                differs |= (block_rows(rows, table.embedding_dim, block) != held).any(dim=1)
+        return differs
+
+    def write(self, path: Path, state: Mapping[str, Tensor]) -> DeltaHeader | None:
+        """Write the snapshot as a delta.
+
+        Args:
+            path: A new file.
+            state: The model's state dict without tables.
+
+        Returns:
+            Its header; None if nothing differs, and no file is written.
+
+        Raises:
+            ExportError: The model differs in more than weights.
+            DiskFullError: There is no room for the delta.
+        """
+        dense = self._weights.changes(state, self.held.dense)
+        if not dense and not self._changed:
+            return None
+        header = DeltaHeader(
+            model=self.held.manifest.name,
+            artifact=self.held.digest,
+            base=self.held.state,
+            created_s=round(time.time(), 3),
+        )
+        with closing(DeltaWriter(path, header)) as writer:
+            for name, parts in self._changed.items():
+                for numbers, rows in parts:
+                    writer.add(self._tables[name], numbers, rows)
+            for name, weight in dense.items():
+                writer.add_dense(name, weight)
+            writer.finish()
+        _, header = read_back(path, self.held, dense)
+        return header
+
+    def sent(self, path: Path) -> None:
+        """Note that a delta is at the destination."""
+        apply(prepare(self.held, path))
+        self.clear()

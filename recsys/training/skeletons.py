@@ -1,0 +1,99 @@
+"""A trained model without its tables' memory and without its ranks, to be sent to another process."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+
+from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
+from recsys.managed.embedding import BaseManagedCollisionEmbeddingCollection
+from recsys.model_parallel import get_unwrapped_module
+from recsys.quant import float_weights
+from recsys.sharding.sharded import ShardedCollection, ShardedEmbeddingBagCollection
+
+
+def skeleton_of(model: nn.Module) -> nn.Module:
+    """Return a copy of a model with unsharded tables on the meta device; the model is not changed.
+
+    Args:
+        model: The model, such as a ``DistributedModelParallel``.
+    """
+    model = get_unwrapped_module(model)
+    memo: dict[int, Any] = {}
+    for part in model.modules():
+        if isinstance(part, ShardedCollection):
+            memo[id(part)] = _unsharded(part)
+        elif isinstance(part, (EmbeddingBagCollection, EmbeddingCollection)):
+            for weight in float_weights(part).values():
+                memo[id(weight)] = nn.Parameter(torch.empty_like(weight, device="meta"), requires_grad=False)
+        elif isinstance(part, (DistributedDataParallel, FullyShardedDataParallel)):
+            raise TypeError(f"model: got a {type(part).__name__} inside it, expected one around it or none")
+        # Groups of ranks are of this process.
+        memo |= {id(held): None for held in vars(part).values() if isinstance(held, dist.ProcessGroup)}
+    made: nn.Module = copy.deepcopy(model, memo)
+    for part in made.modules():
+        if isinstance(part, (EmbeddingBagCollection, EmbeddingCollection)):
+            # Such as that of TouchedRows.
+            part._forward_pre_hooks.clear()
+            part._load_state_dict_post_hooks.clear()
+        elif isinstance(part, BaseManagedCollisionEmbeddingCollection):
+            part._hooks.clear()
+    return made
+
+
+def _unsharded(collection: ShardedCollection) -> nn.Module:
+    tables: list[Any] = list(collection.layout.tables)
+    if isinstance(collection, ShardedEmbeddingBagCollection):
+        made: nn.Module = EmbeddingBagCollection(
+            tables, is_weighted=collection.pair_ids.is_weighted, device=torch.device("meta")
+        )
+    else:
+        made = EmbeddingCollection(tables, device=torch.device("meta"))
+    return made.train(collection.training)
+
+
+def pickled(model: nn.Module) -> bytes:
+    """Return a skeleton as bytes.
+
+    Raises:
+        ValueError: A class is of the program itself, which another process cannot import, or holds what cannot be
+            pickled.
+    """
+    local = {type(part).__qualname__ for part in model.modules() if type(part).__module__ == "__main__"}
+    if local:
+        raise ValueError(
+            f"model: got {sorted(local)[:4]}, which are classes of the program that was started; expected classes of "
+            "a module: publishing runs in a process of its own, which imports them"
+        )
+    try:
+        return pickle.dumps(model, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # objects of users can raise anything
+        raise ValueError(
+            f"model: cannot be sent to the process that publishes: {type(error).__name__}: {error}; pass exported="
+        ) from error
+
+
+def with_weights(skeleton: nn.Module, state: dict[str, Tensor]) -> nn.Module:
+    """Give a skeleton its dense weights, and tables of zeros that take no memory.
+
+    Args:
+        skeleton: The result of ``skeleton_of``, or a model on the meta device.
+        state: Its state dict without tables.
+
+    Raises:
+        RuntimeError: A name or a shape does not fit.
+    """
+    zeros = {
+        name: torch.zeros(1, 1, dtype=weight.dtype).expand(weight.shape)
+        for name, weight in skeleton.state_dict().items()
+        if name not in state
+    }
+    skeleton.load_state_dict({**state, **zeros}, strict=True, assign=True)
+    return skeleton
