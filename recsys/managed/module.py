@@ -431,11 +431,11 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
                 ids = state.raw_ids[state.rows != state.fallback]
                 if self._buckets > 1 and bool((self.buckets_of(ids) != bucket).any()):
                     raise ValueError(
-                        f"{at}.raw_ids: got IDs in bucket {bucket} that belong to others, expected a state of "
-                        f"{self._buckets} buckets"
+                        f"{at}.raw_ids: got IDs in bucket {bucket} that belong to others, expected none"
                     )
         except ValueError as error:
-            raise CheckpointError(str(error)) from None
+            of = f"{self._buckets} bucket{'s' * (self._buckets > 1)}"
+            raise CheckpointError(f"{error}, in a state of {of}") from None
         if int(self.step) < 0:
             raise CheckpointError(f"{at}.step: got {int(self.step)}, expected 0 or more")
 
