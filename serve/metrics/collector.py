@@ -227,13 +227,18 @@ def _streams(streams: Mapping[tuple[str, str], StreamStatus], now_s: float) -> I
         labels=(*_MODEL, "state"),
     )
     pending = GaugeMetricFamily(
-        "recsys_deltas_pending", "Deltas of the folder that wait to be applied", labels=_MODEL
+        "recsys_deltas_pending", "Deltas of the stream that wait to be applied", labels=_MODEL
     )
     created = GaugeMetricFamily(
         "recsys_delta_created_timestamp_seconds", "When the last applied delta was made", labels=_MODEL
     )
     lag = GaugeMetricFamily(
         "recsys_delta_lag_seconds", "Time since the last applied delta was made", labels=_MODEL
+    )
+    delay = GaugeMetricFamily(
+        "recsys_delta_delay_seconds",
+        "Time from when the last applied delta was made until it was applied",
+        labels=_MODEL,
     )
     for key, status in streams.items():
         for one in StreamState:
@@ -242,7 +247,8 @@ def _streams(streams: Mapping[tuple[str, str], StreamStatus], now_s: float) -> I
         if status.last:
             created.add_metric(key, status.last_created_s)
             lag.add_metric(key, max(0.0, now_s - status.last_created_s))
-    yield from (state, pending, created, lag)
+            delay.add_metric(key, status.last_delay_s)
+    yield from (state, pending, created, lag, delay)
 
 
 def _watched(watched: dict[str, dict[str, int]]) -> Iterator[Metric]:

@@ -49,12 +49,22 @@ class DeltaStream:
         following = [delta for delta in fitting if delta.base == self._state]
         return max(following or fitting, key=lambda delta: len(delta.replaces), default=None)
 
-    def applied(self, delta: StreamedDelta) -> None:
-        """Note that a delta was applied."""
+    def applied(self, delta: StreamedDelta, at_s: float = 0.0) -> None:
+        """Note that a delta was applied.
+
+        Args:
+            delta: the delta.
+            at_s: when, in seconds since the epoch.
+        """
         self._state = delta.digest
         self._passed.update((delta.digest, *delta.replaces))
         self._failed.clear()
-        self.status = replace(self.status, last=delta.name, last_created_s=delta.created_s)
+        self.status = replace(
+            self.status,
+            last=delta.name,
+            last_created_s=delta.created_s,
+            last_delay_s=max(0.0, at_s - delta.created_s),
+        )
 
     def failed(self, delta: StreamedDelta, state: StreamState, reason: str) -> None:
         """Note that a delta could not be applied. It is tried again when its file changes.

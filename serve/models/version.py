@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -350,7 +351,7 @@ class ManagedVersion:
             self._context.metrics.delta(self.model, self.name, "failed")
             stream.failed(delta, StreamState.FAILED, reason_of(error, f"{what} cannot be applied"))
         else:
-            stream.applied(delta)
+            stream.applied(delta, time.time())
             del servable.deltas[:-_MAX_LISTED_DELTAS]
             self._context.metrics.set_stream(self.model, self.name, stream.status)
             _log.info("%s is applied", what)

@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from recsys.streams.opening import open_sink
 from serve.wire import admin_pb2
 from tests.conformance.support.artifacts import Exported
 from tests.conformance.support.chains import NUM_DELTAS, Chain, answers_under_load, make_chain
 from tests.conformance.support.harness import ServerUnderTest, put_version, running, spoil, with_admin
+from tests.support.object_store import bucket, object_store
 from tests.support.serve.messages.cases import assert_answers
+
+__all__ = ["bucket", "object_store"]
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -141,6 +145,25 @@ def test_a_new_version_continues_with_its_own_deltas(
         assert_has(server, next_chain, 2)
         assert stream_of(server).state == "following"
         assert server.stop()[0] == 0
+
+
+def test_a_stream_in_a_bucket_is_followed_and_each_delta_downloaded_once(
+    small: Exported, chain: Chain, bucket: str, tmp_path: Path
+) -> None:
+    address, cache = f"s3://{bucket}/deltas", tmp_path / "cache"
+    arguments = [small.path, "--deltas", address, "--poll-deltas-s", "0.05", "--delta-cache", cache]
+    with open_sink(address) as sink:
+        sink.publish(chain.folder / "1.delta")
+        with running(*arguments, *with_admin(tmp_path), folder=tmp_path) as server:
+            until(lambda: stream_of(server).state == "gap")
+            assert_has(server, chain, 0)
+            for at in (0, 2):
+                sink.publish(chain.folder / f"{at}.delta")
+                until(lambda: stream_of(server).last == f"{max(at, 1)}.delta")  # noqa: B023
+                assert_has(server, chain, max(at, 1) + 1)
+            assert server.total("recsys_deltas_failed_total") == 0
+            assert server.stop()[0] == 0
+    assert len([*cache.rglob("*.delta")]) == NUM_DELTAS
 
 
 def tmp_path_of(tmp_path: Path, name: str) -> Path:

@@ -224,6 +224,11 @@ def _other_key(folder: Path) -> list[str]:
             "models.small.deltas: .*expected a folder that can be read",
             id="deltas",
         ),
+        pytest.param(
+            _add("[models.small]\ndeltas = 'kafka://127.0.0.1:1/t?timeout_s=0.5'"),
+            "models.small.deltas: kafka: the brokers of topic t cannot be reached",
+            id="brokers",
+        ),
     ],
 )
 def test_what_would_not_work_is_found(

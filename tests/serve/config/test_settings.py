@@ -47,6 +47,9 @@ NAN = math.nan
         pytest.param(ServerConfig, {"drain_timeout_s": math.inf}, "drain_timeout_s: got inf", id="drain-inf"),
         pytest.param(ServerConfig, {"poll_repository_s": -1.0}, "poll_repository_s: got -1.0", id="poll"),
         pytest.param(ServerConfig, {"poll_repository_s": NAN}, "poll_repository_s: got nan", id="poll-nan"),
+        pytest.param(
+            ModelSettings, {"deltas": "kafka://host/t"}, "deltas: got 'kafka://host/t'", id="deltas"
+        ),
         pytest.param(ModelSettings, {"poll_deltas_s": 0.0}, "poll_deltas_s: got 0.0", id="poll-deltas"),
         pytest.param(ModelSettings, {"poll_deltas_s": NAN}, "poll_deltas_s: got nan", id="poll-deltas-nan"),
         pytest.param(

@@ -110,13 +110,16 @@ def test_streams_of_deltas_show_their_state_and_their_age() -> None:
     metrics.set_stream("dlrm", "7", StreamStatus(num_pending=2))
     assert value(metrics, "recsys_delta_stream_state", **KEY, state="following") == 1
     assert value(metrics, "recsys_delta_lag_seconds", **KEY) is None
-    status = StreamStatus(state=StreamState.GAP, num_pending=3, last="7.delta", last_created_s=940.5)
+    status = StreamStatus(
+        state=StreamState.GAP, num_pending=3, last="7.delta", last_created_s=940.5, last_delay_s=1.5
+    )
     metrics.set_stream("dlrm", "7", status)
     assert value(metrics, "recsys_delta_stream_state", **KEY, state="following") == 0
     assert value(metrics, "recsys_delta_stream_state", **KEY, state="gap") == 1
     assert value(metrics, "recsys_deltas_pending", **KEY) == 3
     assert value(metrics, "recsys_delta_created_timestamp_seconds", **KEY) == 940.5
     assert value(metrics, "recsys_delta_lag_seconds", **KEY) == 59.5
+    assert value(metrics, "recsys_delta_delay_seconds", **KEY) == 1.5
     assert value(metrics, "recsys_deltas_pending", model="dlrm", version="8") is None
     metrics.drop(counters)
     assert value(metrics, "recsys_deltas_pending", **KEY) is None
