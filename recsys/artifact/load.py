@@ -37,6 +37,7 @@ from recsys.artifact.parts import (
     read_manifest,
 )
 from recsys.artifact.programs import FormPart, ProgramGraphs, ProgramPart
+from recsys.artifact.remote.fetch import local_artifact
 from recsys.artifact.targets import RankingGraph, Target
 from recsys.errors import (
     ChecksumError,
@@ -203,7 +204,8 @@ def load_artifact(
     """Load a model: its program where ``make native`` has built the native kernels, else its TorchScript graphs.
 
     Args:
-        path: A directory or a single file that ``recsys-export`` wrote; or one whose manifest was read.
+        path: A directory or a single file that ``recsys-export`` wrote, or its address in an object store, such as
+            ``s3://bucket/ranker.artifact`` (``recsys.artifact.remote.fetch``); or one whose manifest was read.
         target: The artifact's target to load, such as ``cpu`` or ``cuda:0,cuda:1``; if None, the first whose
             devices this machine has.
         verify_checksums: Compare the digests of the rows, which reads every byte, and of TorchScript that a program
@@ -215,14 +217,20 @@ def load_artifact(
 
     Raises:
         ArtifactError: The artifact cannot be used; the subclass says why, the message names the part.
+        OSError: The store, or the cache of this machine, cannot be used.
         RuntimeError: A device cannot record the model's work, or has too little memory; torch's words.
     """
-    opened = path if isinstance(path, OpenedArtifact) else open_artifact(path, read_manifest(path), target)
+    opened = path if isinstance(path, OpenedArtifact) else _opened(path, target)
 
     def load(scripted: bool) -> LoadedArtifact:
         return _load(opened, verify_checksums, memory, scripted, cuda_graphs)
 
     return _checked(load(scripted), load)
+
+
+def _opened(path: str | os.PathLike[str], target: str | None) -> OpenedArtifact:
+    where = local_artifact(path)
+    return open_artifact(where, read_manifest(where), target)
 
 
 def _load(

@@ -6,8 +6,10 @@ import os
 import zipfile
 import zlib
 from pathlib import Path
+from typing import IO
 
 from recsys.base.files import is_utf8, not_utf8
+from recsys.base.remote import RemoteError
 from recsys.errors import ArtifactNotFoundError, ForeignFileError
 
 MANIFEST_NAME = "manifest.json"
@@ -39,25 +41,37 @@ def read_manifest_bytes(path: str | os.PathLike[str]) -> bytes:
         raise ForeignFileError(
             f"artifact: got {where.name!r}, which is neither a file nor a folder; {_EXPECTED}"
         )
-    return _manifest_of_file(where)
+    return manifest_of_file(where, where.name)
 
 
-def _manifest_of_file(path: Path) -> bytes:
+def manifest_of_file(file: Path | IO[bytes], name: str) -> bytes:
+    """Return the manifest of a single file, not yet checked.
+
+    Args:
+        file: The file, or where it can be read.
+        name: Its name, for messages.
+
+    Raises:
+        ForeignFileError: There is none.
+        RemoteError: The file lies in a store, which cannot be read.
+    """
     try:
-        found = extra_file(path, MANIFEST_NAME)
+        found = extra_file(file, MANIFEST_NAME)
+    except RemoteError:
+        raise
     except ZIP_ERRORS as error:
         raise ForeignFileError(
-            f"artifact: got {path.name!r}, which is of another kind, or damaged ({type(error).__name__}); {_EXPECTED}"
+            f"artifact: got {name!r}, which is of another kind, or damaged ({type(error).__name__}); {_EXPECTED}"
         ) from None
     if found is None:
         raise ForeignFileError(
-            f"artifact: got {path.name!r}, which holds no manifest; {_EXPECTED} (a checkpoint is exported "
+            f"artifact: got {name!r}, which holds no manifest; {_EXPECTED} (a checkpoint is exported "
             "first: recsys-export CHECKPOINT)"
         )
     return found
 
 
-def extra_file(path: Path, name: str) -> bytes | None:
+def extra_file(path: Path | IO[bytes], name: str) -> bytes | None:
     """Return an extra file of a TorchScript file; None if it has none of this name, or several.
 
     Raises:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zipfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
@@ -40,23 +41,55 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     return Manifest.loads(read_manifest_bytes(path))
 
 
-def check_sizes(path: Path, manifest: Manifest) -> None:
+def check_sizes(sizes: Mapping[str, int], manifest: Manifest) -> None:
     """Check that every part of a directory exists and has the manifest's size, without reading it.
 
     Args:
-        path: The artifact; a single file has no parts to check.
-        manifest: Its manifest.
+        sizes: The size in bytes of each file of the artifact, by name.
+        manifest: Its manifest; a single file has no parts to check.
 
     Raises:
         MissingPartError: A part does not exist.
         PartSizeError: A part has another size.
     """
-    if not path.is_dir():
+    if manifest.rows_path is None:
         return
-    for part in manifest.skeletons:
-        _check_size(path / part.path, part.size_bytes)
+    for name, num_bytes in part_sizes(manifest).items():
+        if name not in sizes:
+            raise MissingPartError(f"part {name!r}: missing")
+        if sizes[name] != num_bytes:
+            raise PartSizeError(f"part {name!r}: got {sizes[name]} bytes, expected {num_bytes}")
+
+
+def part_sizes(manifest: Manifest) -> dict[str, int]:
+    """Return the size in bytes of each part of a directory, by name; the rows' is the last."""
+    sizes = {part.path: part.size_bytes for part in manifest.skeletons}
     if manifest.rows_path is not None:
-        _check_size(path / manifest.rows_path, manifest.layout.num_bytes)
+        sizes[manifest.rows_path] = manifest.layout.num_bytes
+    return sizes
+
+
+def check_part(path: Path, manifest: Manifest, name: str) -> None:
+    """Check the size and the digests of one part, wherever its file lies.
+
+    Args:
+        path: The file.
+        manifest: The artifact's manifest.
+        name: The part's name in the manifest.
+
+    Raises:
+        ArtifactError: It is missing or damaged; the subclass says which.
+    """
+    if name == manifest.rows_path:
+        _check_size(path, manifest.layout.num_bytes, name)
+        if manifest.layout.num_bytes:
+            check_rows(manifest, map_rows(path, manifest.layout))
+        return
+    part = _part(manifest, name)
+    _check_size(path, part.size_bytes, name)
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != part.sha256:
+            raise _changed(f"part {name!r}")
 
 
 def checked_part(where: Path, manifest: Manifest, name: str) -> BinaryIO:
@@ -199,12 +232,13 @@ def _part(manifest: Manifest, name: str) -> Part:
     return next(part for part in manifest.skeletons if part.path == name)
 
 
-def _check_size(path: Path, size_bytes: int) -> None:
+def _check_size(path: Path, size_bytes: int, name: str = "") -> None:
+    name = name or path.name
     if not path.is_file():
-        raise MissingPartError(f"part {path.name!r}: missing")
+        raise MissingPartError(f"part {name!r}: missing")
     found = path.stat().st_size
     if found != size_bytes:
-        raise PartSizeError(f"part {path.name!r}: got {found} bytes, expected {size_bytes}")
+        raise PartSizeError(f"part {name!r}: got {found} bytes, expected {size_bytes}")
 
 
 def _changed(what: str) -> ChecksumError:

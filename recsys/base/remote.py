@@ -90,6 +90,10 @@ class RemoteNotFoundError(RemoteError):
         super().__init__(text, errno.ENOENT)
 
 
+class RemoteBucketNotFoundError(RemoteNotFoundError):
+    """The bucket does not exist."""
+
+
 class RemoteAccessError(RemoteError):
     """The store refuses the credentials, or there are none."""
 
@@ -249,7 +253,7 @@ class RemoteFolder:
                 files.invalidate_cache()
                 found = files.ls(path, detail=True)
         except RemoteNotFoundError as error:
-            if isinstance(error, _BucketNotFoundError):
+            if isinstance(error, RemoteBucketNotFoundError):
                 raise
             return []
         entries = {}
@@ -342,7 +346,7 @@ class RemoteFolder:
             with self._asking(name) as files:
                 files.rm_file(self._path(name))
         except RemoteNotFoundError as error:
-            if isinstance(error, _BucketNotFoundError):
+            if isinstance(error, RemoteBucketNotFoundError):
                 raise
 
     def _path(self, name: str) -> str:
@@ -375,10 +379,6 @@ class RemoteFolder:
                 self._opened = _open(self.address.protocol, self._timeout_s)
                 self._pid = os.getpid()
             return self._opened
-
-
-class _BucketNotFoundError(RemoteNotFoundError):
-    """The bucket does not exist."""
 
 
 def _open(protocol: str, timeout_s: float) -> Any:
@@ -445,7 +445,7 @@ def _named(error: Exception, what: str, protocol: str, timeout_s: float) -> Remo
     texts = " ".join(f"{_code(each)} {each}" for each in chain)
     reason = " ".join(str(error).split())[:_MAX_REASON] or type(error).__name__
     if _NO_BUCKET.search(texts):
-        return _BucketNotFoundError(f"{what}: the bucket does not exist; create it, or mend the address")
+        return RemoteBucketNotFoundError(f"{what}: the bucket does not exist; create it, or mend the address")
     if any(isinstance(each, FileNotFoundError) for each in chain) or "ResourceNotFound" in classes:
         return RemoteNotFoundError(f"{what}: does not exist")
     if _ACCESS.search(classes) or _FORBIDDEN.search(texts):

@@ -13,8 +13,9 @@ from rich.console import Console
 from recsys.artifact.load import choose_target
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.native_kernels import has_running_programs
-from recsys.artifact.parts import check_sizes, read_manifest
+from recsys.artifact.parts import check_sizes
 from recsys.base.cli import near_misses
+from recsys.base.remote import RemoteError
 from recsys.base.terminal import whole_table
 from recsys.errors import ArtifactError, TargetError
 from recsys.streams.address import missing_for, parse_stream_address
@@ -97,9 +98,12 @@ def _text(value: object) -> str:
 
 
 def _check_source(settings: Settings, source: ModelSource) -> Iterator[Finding]:
-    yield from check_names(settings, source)
     try:
+        yield from check_names(settings, source)
         versions = {name: source.versions(name) for name in source.names()}
+    except RemoteError as error:
+        yield Finding(True, f"source: {error}")
+        return
     except OSError:
         return  # reported above
     yield from _check_models(settings.server, source, versions)
@@ -118,9 +122,8 @@ def _check_models(
         for version in versions:
             what = f"{name}, version {version}"
             try:
-                path = source.path(name, version)
-                manifest = read_manifest(path)
-            except ArtifactError as error:
+                manifest = Manifest.loads(source.manifest_bytes(name, version))
+            except (ArtifactError, OSError) as error:
                 yield Finding(True, f"{what}: {error}")
                 continue
             yield from _check_target(what, config.settings_of(name), manifest)
@@ -128,7 +131,7 @@ def _check_models(
             if wrong:
                 yield Finding(True, f"{what}: {wrong}")
             try:
-                check_sizes(path, manifest)
+                check_sizes({file: size for file, size, *_ in source.files(name, version)}, manifest)
             except ArtifactError as error:
                 yield Finding(True, f"{what}: {error}")
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from recsys.base.cli import near_misses
 from recsys.base.machine import install_command
+from recsys.base.remote import RemoteError
 from recsys.options.kinds import ConfigError
 from recsys.streams.address import missing_for, parse_stream_address
 from serve.config.models import ModelSettings
 from serve.config.settings import ServerConfig, Settings
-from serve.models.repository import ModelSource, Repository
+from serve.models.repository import ModelSource
 from serve.models.routing_file import RoutingFile, RoutingFileError
 from serve.net.auth import read_token
 from serve.net.files import SecurityError
@@ -50,10 +51,14 @@ class Finding:
 
 
 def check_start(settings: Settings, source: ModelSource) -> list[str]:
-    """Return the errors that are cheap to find, before torch is imported and models are loaded."""
+    """Return the errors that are cheap to find, before torch is imported and models are loaded.
+
+    Raises:
+        RemoteError: the store of the models cannot be asked.
+    """
     config = settings.server
     findings = (
-        *(check_names(settings, source) if isinstance(source, Repository) else ()),
+        *(() if source.is_single else check_names(settings, source)),
         *check_ports(config),
         *check_security(config),
         *check_capture(config),
@@ -85,10 +90,16 @@ def check_streams(config: ServerConfig) -> Iterator[Finding]:
 
 
 def check_names(settings: Settings, source: ModelSource) -> Iterator[Finding]:
-    """Yield what is wrong with the models that the settings name."""
+    """Yield what is wrong with the models that the settings name.
+
+    Raises:
+        RemoteError: their store cannot be asked.
+    """
     root, wanted = settings.source.repository, settings.source.models
     try:
-        there = Repository(root).names() if root is not None and wanted else source.names()
+        there = source.all_names()
+    except RemoteError:
+        raise
     except OSError as error:
         yield Finding(True, f"source.repository: cannot read {str(root)!r}: {error.strerror}")
         return

@@ -10,7 +10,9 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
+from recsys.artifact.remote.cache import ArtifactCache
 from recsys.base.cli import imported
+from recsys.base.remote import AddressError, RemoteError, parse_address
 from recsys.errors import ArtifactError
 from recsys.options.kinds import ConfigError
 from serve.app.check_start import StartError, check_start, missing_packages
@@ -19,6 +21,7 @@ from serve.config.settings import SourceConfig
 from serve.config.sources import Effective, effective
 from serve.errors import EngineError
 from serve.models.repository import ModelSource, Repository, SingleArtifact
+from serve.models.stored import StoredRepository, StoredSingleArtifact
 from serve.observe.logs import set_up_logging, shut_down_logging
 
 _log = logging.getLogger("serve")
@@ -30,6 +33,7 @@ def source_of(found: Effective) -> ModelSource:
     Raises:
         ConfigError: the settings name no source, or two.
         ArtifactError: the artifact cannot be read.
+        RemoteError: its store cannot be asked.
     """
     source: SourceConfig = found.settings.source
     origins = {path[1]: given.origin for path, given in found.given.items() if path[0] == "source"}
@@ -38,14 +42,34 @@ def source_of(found: Effective) -> ModelSource:
             f"source: got an artifact ({origins['artifact']}) and a repository ({origins['repository']}), "
             "expected one of them"
         )
-    if source.artifact is not None:
-        return SingleArtifact(source.artifact)
     if source.repository is not None:
         _check_deltas(found)
-        return Repository(source.repository, source.models)
+    try:
+        made = _source(source)
+    except AddressError as error:
+        key = "repository" if source.artifact is None else "artifact"
+        raise ConfigError(f"source.{key}: {error}") from None
+    if made is not None:
+        return made
     raise ConfigError(
         "source: got neither an artifact nor a repository, expected ARTIFACT or --repository DIR"
     )
+
+
+def _source(source: SourceConfig) -> ModelSource | None:
+    """Return the source that the settings name; None if they name none.
+
+    Raises:
+        AddressError: a package is missing that opens a store.
+    """
+    cache = ArtifactCache(source.artifact_cache, source.artifact_cache_bytes)
+    if isinstance(source.artifact, str):
+        return StoredSingleArtifact(parse_address(source.artifact), cache)
+    if isinstance(source.repository, str):
+        return StoredRepository(parse_address(source.repository), source.models, cache)
+    if source.artifact is not None:
+        return SingleArtifact(source.artifact)
+    return None if source.repository is None else Repository(source.repository, source.models)
 
 
 def _check_deltas(found: Effective) -> None:
@@ -74,6 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(text)
     except (ArtifactError, ConfigError) as error:
         return _failed(2, [str(error)])
+    except RemoteError as error:
+        return _failed(1, [f"source: {error}"])
     set_up_logging(found.settings.server.log)
     try:
         code, errors = _serve(found, source, read, as_json=args.json)
@@ -94,6 +120,8 @@ def _serve(
         make_engine = start.prepare(found.settings, source)
     except (ArtifactError, ConfigError, EngineError) as error:
         return 2, [str(error)]
+    except RemoteError as error:  # the next start may find its store
+        return 1, [f"source: {error}"]
     try:
         start.serve_to_the_end(found, source, make_engine, read, as_json=as_json)
     except StartError as error:

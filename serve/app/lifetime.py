@@ -15,7 +15,7 @@ from serve.app.check_start import StartError
 from serve.app.server import MakeEngine, Server
 from serve.config.settings import ServerConfig
 from serve.errors import NotReadyError, UnusableModelsError
-from serve.models.repository import ModelSource, SingleArtifact
+from serve.models.repository import ModelSource
 from serve.models.routing_file import RoutingFileError
 from serve.net.files import SecurityError
 from serve.threads import in_thread
@@ -89,7 +89,7 @@ def _check_ready(starting: asyncio.Future[None], repository: ModelSource) -> Non
         starting.result()
     except UnusableModelsError as error:
         # A repository's contents may differ at the next start.
-        raise StartError(str(error), 2 if isinstance(repository, SingleArtifact) else 1) from error
+        raise StartError(str(error), 2 if repository.is_single else 1) from error
     except (NotReadyError, OSError) as error:
         raise StartError(str(error), 1) from error
 

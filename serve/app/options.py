@@ -14,6 +14,7 @@ examples:
   recsys-serve model.artifact --port 8500 --metrics-port 8501
   recsys-predict 127.0.0.1:8500 --random
   recsys-serve --repository models/ --models dlrm,ranker --config serve.toml
+  recsys-serve --repository s3://bucket/models --poll-repository-s 10
   recsys-serve --config serve.toml --check-config
 
 --help-all shows all settings. Each can also stand in the file of --config or in the environment; a flag beats the

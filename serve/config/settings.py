@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from recsys.base.remote import AddressError, parse_address
 from serve.config.bounds import bounded, check_bounds
 from serve.config.models import ModelSettings
 
@@ -331,16 +332,28 @@ class SourceConfig:
     """The source of the models: an artifact or a repository.
 
     Attributes:
-        artifact: an artifact written by recsys-export; either artifact or repository is needed.
-        repository: a folder of models, each a folder of versions.
+        artifact: an artifact written by recsys-export, or its address in an object store, such as
+            s3://bucket/ranker.artifact; either artifact or repository is needed.
+        repository: a folder of models, each a folder of versions, or its address, such as s3://bucket/models.
         models: models of the repository to serve; empty for all.
+        artifact_cache: the folder of this machine to which artifacts and deltas of object stores are copied; None for
+            recsys-serving in the user's cache folder.
+        artifact_cache_bytes: size up to which the folder may grow; what no server has loaded is removed for new copies,
+            least recently used first. 0 for what the disk holds.
     """
 
-    artifact: Path | None = None
-    repository: Path | None = None
+    artifact: Path | str | None = None
+    repository: Path | str | None = None
     models: tuple[str, ...] = ()
+    artifact_cache: Path | None = None
+    artifact_cache_bytes: int = bounded(0, 0)
 
     def __post_init__(self) -> None:
+        check_bounds(self)
+        for name in ("artifact", "repository"):
+            address = getattr(self, name)
+            if isinstance(address, str):
+                _check_address(name, address)
         if self.models and self.repository is None and self.artifact is not None:
             raise ValueError(f"models: got {','.join(self.models)} beside an artifact, expected a repository")
         if not all(self.models):
@@ -416,6 +429,13 @@ def _checked_host(host: str) -> str:
             "setting of its own"
         )
     return address
+
+
+def _check_address(name: str, address: str) -> None:
+    try:
+        parse_address(address)
+    except AddressError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _check_at_least(name: str, value: int, least: int) -> None:

@@ -14,10 +14,9 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from recsys.artifact.loaded_rows import artifact_digest
-from recsys.artifact.parts import read_manifest
+from recsys.artifact.manifest import Manifest
 from recsys.errors import ArtifactError
 from recsys.streams.interface import StreamedDelta
 from recsys.streams.opening import open_source
@@ -25,7 +24,7 @@ from serve.config.models import LATEST, ModelSettings, Routing
 from serve.engine.routes import Plan, RouteTable
 from serve.errors import ModelChangeError, ModelNotFoundError
 from serve.models.following import Following
-from serve.models.repository import Fingerprint, fingerprint
+from serve.models.repository import Fingerprint
 from serve.models.routing import key_error, newest, plan, version_order
 from serve.models.status import ModelState, ModelStatus, ModelVersionStatus
 from serve.models.version import ManagedVersion, ServerContext
@@ -105,9 +104,10 @@ class ManagedModel:
             for name in sorted(self._routing.named, key=version_order):
                 if name in on_disk and self._versions[name].may_be_tried(on_disk[name]):
                     await self._try(name)
-            await self._bring_latest(self._routing, on_disk)
+            gone = self._gone(on_disk)
+            await self._bring_latest(self._routing, on_disk, gone)
         finally:
-            self._publish()
+            self._publish(leaving=self._leaving(on_disk))
 
     async def spoiled(self) -> list[ManagedVersion]:
         """Return the versions whose files were written to since they were loaded, and hold other rows now."""
@@ -290,9 +290,8 @@ class ManagedModel:
             found = {}
             for name in source.versions(self.name):
                 with contextlib.suppress(ModelNotFoundError):  # deleted in between
-                    path = source.path(self.name, name)
-                    found[name] = fingerprint(path)
-                    self._note_artifact(name, path, found[name])
+                    found[name] = source.files(self.name, name)
+                    self._note_artifact(name, found[name])
             return found
 
         on_disk = await in_thread(look, f"manage-{self.name}")
@@ -300,12 +299,13 @@ class ManagedModel:
             self._version(name)
         return on_disk
 
-    def _note_artifact(self, name: str, path: Path, files: Fingerprint) -> None:
+    def _note_artifact(self, name: str, files: Fingerprint) -> None:
         """Note which artifact a version is, to know its deltas. An artifact that cannot be read has none."""
         if self._following is not None and self._read.get(name) != files:
             self._read[name] = files
             with contextlib.suppress(ArtifactError, OSError):
-                self._following.expect(artifact_digest(read_manifest(path)))
+                manifest = self._context.source.manifest_bytes(self.name, name)
+                self._following.expect(artifact_digest(Manifest.loads(manifest)))
 
     def _version(self, name: str) -> ManagedVersion:
         if name not in self._versions:
@@ -331,11 +331,32 @@ class ManagedModel:
     def _ready(self) -> set[str]:
         return {version.name for version in self._versions.values() if version.is_ready}
 
-    async def _bring_latest(self, routing: Routing, on_disk: Files) -> None:
-        """Make the newest version ready; if it fails, the one before it, and so on."""
+    def _gone(self, on_disk: Files) -> set[str]:
+        """Return the loaded versions that are to leave because the source has them no more; not a pinned one."""
+        if not self._context.source.lets_go:
+            return set()
+        return self._ready() - {*on_disk, self._routing.serve}
+
+    def _leaving(self, on_disk: Files) -> set[str]:
+        """Return the versions of ``_gone`` without which the model still answers, or all if the model is gone."""
+        gone = self._gone(on_disk)
+        left = self._ready() - gone - {self._routing.canary, self._routing.shadow}
+        if gone and on_disk and not left:
+            _log.error(
+                "model %s: no version that is left in the repository can be loaded: version %s goes on serving",
+                self.name,
+                self._table.plan.serving,
+            )
+            gone.discard(self._table.plan.serving)
+        for name in sorted(gone, key=version_order):
+            _log.info("model %s, version %s is no longer in the repository, and leaves", self.name, name)
+        return gone
+
+    async def _bring_latest(self, routing: Routing, on_disk: Files, gone: Collection[str] = ()) -> None:
+        """Make the newest version ready that is not gone; if it fails, the one before it, and so on."""
         if routing.serve != LATEST:
             return
-        apart = {routing.canary, routing.shadow}
+        apart = {routing.canary, routing.shadow, *gone}
         names = {name for name in on_disk if self._versions[name].may_be_tried(on_disk[name])} - apart
         while not self._is_closed:
             best = newest(names | self._ready() - apart)

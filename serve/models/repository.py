@@ -31,31 +31,67 @@ DELTAS = "deltas"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 # No leading zeros, so that a version has one name; fits an int64.
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
-# The version of an artifact that is served by itself. Triton's tools parse versions as integers.
-_ONLY_VERSION = "1"
-_FILE_SUFFIX = ".pt"
+#: The version of an artifact that is served by itself. Triton's tools parse versions as integers.
+ONLY_VERSION = "1"
+#: Ends the name of an artifact that is a single file.
+FILE_SUFFIX = ".pt"
 
-#: Name, size, time and inode number of each file of an artifact.
-Fingerprint = tuple[tuple[str, int, int, int], ...]
+#: Name, size, time in nanoseconds and inode number, or the store's tag, of each file of an artifact.
+Fingerprint = tuple[tuple[str, int, int, int | str], ...]
 
 
 class ModelSource(Protocol):
-    """A source of models. Its methods read the disk; do not call them on the event loop."""
+    """A source of models. Its methods read the disk or ask a store; do not call them on the event loop.
+
+    Attributes:
+        is_single: whether it is one artifact.
+        lets_go: whether a loaded version that is no longer there is to leave, too.
+    """
+
+    is_single: bool
+    lets_go: bool
 
     def names(self) -> list[str]:
         """Return the names of the models, sorted."""
+        ...
+
+    def all_names(self) -> list[str]:
+        """Return the names of all models that are there, also of those that are not to be served."""
         ...
 
     def versions(self, name: str) -> list[str]:
         """Return a model's versions, oldest first; none for an unknown model."""
         ...
 
-    def path(self, name: str, version: str) -> Path:
-        """Return the path of an artifact.
+    def files(self, name: str, version: str) -> Fingerprint:
+        """Return a value that changes when the files of an artifact change; empty if there are none.
 
         Raises:
             ModelNotFoundError: The model or version does not exist.
         """
+        ...
+
+    def manifest_bytes(self, name: str, version: str) -> bytes:
+        """Return the manifest of an artifact, not yet checked.
+
+        Raises:
+            ArtifactError: it cannot be read.
+            ModelNotFoundError: The model or version does not exist.
+        """
+        ...
+
+    def path(self, name: str, version: str) -> Path:
+        """Return the path of an artifact. One in a store is fetched first; it stays until ``release``.
+
+        Raises:
+            ArtifactError: it cannot be fetched as a whole, because of its files.
+            ModelNotFoundError: The model or version does not exist.
+            OSError: the store, the cache or the disk cannot be used now.
+        """
+        ...
+
+    def release(self, name: str, version: str) -> None:
+        """Note that nothing reads an artifact any more whose ``path`` was asked for."""
         ...
 
     def delta_path(self, name: str, file_name: str) -> Path:
@@ -76,6 +112,9 @@ class Repository:
         models: those to serve; empty for all.
     """
 
+    is_single = False
+    lets_go = False
+
     def __init__(self, root: Path, models: Sequence[str] = ()) -> None:
         self._root = root
         self._models = frozenset(models)
@@ -87,12 +126,20 @@ class Repository:
         Raises:
             OSError: the root cannot be read.
         """
+        return [name for name in self.all_names() if not self._models or name in self._models]
+
+    def all_names(self) -> list[str]:
+        """See ``ModelSource``.
+
+        Raises:
+            OSError: the root cannot be read.
+        """
         found = []
         for entry in sorted(self._root.iterdir()):
             name = entry.name
-            if name.startswith(".") or (self._models and name not in self._models):
+            if name.startswith("."):
                 continue
-            if not _NAME.fullmatch(name):
+            if not is_name(name):
                 self._tell(
                     f"repository: {name[:64]!r} is passed over: a model's name has letters, digits and _ - ."
                 )
@@ -103,7 +150,7 @@ class Repository:
     def versions(self, name: str) -> list[str]:
         """See ``ModelSource``."""
         folder = self._root / name
-        if not _NAME.fullmatch(name) or not self._holds(folder, name, Path.is_dir):
+        if not is_name(name) or not self._holds(folder, name, Path.is_dir):
             return []
         try:
             entries = sorted(folder.iterdir())
@@ -112,10 +159,10 @@ class Repository:
             return []
         found = []
         for entry in entries:
-            version = entry.name.removesuffix(_FILE_SUFFIX)
+            version = entry.name.removesuffix(FILE_SUFFIX)
             if entry.name == DELTAS or entry.name.startswith("."):
                 continue
-            if not _VERSION.fullmatch(version):
+            if not is_version(version):
                 self._tell(
                     f"repository: {name}/{entry.name[:64]!r} is passed over: versions are whole numbers from 1"
                 )
@@ -125,20 +172,31 @@ class Repository:
 
     def path(self, name: str, version: str) -> Path:
         """See ``ModelSource``. If a version exists both as a folder and as a file, the folder counts."""
-        if _NAME.fullmatch(name) and _VERSION.fullmatch(version):
+        if is_name(name) and is_version(version):
             folder = self._root / name / version
-            for path in (folder, folder.with_name(version + _FILE_SUFFIX)):
+            for path in (folder, folder.with_name(version + FILE_SUFFIX)):
                 if self._holds(path, f"{name}/{path.name}", _is_whole):
                     return path
         raise ModelNotFoundError(
             f"version: got {version[:64]!r} of model {name[:64]!r}, expected one that lies in the repository"
         )
 
+    def files(self, name: str, version: str) -> Fingerprint:
+        """See ``ModelSource``."""
+        return fingerprint(self.path(name, version))
+
+    def manifest_bytes(self, name: str, version: str) -> bytes:
+        """See ``ModelSource``."""
+        return read_manifest_bytes(self.path(name, version))
+
+    def release(self, name: str, version: str) -> None:
+        """See ``ModelSource``."""
+
     def delta_path(self, name: str, file_name: str) -> Path:
         """See ``ModelSource``."""
-        if not _NAME.fullmatch(name):
+        if not is_name(name):
             raise ModelNotFoundError(f"model: got {name[:64]!r}, expected one that lies in the repository")
-        _check_file_name(file_name)
+        check_file_name(file_name)
         path = self._root / name / DELTAS / file_name
         return _delta(path, is_inside=self._holds(path, f"{name}/{DELTAS}/{file_name}", Path.is_file))
 
@@ -177,10 +235,13 @@ class SingleArtifact:
         ArtifactError: the path is not an artifact.
     """
 
+    is_single = True
+    lets_go = False
+
     def __init__(self, path: Path) -> None:
         read_manifest_bytes(path)
         self._path = path
-        self.version = _ONLY_VERSION
+        self.version = ONLY_VERSION
 
     @cached_property
     def name(self) -> str:
@@ -197,6 +258,10 @@ class SingleArtifact:
         """See ``ModelSource``."""
         return [self.name]
 
+    def all_names(self) -> list[str]:
+        """See ``ModelSource``."""
+        return [self.name]
+
     def versions(self, name: str) -> list[str]:
         """See ``ModelSource``."""
         return [self.version] if name == self.name else []
@@ -209,11 +274,22 @@ class SingleArtifact:
             )
         return self._path
 
+    def files(self, name: str, version: str) -> Fingerprint:
+        """See ``ModelSource``."""
+        return fingerprint(self.path(name, version))
+
+    def manifest_bytes(self, name: str, version: str) -> bytes:
+        """See ``ModelSource``."""
+        return read_manifest_bytes(self.path(name, version))
+
+    def release(self, name: str, version: str) -> None:
+        """See ``ModelSource``."""
+
     def delta_path(self, name: str, file_name: str) -> Path:
         """See ``ModelSource``."""
         if name != self.name:
             raise ModelNotFoundError(f"model: got {name[:64]!r}, expected {self.name!r}")
-        _check_file_name(file_name)
+        check_file_name(file_name)
         folder = self._path.with_name(f"{self._path.name}.{DELTAS}")
         path = folder / file_name
         try:
@@ -234,13 +310,24 @@ def fingerprint(path: Path) -> Fingerprint:
 
 
 def _is_whole(path: Path) -> bool:
-    if path.suffix == _FILE_SUFFIX:
+    if path.suffix == FILE_SUFFIX:
         return path.is_file()
     return path.is_dir() and (path / MANIFEST_NAME).is_file()
 
 
-def _check_file_name(file_name: str) -> None:
-    if not _NAME.fullmatch(file_name):
+def is_name(name: str) -> bool:
+    """Return whether a name may be a model's, or a file's."""
+    return _NAME.fullmatch(name) is not None
+
+
+def is_version(name: str) -> bool:
+    """Return whether a name may be a version's."""
+    return _VERSION.fullmatch(name) is not None
+
+
+def check_file_name(file_name: str) -> None:
+    """Raise RequestError if a name is not a plain file name."""
+    if not is_name(file_name):
         raise RequestError(f"delta: got {file_name[:64]!r}, expected the name of a file, without folders")
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from recsys.artifact.parts import read_manifest, rows_file
+from recsys.artifact.remote.cache import CacheError
 from recsys.base.allocator import memory_apart, returning_memory
 from recsys.base.remote import RemoteError
 from recsys.errors import ArtifactError
@@ -30,7 +31,7 @@ from serve.metrics.registry import Metrics
 from serve.metrics.streams import StreamState
 from serve.models.delta_stream import DeltaStream
 from serve.models.following import Following
-from serve.models.repository import Fingerprint, ModelSource, fingerprint
+from serve.models.repository import Fingerprint, ModelSource
 from serve.models.status import ModelState, ModelVersionStatus
 from serve.observe.capture_file import CaptureError, captured_requests
 from serve.threads import in_thread
@@ -152,19 +153,23 @@ class ManagedVersion:
         await self._left()
         if self.is_ready:
             return
-        path, files = await self._in_thread(self._find)
+        before = self.state
+        self._set_state(ModelState.LOADING)
+        try:
+            path, files = await self._in_thread(self._find)
+        except ModelNotFoundError:
+            self._set_state(before)
+            raise
+        except Exception as error:
+            # What a store or a disk cannot give now is asked for again at the next scan.
+            is_damaged = isinstance(error, ArtifactError)
+            raise self._failed(error, await self._in_thread(self._files) if is_damaged else None) from None
         async with self._context.loading:
-            self._set_state(ModelState.LOADING)
             try:
                 servable = await self._in_thread(partial(self._open, path, files))
             except Exception as error:
-                self._failed_as = files
-                self._reason = reason_of(error, f"model {self.model}, version {self.name}, cannot be loaded")
-                self._is_unusable = isinstance(error, _EXPECTED)
-                self._set_state(ModelState.FAILED)
-                raise ModelChangeError(
-                    f"version {self.name!r} of model {self.model!r} cannot be loaded: {self._reason}"
-                ) from None
+                self._context.source.release(self.model, self.name)
+                raise self._failed(error, files) from None
         self._failed_as, self._reason, self._is_unusable = None, "", False
         self.servable = servable
         self._set_state(ModelState.READY)
@@ -179,6 +184,21 @@ class ManagedVersion:
             self.drain()
             await self._left()
             raise DrainingError("the server is stopping")
+
+    def _failed(self, error: Exception, files: Fingerprint | None) -> ModelChangeError:
+        """Mark it as failed, and return what to raise.
+
+        Args:
+            error: why.
+            files: it is not loaded automatically until they change; None if the next scan may try again.
+        """
+        self._failed_as = files
+        self._reason = reason_of(error, f"model {self.model}, version {self.name}, cannot be loaded")
+        self._is_unusable = isinstance(error, _EXPECTED)
+        self._set_state(ModelState.FAILED)
+        return ModelChangeError(
+            f"version {self.name!r} of model {self.model!r} cannot be loaded: {self._reason}"
+        )
 
     async def is_spoiled(self) -> bool:
         """Return whether the rows that it reads from its file are not those that it was loaded with.
@@ -269,11 +289,14 @@ class ManagedVersion:
             self._settle(self._stream, found, is_due=is_due)
 
     def _find(self) -> tuple[Path, Fingerprint]:
+        source = self._context.source
+        return source.path(self.model, self.name), source.files(self.model, self.name)
+
+    def _files(self) -> Fingerprint:
         try:
-            path = self._context.source.path(self.model, self.name)
-        except OSError as error:
-            raise ModelChangeError(reason_of(error, f"model {self.model}, version {self.name}")) from None
-        return path, fingerprint(path)
+            return self._context.source.files(self.model, self.name)
+        except (ModelNotFoundError, OSError):
+            return ()
 
     async def _left(self) -> None:
         """Wait until it is unloaded, if it is draining."""
@@ -394,12 +417,16 @@ class ManagedVersion:
         assert self.servable is not None
         servable, self.servable, self._rows = self.servable, None, None
         try:
-            await self._in_thread(partial(self._close, servable))
+            await self._in_thread(partial(self._leave_memory, servable))
         finally:
             self.draining = None
             if self.state is ModelState.DRAINING:
                 self._set_state(ModelState.AVAILABLE)
         _log.info("model %s, version %s has left the memory", self.model, self.name)
+
+    def _leave_memory(self, servable: Servable) -> None:
+        self._close(servable)
+        self._context.source.release(self.model, self.name)
 
     def _close(self, servable: Servable) -> None:
         with returning_memory():
@@ -426,7 +453,7 @@ def reason_of(error: Exception, what: str) -> str:
         error: the exception; logged with a traceback unless operators have to fix it.
         what: prefix of the log message.
     """
-    if isinstance(error, _EXPECTED):
+    if isinstance(error, (*_EXPECTED, RemoteError, CacheError)):
         _log.error("%s: %s", what, error)
         return str(error)
     _log.error("%s", what, exc_info=error)

@@ -30,7 +30,7 @@ class BulkJob:
     """What to score.
 
     Attributes:
-        artifact: The model.
+        artifact: The model's path, or its address in an object store.
         input: A CSV, Parquet, ORC, Feather or JSON-lines file, a folder of them, or a pattern.
         output: The file to write: Parquet or CSV, by its name.
         schema: A schema file; None for the artifact's own.
@@ -38,7 +38,7 @@ class BulkJob:
         memory: How the model's rows are held.
     """
 
-    artifact: Path
+    artifact: Path | str
     input: Path
     output: Path
     schema: Path | None = None

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from recsys.base.cli import check_address_space
 from recsys.base.files import parse_json
+from recsys.base.remote import is_address
 from recsys.options.kinds import PATH, SEED, SOME_NAMES, SWITCH, TEXT, one_of, whole
 from recsys.options.table import Command, Group, Option, json_option
 from recsys.rows.memory import NUMA, RowsMemory
@@ -110,7 +111,7 @@ COMMAND = Command(
                 Option(
                     "address",
                     TEXT,
-                    "host:port of a server, or unix:PATH; with --data, an artifact",
+                    "host:port of a server, or unix:PATH; with --data, an artifact or its address, such as s3://bucket/m.artifact",
                     required=True,
                 ),
             ),
@@ -203,16 +204,17 @@ def _score(args: argparse.Namespace) -> int:
     """Score a table with an artifact in this process."""
     if args.out is None:
         raise ValueError("--out: missing, expected the file for the scores of --data")
-    if not Path(args.address).exists():
+    if not is_address(args.address) and not Path(args.address).exists():
         raise ValueError(
-            f"got {args.address!r} with --data, expected the path of an artifact: a table is scored without a server"
+            f"got {args.address!r} with --data, expected an artifact's path or address: a table is scored without a "
+            "server"
         )
     # Torch and pyarrow are imported only when they are needed.
     check_address_space()
     from serve.tools.bulk import BulkJob, predict_table
 
     job = BulkJob(
-        artifact=Path(args.address),
+        artifact=args.address,
         input=args.data,
         output=args.out,
         schema=args.schema,

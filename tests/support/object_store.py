@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import select
+import socket
 import subprocess
 import sys
 import threading
@@ -12,8 +14,15 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+
+from recsys.artifact.manifest_file import MANIFEST_NAME
+from recsys.base.remote import RemoteFolder, parse_address
+
+# What a proxy lets through of an answer: its headers, and a little of its body.
+_BEGINNING = 700
 
 
 @dataclass(frozen=True)
@@ -96,6 +105,74 @@ def running_store() -> Iterator[ObjectStore]:
         process.stderr.close()
 
 
+class Proxy:
+    """A proxy before a store that ends, or holds up, answers to requests for certain files.
+
+    Attributes:
+        endpoint: its address on loopback.
+        cut: requests with this text get the beginning of their answer, then the end of the connection; empty for none.
+        hold: requests with this text get the beginning of their answer, and nothing more; empty for none.
+        held: set once an answer is held up.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        host, _, port = store.endpoint.removeprefix("http://").partition(":")
+        self._store = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.cut = self.hold = ""
+        self.held = threading.Event()
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        """End all connections."""
+        self._ended.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while not self._ended.is_set():
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._pass_on, args=(client,))
+            self._threads.append(thread)
+            thread.start()
+
+    def _pass_on(self, client: socket.socket) -> None:
+        """Pass bytes in both directions until one side ends, or a rule does."""
+        left: int | None = None
+        with client, socket.create_connection(self._store) as store:
+            while not self._ended.is_set():
+                ready, _, _ = select.select([client, store], [], [], 0.05)
+                for source in ready:
+                    try:
+                        data = source.recv(1 << 16)
+                        if not data:
+                            return
+                        if source is client:
+                            rules = [text.encode() for text in (self.cut, self.hold) if text]
+                            left = _BEGINNING if any(rule in data for rule in rules) else left
+                            store.sendall(data)
+                            continue
+                        client.sendall(data[:left])
+                    except OSError:
+                        return
+                    if left is None:
+                        continue
+                    left -= min(left, len(data))
+                    if left == 0 and self.hold:
+                        self.held.set()
+                        self._ended.wait()
+                    if left == 0:
+                        return
+
+
 @pytest.fixture(scope="session")
 def object_store() -> Iterator[ObjectStore]:
     """A server of S3 that all tests of a process share, each with buckets of its own."""
@@ -104,8 +181,33 @@ def object_store() -> Iterator[ObjectStore]:
 
 
 @pytest.fixture
+def proxy(object_store: ObjectStore) -> Iterator[Proxy]:
+    """A proxy before the store; a test sets ``AWS_ENDPOINT_URL`` to its address."""
+    proxy = Proxy(object_store)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
 def bucket(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> str:
     """A bucket of its own; this process, and those that it starts, reach its store."""
     for name, value in object_store.environment.items():
         monkeypatch.setenv(name, value)
     return object_store.new_bucket()
+
+
+def upload(artifact: Path, address: str) -> RemoteFolder:
+    """Put an artifact into a store, its manifest last."""
+    folder = RemoteFolder(parse_address(address))
+    if artifact.is_file():
+        folder.put(artifact)
+        return folder
+    for file in sorted(artifact.iterdir(), key=lambda file: file.name == MANIFEST_NAME):
+        folder.put(file, file.name)
+    return folder
+
+
+def remove(folder: RemoteFolder) -> None:
+    """Remove the files of an artifact from a store, its manifest first."""
+    for entry in sorted(folder.entries(), key=lambda entry: entry.name != MANIFEST_NAME):
+        folder.remove(entry.name)

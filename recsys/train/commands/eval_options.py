@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recsys.options.kinds import COUNT, PATH, SWITCH
+from recsys.options.kinds import ADDRESS, COUNT, PATH, SWITCH
 from recsys.options.table import Command, Group, Option, json_option, threads_option
 
 _EXAMPLES = """\
@@ -22,7 +22,12 @@ COMMAND = Command(
         Group(
             "",
             (
-                Option("artifact", PATH, "what recsys-export wrote", required=True),
+                Option(
+                    "artifact",
+                    ADDRESS,
+                    "what recsys-export wrote, or its address in an object store",
+                    required=True,
+                ),
                 Option(
                     "--data",
                     PATH,

@@ -18,7 +18,7 @@ from serve.engine.interface import ModelInfo
 from serve.engine.reference.engine import ReferenceEngine
 from serve.engine.reference.executor import ServedModel
 from serve.errors import ModelNotFoundError
-from serve.models.repository import Repository
+from serve.models.repository import Fingerprint, Repository
 
 INFO = ModelInfo(name="small", version="7", table_bytes={"users": 1600, "genres": 112})
 
@@ -26,8 +26,24 @@ INFO = ModelInfo(name="small", version="7", table_bytes={"users": 1600, "genres"
 class OneModel:
     """A repository that holds one version of one model, which is in memory already."""
 
+    is_single = True
+    lets_go = False
+
     def names(self) -> list[str]:
         return [INFO.name]
+
+    def all_names(self) -> list[str]:
+        return [INFO.name]
+
+    def files(self, name: str, version: str) -> Fingerprint:
+        del name, version
+        return ()
+
+    def manifest_bytes(self, name: str, version: str) -> bytes:
+        raise ModelNotFoundError(f"version: got {version!r} of {name!r}, which is in memory alone")
+
+    def release(self, name: str, version: str) -> None:
+        del name, version
 
     def versions(self, name: str) -> list[str]:
         return [INFO.version] if name == INFO.name else []

@@ -1,0 +1,312 @@
+"""Model repositories and artifacts in object stores, with a cache of this machine in front.
+
+The same names as in a folder (serve/models/repository.py). A version counts once all of its files are there. What is
+listed costs no copy: an artifact is fetched when it is loaded, and its copy stays for as long as it is in memory.
+Methods that cannot ask the store raise ``RemoteError``, an ``OSError``: what is loaded then goes on serving.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from recsys.artifact.remote.cache import ArtifactCache, Copy
+from recsys.artifact.remote.fetch import ArtifactStore, StoredArtifact
+from recsys.base.remote import RemoteAddress, RemoteFolder, RemoteNotFoundError
+from recsys.errors import ArtifactError, ArtifactNotFoundError, MissingPartError
+from serve.errors import ModelNotFoundError
+from serve.models.repository import (
+    DELTAS,
+    FILE_SUFFIX,
+    ONLY_VERSION,
+    Fingerprint,
+    check_file_name,
+    is_name,
+    is_version,
+)
+from serve.models.routing import version_order
+
+_log = logging.getLogger("serve")
+
+
+class _Copies:
+    """Copies of artifacts and deltas that a server uses, by what they are of."""
+
+    def __init__(self, store: ArtifactStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._held: dict[tuple[str, ...], Copy] = {}
+
+    def artifact(self, found: StoredArtifact, *what: str) -> Path:
+        """Fetch an artifact; its copy replaces an earlier one."""
+        return self._hold(self._store.fetch(found, _log.info), what)
+
+    def delta(self, address: str, model: str) -> Path:
+        """Fetch a delta, which stays until the model's next one."""
+        return self._hold(self._store.fetch_file(address, _log.info), (DELTAS, model))
+
+    def release(self, *what: str) -> None:
+        """Let the cache remove a copy."""
+        with self._lock:
+            copy = self._held.pop(what, None)
+        if copy is not None:
+            copy.release()
+
+    def _hold(self, copy: Copy, what: tuple[str, ...]) -> Path:
+        self.release(*what)
+        with self._lock:
+            self._held[what] = copy
+        return copy.path
+
+
+class StoredRepository:
+    """A repository of models in a store; see ``ModelSource``.
+
+    Args:
+        address: its root.
+        models: those to serve; empty for all.
+        cache: where copies lie.
+
+    Raises:
+        AddressError: the package that opens the store is not installed.
+    """
+
+    is_single = False
+    lets_go = True
+
+    def __init__(self, address: RemoteAddress, models: Sequence[str], cache: ArtifactCache) -> None:
+        self._folder = RemoteFolder(address)
+        self._models = frozenset(models)
+        self._store = ArtifactStore(self._folder, cache)
+        self._copies = _Copies(self._store)
+        # The versions of each model, as they were last listed.
+        self._listed: dict[str, Mapping[str, StoredArtifact]] = {}
+        self._fetched: dict[tuple[str, str], StoredArtifact] = {}
+        self._told: set[str] = set()
+
+    def names(self) -> list[str]:
+        """See ``ModelSource``.
+
+        Raises:
+            RemoteError: the store cannot be asked.
+        """
+        return [name for name in self.all_names() if not self._models or name in self._models]
+
+    def all_names(self) -> list[str]:
+        """See ``ModelSource``.
+
+        Raises:
+            RemoteError: the store cannot be asked.
+        """
+        names = []
+        for entry in self._folder.entries():
+            if entry.name.startswith("."):
+                continue
+            if not is_name(entry.name):
+                self._tell(
+                    f"{entry.name[:64]!r} is passed over: a model's name has letters, digits and _ - ."
+                )
+            elif entry.is_folder:
+                names.append(entry.name)
+        return names
+
+    def versions(self, name: str) -> list[str]:
+        """See ``ModelSource``. A version that is not whole yet does not count.
+
+        Raises:
+            RemoteError: the store cannot be asked.
+        """
+        if not is_name(name):
+            return []
+        found: dict[str, StoredArtifact] = {}
+        for entry in self._folder.entries(name):
+            version = entry.name if entry.is_folder else entry.name.removesuffix(FILE_SUFFIX)
+            if entry.name == DELTAS or entry.name.startswith("."):
+                continue
+            if not is_version(version):
+                self._tell(f"{name}/{entry.name[:64]!r} is passed over: versions are whole numbers from 1")
+            elif entry.is_folder:
+                whole = self._whole(f"{name}/{entry.name}")
+                if whole is not None:
+                    found[version] = whole
+            elif entry.name.endswith(FILE_SUFFIX):
+                single = StoredArtifact(name=f"{name}/{entry.name}", files=(entry,), is_folder=False)
+                found.setdefault(version, single)
+        self._let_go(name, found)
+        self._listed[name] = found
+        return sorted(found, key=version_order)
+
+    def files(self, name: str, version: str) -> Fingerprint:
+        """See ``ModelSource``. The store is not asked again."""
+        return _fingerprint(self._known(name, version))
+
+    def manifest_bytes(self, name: str, version: str) -> bytes:
+        """See ``ModelSource``."""
+        return self._store.manifest_bytes(self._known(name, version))
+
+    def path(self, name: str, version: str) -> Path:
+        """See ``ModelSource``."""
+        self.versions(name)
+        found = self._known(name, version)
+        path = self._copies.artifact(found, name, version)
+        self._fetched[name, version] = found
+        return path
+
+    def release(self, name: str, version: str) -> None:
+        """See ``ModelSource``."""
+        self._copies.release(name, version)
+
+    def delta_path(self, name: str, file_name: str) -> Path:
+        """See ``ModelSource``."""
+        if not is_name(name):
+            raise ModelNotFoundError(f"model: got {name[:64]!r}, expected one that lies in the repository")
+        check_file_name(file_name)
+        return _delta(self._copies, f"{name}/{DELTAS}/{file_name}", name, file_name)
+
+    def _known(self, name: str, version: str) -> StoredArtifact:
+        found = self._listed.get(name, {}).get(version)
+        if found is None:
+            raise ModelNotFoundError(
+                f"version: got {version[:64]!r} of model {name[:64]!r}, expected one that is whole in the repository"
+            )
+        return found
+
+    def _whole(self, name: str) -> StoredArtifact | None:
+        """Return an artifact; None if it is not whole, which is said once."""
+        try:
+            found = self._store.look(name)
+        except ArtifactNotFoundError:  # removed since it was listed
+            return None
+        except ArtifactError:
+            self._tell(f"{name} is passed over: it has no manifest, or not yet")
+            return None
+        if found.missing:
+            self._tell(f"{name} is passed over until it is whole: {found.missing}")
+            return None
+        return found
+
+    def _let_go(self, name: str, found: Mapping[str, StoredArtifact]) -> None:
+        """Remove copies of versions that are gone, and say which versions were changed."""
+        for (model, version), fetched in [*self._fetched.items()]:
+            now = found.get(version)
+            if model != name or now == fetched:
+                continue
+            if now is None:
+                if self._store.cache.remove(self._store.key(fetched)):
+                    del self._fetched[model, version]
+            else:
+                self._tell(
+                    f"{name}/{version} was written to after it was fetched; the copy that is loaded stays until it is "
+                    "loaded again; new weights are a new version"
+                )
+
+    def _tell(self, text: str) -> None:
+        """Log a text once, although the repository is scanned repeatedly."""
+        if text not in self._told:
+            self._told.add(text)
+            _log.warning("repository: %s", text)
+
+
+class StoredSingleArtifact:
+    """One artifact in a store as a repository of one model with version 1. Its deltas are in ``<artifact>.deltas``.
+
+    Args:
+        address: the artifact.
+        cache: where copies lie.
+
+    Raises:
+        AddressError: the package that opens the store is not installed.
+        ArtifactError: there is no artifact, or it is not whole.
+        RemoteError: the store cannot be asked.
+    """
+
+    is_single = True
+    lets_go = False
+
+    def __init__(self, address: RemoteAddress, cache: ArtifactCache) -> None:
+        is_bucket = address == address.parent
+        self._name = "" if is_bucket else address.name
+        self._store = ArtifactStore(RemoteFolder(address.parent), cache)
+        self._copies = _Copies(self._store)
+        self._found = self._look()
+        self.version = ONLY_VERSION
+
+    @cached_property
+    def name(self) -> str:
+        """The name in the manifest, which is read when this is first asked for: that takes torch.
+
+        Raises:
+            ArtifactError: the manifest is damaged.
+        """
+        from recsys.artifact.manifest import Manifest
+
+        return Manifest.loads(self._store.manifest_bytes(self._found)).name
+
+    def names(self) -> list[str]:
+        """See ``ModelSource``."""
+        return [self.name]
+
+    def all_names(self) -> list[str]:
+        """See ``ModelSource``."""
+        return [self.name]
+
+    def versions(self, name: str) -> list[str]:
+        """See ``ModelSource``."""
+        return [self.version] if name == self.name else []
+
+    def files(self, name: str, version: str) -> Fingerprint:
+        """See ``ModelSource``."""
+        self._check(name, version)
+        return _fingerprint(self._found)
+
+    def manifest_bytes(self, name: str, version: str) -> bytes:
+        """See ``ModelSource``."""
+        self._check(name, version)
+        return self._store.manifest_bytes(self._found)
+
+    def path(self, name: str, version: str) -> Path:
+        """See ``ModelSource``."""
+        self._check(name, version)
+        self._found = self._look()
+        return self._copies.artifact(self._found, name, version)
+
+    def release(self, name: str, version: str) -> None:
+        """See ``ModelSource``."""
+        self._copies.release(name, version)
+
+    def delta_path(self, name: str, file_name: str) -> Path:
+        """See ``ModelSource``."""
+        if name != self.name:
+            raise ModelNotFoundError(f"model: got {name[:64]!r}, expected {self.name!r}")
+        check_file_name(file_name)
+        return _delta(self._copies, f"{self._name}.{DELTAS}/{file_name}", name, file_name)
+
+    def _look(self) -> StoredArtifact:
+        found = self._store.look(self._name)
+        if found.missing:
+            raise MissingPartError(
+                f"artifact: {self._store.shown(self._name)}: {found.missing}; it may still be uploaded"
+            )
+        return found
+
+    def _check(self, name: str, version: str) -> None:
+        if (name, version) != (self.name, self.version):
+            raise ModelNotFoundError(
+                f"version: got {version[:64]!r} of model {name[:64]!r}, expected {self.version!r} of {self.name!r}"
+            )
+
+
+def _fingerprint(found: StoredArtifact) -> Fingerprint:
+    return tuple((file.name, file.num_bytes, round(file.modified_s * 1e9), file.tag) for file in found.files)
+
+
+def _delta(copies: _Copies, address: str, model: str, file_name: str) -> Path:
+    try:
+        return copies.delta(address, model)
+    except RemoteNotFoundError:
+        raise ModelNotFoundError(
+            f"delta: got {file_name!r}, expected a file in the model's folder {DELTAS!r}"
+        ) from None
