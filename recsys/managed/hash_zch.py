@@ -23,7 +23,7 @@ from recsys.managed.expiry import (
     lifetime,
 )
 from recsys.managed.module import NOT_DIVIDED, ManagedCollisionModule, by_feature, ids_of
-from recsys.managed.parts import MappingPart
+from recsys.managed.parts import MappingPart, cut
 from recsys.managed.probing import (
     FREE_ROW,
     NewIds,
@@ -211,15 +211,11 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
             packed = torch.cat(gather_rows(packed, self._group))
         self.learn(packed)
 
-    @property
-    def num_use_columns(self) -> int:
-        """The columns of ``uses``: an ID, the hour from which on it may lose its row, whether it may get one, uses."""
-        return 4
-
     def uses(self, ids: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the distinct IDs of a batch with what is learned of them; see ``Divisible``.
 
-        IDs of features that teach nothing have no uses.
+        The other columns are the hour from which on an ID may lose its row, whether it may get one, and its uses: 0 in
+        features that teach nothing.
 
         Raises:
             ValueError: The policy has no time for a feature.
@@ -324,11 +320,10 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
             num_reserved=self._num_reserved,
         )
 
-    def hold(self, part: MappingPart) -> None:
-        """Drop what belongs to other ranks."""
+    def hold(self, part: MappingPart | None) -> None:
+        """Drop what belongs to other ranks; None: be whole again, on the meta device."""
         self._part = part
-        for name in self.part_buffers():
-            setattr(self, name, getattr(self, name)[slice(*part.rows)].clone())
+        cut(self, self.part_buffers(), self._zch_size, part)
 
     def part_buffers(self) -> Sequence[str]:
         """Return the names of the buffers that have an entry for each row."""

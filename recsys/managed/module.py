@@ -28,7 +28,7 @@ from recsys.managed.mapping import (
     rows_in_buckets,
     rows_of,
 )
-from recsys.managed.parts import MappingPart
+from recsys.managed.parts import MappingPart, cut
 from recsys.managed.torchrec_state import TORCHREC_BUFFERS, state_of_torchrec
 from recsys.ops import joined, mixed_ids
 
@@ -46,6 +46,7 @@ class ManagedCollisionModule(nn.Module, ABC):
         super().__init__()
         self._group: distributed.ProcessGroup | None = None
         self._part: MappingPart | None = None
+        self.hook_ids = (-1, -1)
         self._evicted: list[Tensor] = []
 
     @property
@@ -120,6 +121,11 @@ class ManagedCollisionModule(nn.Module, ABC):
     def current_step(self) -> int:
         """Return the number of batches that it has learned from."""
 
+    @property
+    def process_group(self) -> distributed.ProcessGroup | None:
+        """The ranks that decide together; None if this process decides alone."""
+        return self._group
+
     def set_process_group(self, group: distributed.ProcessGroup | None) -> None:
         """Decide together with all ranks of a group from now on; None decides alone."""
         self._group = group
@@ -180,7 +186,7 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         input_hash_size: The limit of raw IDs, the second argument of ``input_hash_func``; raw IDs are not checked.
         input_hash_func: Is given raw IDs ``[N]`` and returns those that get rows, ``[N]`` int64. For an export it must
             be traceable by FX.
-        mch_size: Has no effect; it is deprecated in TorchRec, where it has none either.
+        mch_size: Has no effect, as in TorchRec.
         mch_hash_func: As ``mch_size``.
         name: Not used.
         output_global_offset: TorchRec's first row of a shard; only 0 is taken: a plan makes shards.
@@ -325,20 +331,14 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
     def _first_bucket(self) -> int:
         return 0 if self._part is None else self._part.buckets[0]
 
-    def hold(self, part: MappingPart) -> None:
-        """Drop what belongs to other ranks. Counts since the last admission are dropped, too."""
+    def hold(self, part: MappingPart | None) -> None:
+        """Drop what belongs to other ranks; None: be whole again, on the meta device. Drops recent counts, too."""
         self._part, self._pending = part, []
-        for name in self.part_buffers():
-            setattr(self, name, getattr(self, name)[slice(*part.rows)].clone())
+        cut(self, self.part_buffers(), self._zch_size, part)
 
     def part_buffers(self) -> Sequence[str]:
         """Return the names of the buffers that have an entry for each row."""
         return ("raw_ids", "rows", "counts", "last_steps")
-
-    @property
-    def num_use_columns(self) -> int:
-        """The columns of ``uses``: an ID, and how often it is used."""
-        return 2
 
     def uses(self, ids: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the distinct IDs of a batch with their counts, and the place of each ID; see ``Divisible``."""
@@ -434,8 +434,7 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
                         f"{at}.raw_ids: got IDs in bucket {bucket} that belong to others, expected none"
                     )
         except ValueError as error:
-            of = f"{self._buckets} bucket{'s' * (self._buckets > 1)}"
-            raise CheckpointError(f"{error}, in a state of {of}") from None
+            raise CheckpointError(f"{error}, in a state of {self._buckets} bucket(s)") from None
         if int(self.step) < 0:
             raise CheckpointError(f"{at}.step: got {int(self.step)}, expected 0 or more")
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,23 @@ class MappingPart:
     owners: Tensor
 
 
+def cut(module: nn.Module, names: Sequence[str], num_rows: int, part: MappingPart | None) -> None:
+    """Replace a module's buffers that have an entry for each row by those of a part.
+
+    Args:
+        module: It is whole, or has a part if this is None.
+        names: The names of the buffers.
+        num_rows: Z.
+        part: The part; None for whole buffers, which lie on the meta device.
+    """
+    for name in names:
+        buffer = module.get_buffer(name)
+        if part is not None:
+            setattr(module, name, buffer[slice(*part.rows)].clone())
+        else:
+            setattr(module, name, buffer.new_empty(num_rows, *buffer.shape[1:], device="meta"))
+
+
 @runtime_checkable
 class Divisible(Protocol):
     """A managed collision module whose buckets may lie on several ranks."""
@@ -35,8 +52,11 @@ class Divisible(Protocol):
     def part(self) -> MappingPart | None:
         """The part that this rank holds; None for all of it."""
 
-    def hold(self, part: MappingPart) -> None:
-        """Drop what belongs to other ranks."""
+    def hold(self, part: MappingPart | None) -> None:
+        """Drop what belongs to other ranks; None: be whole again, on the meta device."""
+
+    #: Of the hooks that make state dicts of parts.
+    hook_ids: tuple[int, int]
 
     def part_buffers(self) -> Sequence[str]:
         """Return the names of the buffers that have an entry for each row."""
@@ -46,10 +66,6 @@ class Divisible(Protocol):
 
     def buckets_of(self, ids: Tensor) -> Tensor:
         """Return the bucket of each ID, ``[N]`` int64."""
-
-    @property
-    def num_use_columns(self) -> int:
-        """The columns of ``uses``."""
 
     def uses(self, ids: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return what the owners of a batch's IDs learn from it.

@@ -71,15 +71,25 @@ def divide_mappings(model: nn.Module, env: ShardingEnv) -> list[str]:
             shards = _shards(mapping, tables.trained_tables[table].sharding, env.world_size)
             if not shards or not isinstance(mapping, Divisible):
                 continue
+            saves = mapping.register_state_dict_post_hook(  # type: ignore[no-untyped-call]
+                partial(_save, shards=shards)
+            )
+            loads = mapping._register_load_state_dict_pre_hook(  # type: ignore[no-untyped-call]
+                _load, with_module=True
+            )
             mapping.hold(_part(mapping, shards, env.rank))
-            mapping.register_state_dict_post_hook(  # type: ignore[no-untyped-call]
-                partial(_save, shards=shards, env=env)
-            )
-            mapping._register_load_state_dict_pre_hook(  # type: ignore[no-untyped-call]
-                partial(_load, mapping=mapping)
-            )
+            mapping.hook_ids = (saves.id, loads.id)
             divided.append(table)
     return divided
+
+
+def make_mappings_whole(model: nn.Module) -> None:
+    """Make the mappings whole of a model that was copied out of its ranks: on the meta device, without a state."""
+    for mapping in model.modules():
+        if isinstance(mapping, Divisible) and mapping.part is not None:
+            saves, loads = mapping.hook_ids
+            del mapping._state_dict_hooks[saves], mapping._load_state_dict_pre_hooks[loads]
+            mapping.hold(None)
 
 
 def _shards(mapping: nn.Module, sharding: ParameterSharding, world_size: int) -> dict[int, tuple[int, int]]:
@@ -114,10 +124,10 @@ def _save(
     _metadata: object,
     *,
     shards: Mapping[int, tuple[int, int]],
-    env: ShardingEnv,
 ) -> None:
     """Replace the part of each buffer in a state dict by the whole one, as a ShardedTensor."""
     num_rows = max(end for _, end in shards.values())
+    assert mapping.process_group is not None
     for name in mapping.part_buffers():
         tensor = getattr(mapping, name)
         state[prefix + name] = sharded_tensor(
@@ -125,11 +135,11 @@ def _save(
             tensor.dtype,
             {_rectangle(rows, tensor): rank for rank, rows in shards.items()},
             {_rectangle(mapping.part.rows, tensor): tensor},
-            env.with_group(tensor.device),
+            ShardingEnv.from_process_group(mapping.process_group, tensor.device, len(shards)),
         )
 
 
-def _load(state: dict[str, Any], prefix: str, *_: object, mapping: Any) -> None:
+def _load(mapping: Any, state: dict[str, Any], prefix: str, *_: object) -> None:
     """Replace whole buffers in a state dict by this rank's part of them.
 
     Raises:

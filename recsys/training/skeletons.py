@@ -16,11 +16,14 @@ from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
 from recsys.managed.embedding import BaseManagedCollisionEmbeddingCollection
 from recsys.model_parallel import get_unwrapped_module
 from recsys.quant import float_weights
+from recsys.sharding.mappings import make_mappings_whole
 from recsys.sharding.sharded import ShardedCollection, ShardedEmbeddingBagCollection
 
 
 def skeleton_of(model: nn.Module) -> nn.Module:
     """Return a copy of a model with unsharded tables on the meta device; the model is not changed.
+
+    Mappings of raw IDs that ranks share are whole, too, and on the meta device.
 
     Args:
         model: The model, such as a ``DistributedModelParallel``.
@@ -38,6 +41,7 @@ def skeleton_of(model: nn.Module) -> nn.Module:
         # Groups of ranks are of this process.
         memo |= {id(held): None for held in vars(part).values() if isinstance(held, dist.ProcessGroup)}
     made: nn.Module = copy.deepcopy(model, memo)
+    make_mappings_whole(made)
     for part in made.modules():
         if isinstance(part, (EmbeddingBagCollection, EmbeddingCollection)):
             # Such as that of TouchedRows.

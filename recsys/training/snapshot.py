@@ -115,11 +115,12 @@ class Snapshots:
         for name, tensor in state.items():
             if name in self._names:
                 continue
-            if isinstance(tensor, ShardedTensor):
-                raise NotImplementedError(
-                    f"{name}: got a ShardedTensor, expected a tensor that every rank holds"
-                )
-            if self.rank == 0:
+            if isinstance(tensor, ShardedTensor):  # of a mapping of raw IDs
+                assert self._group is not None
+                whole = gathered(tensor, self._group, self._device)
+                if whole is not None:
+                    found[name] = whole
+            elif self.rank == 0:
                 found[name] = tensor.detach().to("cpu", copy=True)
         return found
 

@@ -40,6 +40,8 @@ from recsys.managed import (
 from recsys.sharding.plan.sharding_types import row_wise, table_wise
 from recsys.train.ranks import whole_state_dict
 from recsys.training import TouchedRows
+from recsys.training.skeletons import skeleton_of, with_weights
+from recsys.training.snapshot import Snapshots
 from tests.support.helpers import bag, kjt_of
 from tests.support.ranks import live_pool
 
@@ -180,7 +182,17 @@ def trained(
         "owners": {table: [part.tolist() for part in m.owners()] for table, m in modules.items()},
         "open": {table: int(m.open_slots()) for table, m in modules.items()},
         "loaded": _loads_wholes(model),
+        "published": _published(model),
     }
+
+
+def _published(model: DistributedModelParallel) -> dict[str, Any]:
+    """The owners of rows in a copy of the model without its ranks, as rank 0 publishes it."""
+    copied, dense = skeleton_of(model), Snapshots(model).dense()
+    if torch.distributed.get_rank():
+        return {}
+    modules = _mapping(with_weights(copied, dense)).managed_collision_modules()
+    return {table: [part.tolist() for part in module.owners()] for table, module in modules.items()}
 
 
 def _loads_wholes(model: DistributedModelParallel) -> bool:
@@ -235,6 +247,7 @@ def _check(
         assert result["loaded"]
     for table, module in _mapping(alone).managed_collision_modules().items():
         ids, rows = (part.tolist() for part in module.owners())
+        assert ranks[0]["published"][table] == [ids, rows]
         parts = [list(zip(*result["owners"][table], strict=True)) for result in ranks]
         pairs = sorted(zip(ids, rows, strict=True))
         if not sharded:
