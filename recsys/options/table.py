@@ -437,8 +437,3 @@ def json_option(about: str = "print one JSON object and nothing else") -> Option
 def threads_option() -> Option:
     """Return the option ``--threads``, of a command that runs torch."""
     return Option("--threads", COUNT, "CPU threads", default=1)
-
-
-def schema_option(about: str) -> Option:
-    """Return the option ``--schema``."""
-    return Option("--schema", PATH, about)

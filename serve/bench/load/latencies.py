@@ -66,15 +66,12 @@ class Latencies:
     def __len__(self) -> int:
         return sum(self.counts.values())
 
-    def quantiles_s(self, quantiles: Sequence[float]) -> list[float]:
+    def quantiles_ns(self, quantiles: Sequence[float]) -> list[float]:
         """Return for each quantile the least duration that this share does not exceed; NaN without durations.
 
         Args:
             quantiles: ascending, each above 0 and at most 1.
         """
-        return [value_ns * 1e-9 for value_ns in self._quantiles_ns(quantiles)]
-
-    def _quantiles_ns(self, quantiles: Sequence[float]) -> list[float]:
         total = len(self)
         if not total:
             return [math.nan] * len(quantiles)
@@ -107,7 +104,7 @@ class Latencies:
         total = len(self)
         if not total:
             return dict.fromkeys([*QUANTILES, "max", "mean"])
-        values = [value_ns * 1e-6 for value_ns in self._quantiles_ns(list(QUANTILES.values()))]
+        values = [value_ns * 1e-6 for value_ns in self.quantiles_ns(list(QUANTILES.values()))]
         ends = {"max": self.max_ns * 1e-6, "mean": self.sum_ns / total * 1e-6}
         return {**dict(zip(QUANTILES, values, strict=True)), **ends}
 

@@ -41,7 +41,9 @@ def test_quantiles_are_numpys_to_half_a_percent(seed: int) -> None:
     seconds = np.random.default_rng(seed).lognormal(-6, 1.5, 20_000)
     quantiles = list(QUANTILES.values())
     expected = np.quantile(seconds, quantiles, method="inverted_cdf")
-    np.testing.assert_allclose(_filled(seconds).quantiles_s(quantiles), expected, rtol=0.004)
+    np.testing.assert_allclose(
+        _filled(seconds).quantiles_ns(quantiles), np.multiply(expected, 1e9), rtol=0.004
+    )
 
 
 def test_mean_and_maximum_are_exact() -> None:
@@ -74,7 +76,7 @@ def test_what_is_above_a_bound_is_counted() -> None:
 
 
 def test_nothing_has_no_figures() -> None:
-    assert math.isnan(Latencies().quantiles_s([0.5])[0])
+    assert math.isnan(Latencies().quantiles_ns([0.5])[0])
     assert set(Latencies().figures_ms().values()) == {None}
     assert Latencies().to_json() == []
 
