@@ -103,7 +103,7 @@ struct Lanes : LanesBase {
   }
   static Floats OfHalves(const std::uint8_t* from) {
     Floats floats;
-    for (int i = 0; i < 16; ++i) floats.values[i] = OfHalf(from + 2 * i);
+    for (std::ptrdiff_t i = 0; i < 16; ++i) floats.values[i] = OfHalf(from + 2 * i);
     return floats;
   }
   /// Returns sums of products of whole numbers less `zero` times the sums of the weights.
@@ -139,7 +139,7 @@ struct Lanes::Sums<WeightType::kInt16> {
     std::int16_t in[2], by[32];
     std::memcpy(in, &group, sizeof(in));
     std::memcpy(by, weights, sizeof(by));
-    for (int i = 0; i < 16; ++i) sums[i] += in[0] * by[2 * i] + in[1] * by[2 * i + 1];
+    for (std::ptrdiff_t i = 0; i < 16; ++i) sums[i] += in[0] * by[2 * i] + in[1] * by[2 * i + 1];
   }
 };
 

@@ -185,6 +185,7 @@ inline std::int64_t FindRows(const Slot& slot, const std::int64_t* ids, std::int
   std::uint64_t is_wrong = 0;
   const auto find = [&](std::int64_t i, std::uint64_t row) {
     is_wrong |= static_cast<std::uint64_t>(row >= num_rows);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
     rows[i - from] = reinterpret_cast<const std::uint8_t*>(start + row * row_bytes);
   };
   if (slot.is_mixed) {
