@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from rich.table import Table
 from torch import Tensor
 from torch import distributed as dist
 from torch import multiprocessing as mp
 
 from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.tables import table_of
 from recsys import (
     DistributedModelParallel,
     EmbeddingBagCollection,
@@ -200,12 +200,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         print(json.dumps({"machine": machine.to_json(), "results": results}))
         return 0
-    table = Table(
-        *results[0], title=f"{args.rows} rows, {args.batch_size} x {args.ids} IDs a rank; {machine.text()}"
-    )
-    for result in results:
-        table.add_row(*map(str, result.values()))
-    wide_console().print(table)
+    title = f"{args.rows} rows, {args.batch_size} x {args.ids} IDs a rank; {machine.text()}"
+    rows = [{name: str(value) for name, value in result.items()} for result in results]
+    wide_console().print(table_of(title, rows, texts=["mapping"]))
     return 0
 
 
