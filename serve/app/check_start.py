@@ -82,11 +82,15 @@ def missing_packages(config: ServerConfig) -> list[str]:
 
 
 def check_streams(config: ServerConfig) -> Iterator[Finding]:
-    """Yield the streams of deltas for which a package is missing."""
+    """Yield the streams of deltas, and the topic of labels, for which a package is missing."""
     for key, settings in models_of_their_own(config, "deltas"):
         missing = None if settings.deltas is None else missing_for(parse_stream_address(settings.deltas))
         if missing is not None:
             yield Finding(True, f"{key}: {missing}")
+    topic = None if config.quality is None else config.quality.topic
+    missing = None if topic is None else missing_for(topic)
+    if missing is not None:
+        yield Finding(True, f"quality.labels: {missing}")
 
 
 def check_names(settings: Settings, source: ModelSource) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from serve.net.sockets import unix_socket
 from serve.observe.observers import Observers
 from serve.rpc.backend import Backend
 from serve.rpc.calls import PREDICTION_SERVICE, host_calls
+from serve.rpc.feedback import labels_of_topic
 
 _log = logging.getLogger("serve")
 # How often the files of loaded models are looked at. The engines look before each batch.
@@ -92,6 +93,8 @@ class Server:
             observer=observers,
             quality=observers.quality,
         )
+        if observers.inputs is not None:
+            observers.inputs.table = self.manager.routes.table
         if observers.quality is not None:
             observers.quality.table = self.manager.routes.table
             observers.quality.num_dropped = lambda: self.engine.counts().dropped.get("answered", 0)
@@ -114,6 +117,10 @@ class Server:
             await admin.start()
             self._started.push_async_callback(admin.stop)
             self.admin_port = admin.port
+        if config.quality is not None and config.quality.topic is not None:
+            self._started.push_async_callback(
+                asyncio.to_thread, labels_of_topic(self.backend, config.quality.topic).close
+            )
         self._loading = asyncio.ensure_future(self.manager.rescan())
 
     async def wait_until_ready(self) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.base.remote import AddressError, parse_address
+from recsys.streams.address import KafkaAddress, parse_stream_address
 from serve.config.bounds import bounded, check_bounds
 from serve.config.models import ModelSettings
 
@@ -235,24 +236,47 @@ class AnswerLogConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class QualityConfig:
-    """Quality of answers by labels that clients send for them.
+    """Quality of answers by labels that are sent for them, and drift of inputs.
 
     Attributes:
         within_s: time for which an answer is kept for labels.
         max_bytes: memory of answers that are kept; the oldest make room.
         share: share of the requests with an ID whose answers are kept, 0 to 1.
         scores: what the outputs are, "probability" or "logit".
+        labels: a topic that labels come from too, kafka://HOST:PORT/TOPIC; None for none.
+        drift_share: share of the requests whose inputs are compared with the training data, 0 to 1.
     """
 
     within_s: float = bounded(3600.0, 0.001, _MAX_INT32)
     max_bytes: int = bounded(64 << 20, 1 << 16)
     share: float = bounded(1.0, 0.0, 1.0)
     scores: str = "probability"
+    labels: str | None = None
+    drift_share: float = bounded(0.01, 0.0, 1.0)
 
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.scores not in ("probability", "logit"):
             raise ValueError(f"scores: got {self.scores!r}, expected probability or logit")
+        _ = self.topic
+
+    @property
+    def topic(self) -> KafkaAddress | None:
+        """The topic that ``labels`` names."""
+        if self.labels is None:
+            return None
+        try:
+            parsed = parse_stream_address(self.labels)
+        except AddressError as error:
+            raise ValueError(f"labels: {error}") from None
+        if not isinstance(parsed, KafkaAddress):
+            raise ValueError(f"labels: got {self.labels[:80]!r}, expected kafka://HOST:PORT/TOPIC")
+        return parsed
+
+    @property
+    def answered_share(self) -> float:
+        """Return the share of the answered requests that labels or drift need."""
+        return max(self.share, self.drift_share)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +299,7 @@ class ServerConfig:
         trace: None for no traces.
         capture: None for no capture.
         answer_log: None for no log of answers.
-        quality: None for none.
+        quality: None for neither labels nor drift.
         poll_repository_s: interval between scans of the repository for new versions; 0 for none.
         drain_timeout_s: time that accepted requests may take after the server was asked to stop.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from recsys.artifact.loaded_rows import artifact_digest
 from recsys.artifact.manifest import Manifest
 from recsys.inputs.signature import Signature
+from recsys.inputs.sketch import DataSketch
 from recsys.rows.memory import RowsPages
 from serve.config.bounds import bounded
 from serve.config.models import ModelSettings
@@ -41,6 +42,7 @@ class ModelInfo:
         fbgemm_version: version of fbgemm_gpu that the artifact was made with.
         rows_pages: how the rows in host memory are held since they were loaded.
         examples: rows like those of the training, as a request in JSON; empty if none are known.
+        data_sketch: what the training data looks like; None if it is not known.
     """
 
     name: str
@@ -53,6 +55,7 @@ class ModelInfo:
     fbgemm_version: str = ""
     rows_pages: RowsPages = field(default_factory=RowsPages)
     examples: Mapping[str, Any] = field(default_factory=dict)
+    data_sketch: DataSketch | None = None
 
     @classmethod
     def of_manifest(cls, manifest: Manifest) -> ModelInfo:
@@ -69,6 +72,7 @@ class ModelInfo:
             torch_version=versions.get("torch", ""),
             fbgemm_version=versions.get("fbgemm-gpu-cpu") or versions.get("fbgemm-gpu", ""),
             examples=manifest.fitting_examples(),
+            data_sketch=manifest.data_sketch,
         )
 
 

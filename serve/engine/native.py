@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from recsys.artifact.manifest import Manifest
 from recsys.artifact.parts import read_manifest
 from recsys.base.machine import num_processors
 from recsys.base.native_module import load_native
@@ -80,7 +81,7 @@ class NativeServable:
         version: the binding's object.
         settings: how it is served.
         engine: the engine that opened it.
-        examples: see ``ModelInfo``.
+        manifest: that of its artifact.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class NativeServable:
         version: Any,
         settings: ModelSettings,
         engine: NativeEngine,
-        examples: Mapping[str, Any] | None = None,
+        manifest: Manifest,
     ) -> None:
         about = json.loads(version.description())
         self.version: Any = version
@@ -102,7 +103,8 @@ class NativeServable:
             torch_version=about["torch"],
             fbgemm_version=about["fbgemm"],
             rows_pages=RowsPages(**about["rows_pages"]),
-            examples=examples or {},
+            examples=manifest.fitting_examples(),
+            data_sketch=manifest.data_sketch,
         )
         self.signature = Signature.from_json(about["signature"])
         self.settings = settings
@@ -238,7 +240,7 @@ class NativeEngine:
         captured = list(itertools.islice(warm_up, _MAX_CAPTURED))
         with self.own_errors(), _signals_blocked():
             opened = self._engine.open(str(path), as_json(values), captured)
-        servable = NativeServable(opened, settings, self, manifest.fitting_examples())
+        servable = NativeServable(opened, settings, self, manifest)
         self._servables[name, version] = servable
         return servable
 

@@ -12,6 +12,7 @@ from serve.observe.capture import Capture
 from serve.observe.logs import RequestLog, log_counts
 from serve.observe.shadow import Comparer
 from serve.observe.tracing import Tracer, make_tracer
+from serve.quality.drift import InputWatch
 from serve.quality.families import QualityCollector
 from serve.quality.monitor import LabelledQuality
 
@@ -25,6 +26,7 @@ class Observers:
 
     Attributes:
         quality: keeps answers for labels; None where that is off.
+        inputs: compares requests with the training data; None where that is off.
 
     Raises:
         OSError: the capture's file cannot be created.
@@ -44,9 +46,10 @@ class Observers:
         self._answers = None if config.answer_log is None else AnswerLog(config.answer_log)
         self._tracer: Tracer | None = None if config.trace is None else make_tracer(config.trace)
         self.quality = None if config.quality is None else LabelledQuality(config.quality)
+        self.inputs = None if config.quality is None else InputWatch(config.quality)
         metrics.watch("log", log_counts)
-        if self.quality is not None:
-            metrics.registry.register(QualityCollector(self.quality))
+        if self.quality is not None and self.inputs is not None:
+            metrics.registry.register(QualityCollector(self.quality, self.inputs))
         if self._capture is not None:
             metrics.watch("capture", self._capture.counts)
         if self._answers is not None:
@@ -70,9 +73,10 @@ class Observers:
         """See ``Observer``."""
         if self._answers is not None:
             self._answers.offer(requests)
-        if self.quality is not None:
+        if self.quality is not None and self.inputs is not None:
             for request in requests:
                 self.quality.answered(request)
+                self.inputs.offer(request)
 
     def shadowed(self, pair: ShadowPair) -> None:
         """See ``Observer``."""
@@ -87,11 +91,13 @@ class Observers:
             self._capture.close()
         if self._answers is not None:
             self._answers.close()
+        if self.inputs is not None:
+            self.inputs.close()
         if self._tracer is not None:
             self._tracer.close()
 
 
 def _answered_share(config: ServerConfig) -> float:
     """Return the largest share that a reader of answers wants."""
-    readers = (config.answer_log, config.quality)
-    return max((reader.share for reader in readers if reader is not None), default=0.0)
+    log = 0.0 if config.answer_log is None else config.answer_log.share
+    return log if config.quality is None else max(log, config.quality.answered_share)

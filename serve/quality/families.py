@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from serve.quality.drift import InputWatch
 from serve.quality.monitor import LabelledQuality
 
 _SERIES = ("model", "version", "arm", "label", "window")
@@ -23,14 +24,15 @@ _GAUGES = {
 
 
 class QualityCollector(Collector):
-    """A Prometheus collector of quality by labels.
+    """A Prometheus collector of quality by labels, and of drift.
 
     Args:
         quality: what it reads on each collection.
+        inputs: the same, of drift.
     """
 
-    def __init__(self, quality: LabelledQuality) -> None:
-        self._quality = quality
+    def __init__(self, quality: LabelledQuality, inputs: InputWatch) -> None:
+        self._quality, self._inputs = quality, inputs
 
     def collect(self) -> Iterable[Metric]:
         """Yield every family with its current samples."""
@@ -44,6 +46,7 @@ class QualityCollector(Collector):
                     if value is not None:
                         family.add_metric((*series, window), value)
             yield family
+        yield from _drift(self._inputs)
 
     def _counts(self) -> Iterable[Metric]:
         labels = CounterMetricFamily(
@@ -60,3 +63,38 @@ class QualityCollector(Collector):
         held = GaugeMetricFamily("recsys_feedback_held_bytes", "Memory of answers that are kept for labels")
         held.add_metric((), self._quality.num_bytes)
         yield from (labels, answers, held)
+
+
+def _drift(watch: InputWatch) -> Iterable[Metric]:
+    requests = CounterMetricFamily(
+        "recsys_drift_requests", "Requests sampled for drift, by what became of them", labels=("result",)
+    )
+    for result, count in watch.counts().items():
+        requests.add_metric((result,), count)
+    of, window_of = ("model", "version", "input"), ("window",)
+    rows = GaugeMetricFamily(
+        "recsys_drift_rows", "Rows of the window that were compared", labels=("model", "version", "window")
+    )
+    missing = GaugeMetricFamily(
+        "recsys_drift_missing_ratio",
+        "Share of rows without a number, or with an empty list",
+        labels=(*of, *window_of),
+    )
+    unknown = GaugeMetricFamily(
+        "recsys_drift_unknown_ratio", "Share of IDs without a row of their own", labels=(*of, *window_of)
+    )
+    index = GaugeMetricFamily(
+        "recsys_drift_psi",
+        "Population stability index against the training data",
+        labels=(*of, "of", *window_of),
+    )
+    for key, by_window in watch.drift().items():
+        for window, drift in by_window.items():
+            rows.add_metric((*key, window), drift.num_rows)
+            for one in drift.inputs:
+                missing.add_metric((*key, one.name, window), one.missing)
+                if one.unknown is not None:
+                    unknown.add_metric((*key, one.name, window), one.unknown)
+                for what, value in one.indices.items():
+                    index.add_metric((*key, one.name, what, window), value)
+    yield from (requests, rows, missing, unknown, index)

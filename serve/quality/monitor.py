@@ -123,6 +123,11 @@ class LabelledQuality:
             self._results[source].update(taken.counts)
         return taken
 
+    def refuse(self, source: str) -> None:
+        """Count what holds no labels that can be read as one invalid label."""
+        with self._lock:
+            self._results[source]["invalid"] += 1
+
     def results(self) -> dict[str, dict[str, int]]:
         """Return the number of labels by source and result."""
         with self._lock:

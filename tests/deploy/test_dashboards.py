@@ -8,17 +8,24 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
+from recsys.inputs.example_rows import ExampleRows
+from recsys.inputs.signature import IdPolicy, Signature, SparseInput, TableUse
+from recsys.inputs.sketch import sketch_of
+from serve.client.packing import build_request
 from serve.config.models import BatchLimits
 from serve.config.settings import QualityConfig
+from serve.engine.records import Answered
 from serve.metrics.counters import ModelCounters, ModelDescription
 from serve.metrics.registry import Metrics
 from serve.metrics.streams import StreamStatus
+from serve.quality.drift import InputWatch
 from serve.quality.families import QualityCollector
 from serve.quality.labels import FeedbackItem
 from serve.quality.monitor import LabelledQuality
@@ -31,6 +38,32 @@ RECORDING, ALERTS = (ROOT / "deploy" / "prometheus" / name for name in ("recordi
 PAGE = ROOT / "docs" / "operate" / "metrics.md"
 # What Prometheus adds to all that it scrapes.
 TARGET = frozenset({"job", "instance"})
+
+
+def compared_inputs() -> InputWatch:
+    """Inputs with every kind of drift."""
+    table = TableUse(name="t", num_embeddings=2, id_policy=IdPolicy.HASH)
+    sparse = SparseInput(name="user", tables=(table,), pooling="sum")
+    sketch = sketch_of(ExampleRows(num_rows=1, dense={}, sparse={"user": [[1]]}))
+    watch = InputWatch(QualityConfig(drift_share=1.0))
+    servable = SimpleNamespace(info=SimpleNamespace(data_sketch=sketch))
+    routes: Any = SimpleNamespace(servables={"1": servable})
+    watch.table = lambda _: routes
+    request = Answered(
+        time_s=0.0,
+        protocol="recsys",
+        model="m",
+        version="1",
+        request_id="",
+        num_rows=500,
+        draw=0.0,
+        message=build_request({}, {"user": [[1]] * 500}).SerializeToString(),
+        outputs=[],
+        signature=Signature(dense=(), sparse=(sparse,), outputs=()),
+    )
+    watch.offer(request)
+    watch.close()
+    return watch
 
 
 def metrics_of_a_server() -> dict[str, frozenset[str]]:
@@ -53,7 +86,7 @@ def metrics_of_a_server() -> dict[str, frozenset[str]]:
     )
     quality.keep(one)
     quality.take([FeedbackItem(request_id="a", labels={"click": [0, 1]})], "grpc")
-    metrics.registry.register(QualityCollector(quality))
+    metrics.registry.register(QualityCollector(quality, compared_inputs()))
     names: dict[str, set[str]] = {"up": set()}
     for family in metrics.registry.collect():
         for sample in family.samples:

@@ -80,7 +80,7 @@ def watched(small: Exported, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     put_version(folder / "models", "small", "1", small.path)
     arguments = ["--repository", folder / "models", "--capture-path", folder / "requests.capture"]
     arguments += ["--log-as-json", "--log-requests", "errors", *with_admin(folder)]
-    arguments += ["--quality-within-s", "600"]
+    arguments += ["--quality-within-s", "600", "--quality-drift-share", "1"]
     with running(*arguments, folder=folder) as started:
         yield started
 

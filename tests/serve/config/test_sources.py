@@ -66,6 +66,7 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
     "admin.host": ('"::1"', "::1"),
     "log.requests": ('"all"', "all"),
     "quality.scores": ('"logit"', "logit"),
+    "quality.labels": ('"kafka://a:9092/t"', "kafka://a:9092/t"),
     "process.engine": ('"reference"', "reference"),
     "defaults.routing.serve": ('"7"', "7"),
     "defaults.routing.canary_key": ('"feature:user"', "feature:user"),
