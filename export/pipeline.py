@@ -17,7 +17,7 @@ from torch import nn
 
 from export.artifact.destination import Destination
 from export.artifact.single_file import write_single_file
-from export.artifact.writing import make_manifest, write_programs, write_targets
+from export.artifact.writing import make_manifest, write_mappings, write_programs, write_targets
 from export.config import ExportConfig
 from export.graph.prepared import PreparedModel, Progress
 from export.graph.tracing.source_location import source_locations
@@ -81,7 +81,8 @@ def export_model(
         )
         programs = write_programs(prepared, work)
         targets = write_targets(prepared, work, programs)
-        first_manifest = make_manifest(prepared, targets, programs, digests, quantization_errors)
+        mappings = write_mappings(prepared, work)
+        first_manifest = make_manifest(prepared, targets, programs, mappings, digests, quantization_errors)
         exported, draft_manifest, trials = choose_linear_dtype(
             prepared, work, first_manifest, has_programs=bool(programs.parts)
         )

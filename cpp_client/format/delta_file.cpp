@@ -1,7 +1,9 @@
 #include "format/delta_file.h"
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 
 #include "base/hash/sha256.h"
 #include "base/text.h"
@@ -150,6 +152,45 @@ void DeltaFile::ReadSection(const DeltaSection& section, const std::string& what
     throw Error(ErrorKind::kChecksum,
                 what + ": the checksum does not match; it was changed or damaged");
   }
+}
+
+MappingChange DeltaFile::ReadMapping(const MappingDelta& mapping) {
+  const std::string what = "delta " + Repr(name_) + ", mapping of table " + Repr(mapping.name);
+  MappingChange change;
+  const auto read = [&](const DeltaSection& section, std::int64_t size,
+                        std::vector<std::int64_t>* to) {
+    to->resize(static_cast<std::size_t>(size));
+    ReadSection(section, what, reinterpret_cast<char*>(to->data()));
+  };
+  read(mapping.raw_ids, mapping.num_ids, &change.raw_ids);
+  read(mapping.rows, mapping.num_ids, &change.rows);
+  read(mapping.evicted, mapping.num_evicted, &change.evicted);
+  const auto expect_ascending = [&](const char* key, const std::vector<std::int64_t>& ids) {
+    if (Ascend(ids)) return;
+    throw Error(ErrorKind::kManifest,
+                what + ": got " + key + " out of order, expected ascending raw IDs, each once");
+  };
+  expect_ascending("raw_ids", change.raw_ids);
+  expect_ascending("evicted", change.evicted);
+  std::vector<std::int64_t> rows = change.rows;
+  std::sort(rows.begin(), rows.end());
+  if (!rows.empty() && (rows.front() < 0 || rows.back() >= mapping.num_rows)) {
+    throw Error(ErrorKind::kManifest, what + ": got rows from " + std::to_string(rows.front()) +
+                                          " to " + std::to_string(rows.back()) +
+                                          ", expected 0 to " +
+                                          std::to_string(mapping.num_rows - 1));
+  }
+  if (!Ascend(rows)) {
+    throw Error(ErrorKind::kManifest, what + ": got a row of two raw IDs, expected each row once");
+  }
+  std::vector<std::int64_t> both;
+  std::set_intersection(change.raw_ids.begin(), change.raw_ids.end(), change.evicted.begin(),
+                        change.evicted.end(), std::back_inserter(both));
+  if (!both.empty()) {
+    throw Error(ErrorKind::kManifest,
+                what + ": got a raw ID that is evicted and gets a row, expected one of both");
+  }
+  return change;
 }
 
 std::vector<unsigned char> DeltaFile::ReadDense(const DenseDelta& weight) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "format/delta_header.h"
+#include "format/slots.h"
 
 namespace recsys {
 
@@ -30,6 +31,11 @@ class DeltaFile {
   /// Throws Error: kChecksum, kPartSize if the file was truncated since it was opened, kManifest if
   /// the numbers are not ascending rows of the table or a row is not finite.
   DeltaRows Read(const TableDelta& table);
+
+  /// Returns the change of a managed table's mapping, after all checks that need no mapping.
+  /// Throws Error: kChecksum, kPartSize, or kManifest if raw IDs do not ascend, one is in both
+  /// lists, or rows are not rows of the table, each once.
+  MappingChange ReadMapping(const MappingDelta& mapping);
 
   /// Returns the bytes of a dense weight. Throws Error: kChecksum, kPartSize, or kManifest if a
   /// number is not finite.

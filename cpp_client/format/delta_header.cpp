@@ -38,6 +38,27 @@ DeltaSection SectionOf(const Json& data, const char* key, const std::string& tab
   return section;
 }
 
+MappingDelta MappingOf(const Json& item, const std::string& at, std::int64_t end,
+                       std::int64_t* start) {
+  MappingDelta mapping;
+  mapping.num_rows = JsonCount(item, "num_rows", at);
+  mapping.num_ids = JsonWhole(item, "num_ids", at);
+  mapping.num_evicted = JsonWhole(item, "num_evicted", at);
+  // Of a compacted chain more raw IDs may be evicted than there are rows.
+  if (mapping.num_ids > mapping.num_rows) {
+    throw WrongField(at, "num_ids", std::to_string(mapping.num_ids),
+                     "at most the table's " + std::to_string(mapping.num_rows) + " rows");
+  }
+  const auto section = [&](const char* key, std::int64_t size) {
+    return SectionOf(item, key, at, kNumberBytes * size, end, start);
+  };
+  mapping.raw_ids = section("raw_ids", mapping.num_ids);
+  mapping.rows = section("rows", mapping.num_ids);
+  mapping.evicted = section("evicted", mapping.num_evicted);
+  mapping.name = JsonText(item, "name", at);
+  return mapping;
+}
+
 constexpr std::size_t kMaxDims = 16;
 constexpr std::int64_t kMaxDim = std::int64_t{1} << 48;
 
@@ -117,6 +138,14 @@ DeltaHeader DeltaHeaderFromJson(const Json& data, std::int64_t end) {
     header.tables.push_back(std::move(table));
   });
   CheckOnce(names, "delta.tables");
+  names.clear();
+  if (data.find("mappings") != data.end()) {
+    ForEachItem(data, "mappings", "delta", [&](const std::string& at, const Json& item) {
+      header.mappings.push_back(MappingOf(item, at, end, &start));
+      names.push_back(header.mappings.back().name);
+    });
+  }
+  CheckOnce(names, "delta.mappings");
   names.clear();
   if (data.find("dense") != data.end()) {
     ForEachItem(data, "dense", "delta", [&](const std::string& at, const Json& item) {

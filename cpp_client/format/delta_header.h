@@ -31,6 +31,17 @@ struct TableDelta {
   RowFormat row_format() const { return {data_type, embedding_dim}; }
 };
 
+/// The raw IDs of a managed table whose rows change.
+struct MappingDelta {
+  std::string name;
+  std::int64_t num_rows = 0;
+  std::int64_t num_ids = 0;
+  std::int64_t num_evicted = 0;
+  DeltaSection raw_ids;
+  DeltaSection rows;
+  DeltaSection evicted;
+};
+
 /// A changed dense weight.
 struct DenseDelta {
   /// The path of the tensor in the artifact's graphs.
@@ -58,6 +69,7 @@ struct DeltaHeader {
   std::string base;
   std::int64_t num_dense_left = 0;
   std::vector<TableDelta> tables;
+  std::vector<MappingDelta> mappings;
   std::vector<DenseDelta> dense;
   /// Of a compacted chain, the digests of its deltas in order.
   std::vector<std::string> replaces;

@@ -61,6 +61,17 @@ struct BlockChange {
   }
 };
 
+/// Which rows of a managed table get and lose raw IDs.
+struct OwnedChange {
+  LoadedTable* table = nullptr;
+  std::vector<std::int64_t> freed, taken;
+
+  void Write() const {
+    for (const std::int64_t row : freed) table->is_owned[static_cast<std::size_t>(row)] = false;
+    for (const std::int64_t row : taken) table->is_owned[static_cast<std::size_t>(row)] = true;
+  }
+};
+
 void Synchronize(const std::vector<BlockChange>& changes) {
   for (const BlockChange& change : changes) {
     if (change.target.is_cuda()) torch::cuda::synchronize(change.target.device().index());
@@ -97,8 +108,50 @@ void CheckTable(const TableDelta& table, const LoadedRows& loaded, const std::st
   expect("data_type", type_name(table.data_type), type_name(known->data_type));
 }
 
+/// Returns the managed table of a name; null if there is none.
+LoadedTable* FindMapped(LoadedRows* loaded, const std::string& name) {
+  for (LoadedMapping& mapping : loaded->mappings) {
+    for (LoadedTable& table : mapping.tables) {
+      if (table.name == name) return &table;
+    }
+  }
+  return nullptr;
+}
+
+void CheckMappings(const DeltaHeader& header, LoadedRows* loaded) {
+  if (!header.mappings.empty() && loaded->mappings.empty()) {
+    throw Error(ErrorKind::kDelta,
+                "delta.mappings: got raw IDs of table " + Repr(header.mappings[0].name) +
+                    ", expected none: the artifact keeps no mapping beside its rows, as earlier "
+                    "releases did; export the new checkpoint as a whole");
+  }
+  for (std::size_t i = 0; i < header.mappings.size(); ++i) {
+    const MappingDelta& mapping = header.mappings[i];
+    const std::string at = "delta.mappings[" + std::to_string(i) + "]";
+    const LoadedTable* const table = FindMapped(loaded, mapping.name);
+    if (table == nullptr) {
+      throw WrongField(at, "name", StrOf(Json(mapping.name)),
+                       "one of the managed tables of the artifact");
+    }
+    if (table->num_rows == mapping.num_rows) continue;
+    throw WrongField(
+        at, "num_rows", std::to_string(mapping.num_rows),
+        std::to_string(table->num_rows) + ", as table " + Repr(mapping.name) + " has it");
+  }
+}
+
+/// Returns the change of a table's buckets as that of a block of rows.
+BlockChange BucketsOf(const LoadedTable& table, const BucketChange& planned) {
+  const auto tensor = [](const std::vector<std::int64_t>& numbers) {
+    return at::tensor(at::ArrayRef<std::int64_t>(numbers), at::TensorOptions().dtype(at::kLong));
+  };
+  return {table.buckets, tensor(planned.buckets),
+          tensor(planned.contents).view({-1, kBucketNumbers}).view(at::kByte)};
+}
+
 /// Checks that a delta is for this artifact, and for the current state of its rows.
-void CheckFit(const DeltaHeader& header, const LoadedRows& loaded) {
+void CheckFit(const DeltaHeader& header, LoadedRows* of) {
+  const LoadedRows& loaded = *of;
   if (header.artifact != loaded.digest) {
     throw Error(ErrorKind::kDelta,
                 "delta.artifact: got " + Repr(header.artifact) + " (model " +
@@ -113,6 +166,7 @@ void CheckFit(const DeltaHeader& header, const LoadedRows& loaded) {
   for (std::size_t i = 0; i < header.tables.size(); ++i) {
     CheckTable(header.tables[i], loaded, "delta.tables[" + std::to_string(i) + "]");
   }
+  CheckMappings(header, of);
 }
 
 /// Adds a table's rows, cut and padded for each block of each rank that contains some.
@@ -153,6 +207,7 @@ class PreparedDelta {
   std::string base;
   std::int64_t num_dense_left = 0;
   std::vector<BlockChange> changes;
+  std::vector<OwnedChange> owned;
   /// Not set if no dense weight changes.
   std::optional<GraphChange> graphs;
   /// The rows it was prepared for.
@@ -163,7 +218,7 @@ std::shared_ptr<const PreparedDelta> Model::PrepareDelta(const std::string& path
   const c10::InferenceMode guard;
   DeltaFile file(path);
   const DeltaHeader& header = file.header();
-  CheckFit(header, *parts_->rows);
+  CheckFit(header, parts_->rows.get());
   parts_->graphs->Check(header);
   auto prepared = std::make_shared<PreparedDelta>();
   prepared->digest = file.digest();
@@ -173,6 +228,10 @@ std::shared_ptr<const PreparedDelta> Model::PrepareDelta(const std::string& path
     for (const TableDelta& table : header.tables) {
       AddChanges(*parts_->rows, table, file.Read(table), &prepared->changes);
     }
+    std::vector<MappingChange> mappings;
+    for (const MappingDelta& mapping : header.mappings) {
+      mappings.push_back(file.ReadMapping(mapping));
+    }
     TensorMap dense;
     for (const DenseDelta& weight : header.dense) {
       dense.emplace(weight.name, ReadDense(&file, weight));
@@ -181,6 +240,15 @@ std::shared_ptr<const PreparedDelta> Model::PrepareDelta(const std::string& path
     // Check again: another delta may have been applied meanwhile.
     if (!header.Fits(parts_->rows->state_now)) ThrowState(header.base, *parts_->rows);
     prepared->base = parts_->rows->state_now;
+    for (std::size_t i = 0; i < mappings.size(); ++i) {
+      const std::string& name = header.mappings[i].name;
+      LoadedTable* const table = FindMapped(parts_->rows.get(), name);
+      BucketChange planned =
+          PlanChange(table->slots(), table->is_owned, mappings[i], !header.replaces.empty(),
+                     "delta: mapping of table " + Repr(name));
+      prepared->changes.push_back(BucketsOf(*table, planned));
+      prepared->owned.push_back({table, std::move(planned.freed), std::move(planned.taken)});
+    }
     for (const BlockChange& change : prepared->changes) change.Touch();
     if (!dense.empty()) {
       prepared->graphs = parts_->graphs->WithWeights(dense, signature(),
@@ -209,6 +277,7 @@ void Model::ApplyDelta(const PreparedDelta& delta) {
   // Also where writing fails: what is held was computed of the rows before.
   if (parts_->context_cache != nullptr) parts_->context_cache->Clear();
   for (const BlockChange& change : delta.changes) change.Write();
+  for (const OwnedChange& change : delta.owned) change.Write();
   if (delta.graphs) parts_->graphs->Write(*delta.graphs);
   Synchronize(delta.changes);
   loaded.state_now = delta.digest;

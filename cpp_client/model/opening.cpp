@@ -87,6 +87,7 @@ class Opening {
   void LoadFolder();
   void LoadFile();
   std::string ReadPart(const std::string& name) const;
+  void LoadMappings();
   void LoadPrograms();
   bool HasPrograms() const;
   /// Returns whether the native kernels run the target; says in the log if a new export would let
@@ -156,6 +157,12 @@ void Opening::CheckScripted() const {
                   "load_exported_artifact in Python alone)");
 }
 
+void Opening::LoadMappings() {
+  for (const MappingInfo& info : manifest().mappings) {
+    rows_->mappings.push_back(LoadMapping(info, ReadPart(info.part)));
+  }
+}
+
 void Opening::LoadPrograms() {
   ProgramForms programs;
   for (const Graph* graph : Graphs()) {
@@ -170,7 +177,7 @@ void Opening::LoadPrograms() {
   programs.rows = blob_;
   programs.linear_dtype = target_->linear_dtype;
   if (target_->ranking) programs.contexts = ContextInputsOf(manifest().signature, cache_);
-  programs_.emplace(std::move(programs));
+  programs_.emplace(std::move(programs), SlotsByPath(rows_->mappings));
 }
 
 void Opening::LoadFolder() {
@@ -225,6 +232,7 @@ std::unique_ptr<Model::Parts> Opening::Run() {
   runs_programs_ = RunsPrograms();
   if (!runs_programs_) CheckScripted();
   LoadFbgemm(options_.fbgemm_path);
+  LoadMappings();
   if (IsArtifactFolder(path_)) {
     LoadFolder();
   } else {
@@ -235,7 +243,11 @@ std::unique_ptr<Model::Parts> Opening::Run() {
   for (const DeviceRows& rank : rows_->ranks) in_place = in_place || rank.rows.is_same(blob_);
   if (!in_place) rows_->file.reset();
   const std::vector<const Graph*> graphs = Graphs();
-  for (std::size_t i = 0; i < modules_.size(); ++i) Place(&modules_[i], *graphs[i], rows_->ranks);
+  const TensorMap slots = SlotsByPath(rows_->mappings);
+  for (std::size_t i = 0; i < modules_.size(); ++i) {
+    Place(&modules_[i], *graphs[i], rows_->ranks);
+    PlaceMappings(modules_[i], slots);
+  }
   for (std::size_t i = 1; i < modules_.size(); ++i) Share(modules_[0], &modules_[i]);
   auto parts = std::make_unique<Model::Parts>();
   parts->description = DescriptionOf(manifest(), target_->name);
@@ -246,7 +258,7 @@ std::unique_ptr<Model::Parts> Opening::Run() {
   if (programs_) {
     parts->graphs = std::move(programs_);
   } else {
-    parts->graphs.emplace(std::move(modules_), target_->plan);
+    parts->graphs.emplace(std::move(modules_), target_->plan, slots);
   }
   constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
   parts->checker.emplace(manifest().signature, RequestLimits{kAny, kAny, kAny});

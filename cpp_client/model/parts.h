@@ -13,6 +13,7 @@
 #include "model/answers.h"
 #include "model/graphs/graphs.h"
 #include "model/rows/device_rows.h"
+#include "model/rows/mapping.h"
 #include "model/rows/rows_file.h"
 #include "ops/context_cache.h"
 #include "recsys/model.h"
@@ -27,6 +28,8 @@ struct LoadedRows {
   std::vector<DeviceRows> ranks;
   /// The file that lookups read in place; null if all rows are copies.
   std::unique_ptr<RowsFile> file;
+  /// Deltas change them in place too.
+  std::vector<LoadedMapping> mappings;
 
   std::string state() const {
     const std::lock_guard<std::mutex> guard(lock);

@@ -47,10 +47,11 @@ def write_single_file(prepared: PreparedModel, work: Path, manifest: Manifest, f
     """
     target = manifest.targets[0]
     own = file.with_name(MANIFEST_NAME)
+    kept = {target.program, *(info.part for info in manifest.mappings)}
     single = replace(
         manifest,
         rows_path=None,
-        skeletons=tuple(part for part in manifest.skeletons if part.path == target.program),
+        skeletons=tuple(part for part in manifest.skeletons if part.path in kept),
         targets=(replace(target, skeleton=SINGLE_FILE),),
     )
     own.write_text(single.dumps())
@@ -108,8 +109,7 @@ def _with_rows(work: Path, skeleton: str, manifest: Path) -> tuple[torch.jit.Scr
     rows = map_rows(work / ROWS_NAME, held.layout)
     for path in target.rows:
         set_attribute(module, path, rows)
-    programs = [] if target.program is None else [target.program]
-    extra_files = {name: (work / name).read_bytes() for name in programs}
+    extra_files = {part.path: (work / part.path).read_bytes() for part in held.skeletons}
     return module, {MANIFEST_NAME: manifest.read_bytes(), **extra_files}
 
 

@@ -148,6 +148,21 @@ def write_graphs(
     return WrittenTarget(target=made, parts=tuple(writing.parts))
 
 
+def write_mappings(prepared: PreparedModel, work: Path) -> list[Part]:
+    """Write the mappings of raw IDs to rows, a file for each collection of managed tables.
+
+    Raises:
+        ExportError: A raw ID has no place.
+    """
+    managed = prepared.managed
+    parts = []
+    for info, slots in zip(managed.infos(), managed.slots.values(), strict=True):
+        file = work / info.part
+        slots.numpy().tofile(file)
+        parts.append(_part(file))
+    return parts
+
+
 def make_graphs(prepared: PreparedModel, target: str, *, is_scripted: bool) -> list[Graph]:
     """Trace the plain form of a target, and the ranking form if the model has a context.
 
@@ -226,6 +241,7 @@ def make_manifest(
     prepared: PreparedModel,
     targets: Sequence[WrittenTarget],
     programs: WrittenPrograms,
+    mappings: Sequence[Part],
     digests: tuple[str, ...],
     errors: Mapping[str, QuantizationError],
 ) -> Manifest:
@@ -235,6 +251,7 @@ def make_manifest(
         prepared: The model.
         targets: Their graphs.
         programs: Its programs.
+        mappings: The files of its mappings.
         digests: The digest of each block of rows.
         errors: The quantization error of each table.
     """
@@ -249,7 +266,8 @@ def make_manifest(
         layout=prepared.stored.layout,
         block_sha256=digests,
         targets=tuple(written.target for written in targets),
-        skeletons=(*(part for written in targets for part in written.parts), *programs.parts),
+        skeletons=(*(part for written in targets for part in written.parts), *programs.parts, *mappings),
+        mappings=tuple(prepared.managed.infos()),
         rows_path=ROWS_NAME,
         options=prepared.config.of_forward(),
     )

@@ -2,7 +2,8 @@
 
 Shape letters: N rows of a delta.
 
-Of a row that several deltas change, the last one's bytes are kept, and of a dense weight the last one's numbers. The
+Of a row that several deltas change, the last one's bytes are kept, of a raw ID the last one's row, if it owns one, and
+of a dense weight the last one's numbers. The
 compacted delta names the digests that it replaces: the state after it is that of the chain's last delta, so the
 deltas that follow the chain follow it too.
 """
@@ -23,6 +24,7 @@ from export.delta.report import DeltaReport, report_of
 from recsys.artifact.delta.file import DeltaFile, DeltaWriter
 from recsys.artifact.delta.header import DeltaHeader, TableDelta
 from recsys.errors import ExportError
+from recsys.managed.changes import MappingChange, joined_changes
 from recsys.rows.quantize import StoredTable
 
 _SUFFIX = ".delta"
@@ -64,6 +66,7 @@ def compact(paths: Sequence[Path], out: Path, *, overwrite: bool = False) -> Del
         chain[-1].header,
         base=chain[0].header.base,
         tables=(),
+        mappings=(),
         dense=(),
         replaces=tuple(state for link in chain for state in link.states),
     )
@@ -72,12 +75,16 @@ def compact(paths: Sequence[Path], out: Path, *, overwrite: bool = False) -> Del
             for name in _names(table.name for link in chain for table in link.header.tables):
                 table, numbers, rows = _last_rows(chain, name)
                 writer.add(table, numbers, rows)
+            for name in _names(mapping.name for link in chain for mapping in link.header.mappings):
+                writer.add_mapping(*_last_owners(chain, name))
             for name, weight in _last_dense(chain).items():
                 writer.add_dense(name, weight)
             writer.finish()
         with DeltaFile(work) as file:
             for changed in file.header.tables:
                 file.read(changed)
+            for mapping in file.header.mappings:
+                file.read_mapping(mapping)
             for one in file.header.dense:
                 file.read_dense(one)
             digest, header = file.digest, file.header
@@ -155,6 +162,23 @@ def _last_rows(chain: Iterable[_Link], name: str) -> tuple[StoredTable, Tensor, 
     every, places = torch.unique(torch.cat(numbers), return_inverse=True)
     last = torch.zeros_like(every).scatter_reduce_(0, places, torch.arange(len(places)), "amax")
     return table, every, torch.cat(rows)[last]
+
+
+def _last_owners(chain: Iterable[_Link], name: str) -> tuple[str, int, MappingChange]:
+    """Return a managed table's name, its rows, and the last change of each raw ID."""
+    changes, num_rows = [], 0
+    for link in chain:
+        for mapping in link.header.mappings:
+            if mapping.name != name:
+                continue
+            if num_rows not in (0, mapping.num_rows):
+                raise ExportError(
+                    f"compact: {link.path.name!r} has another size of table {name!r} than the deltas before"
+                )
+            num_rows = mapping.num_rows
+            with DeltaFile(link.path) as file:
+                changes.append(file.read_mapping(mapping))
+    return name, num_rows, joined_changes(changes)
 
 
 def _check_same(before: TableDelta | None, table: TableDelta, link: _Link) -> None:

@@ -1,4 +1,4 @@
-"""Deltas: the rows and dense weights that differ between two checkpoints, as the exporter makes them of them.
+"""Deltas: the rows, mappings of raw IDs and dense weights that differ between two checkpoints.
 
 Shape letters: D embedding dim, N rows of a delta, R rows.
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from export.delta.dense import dense_changes
-from export.delta.models import changed_dense, check_hashes, check_mappings, float_tables_of
+from export.delta.models import changed_dense, check_hashes, float_tables_of, mapping_changes
 from export.delta.report import DeltaReport, report_of
 from export.graph.prepared import Progress
 from export.tables.mapped import release
@@ -28,6 +28,7 @@ from recsys.artifact.delta.file import DeltaFile, DeltaWriter
 from recsys.artifact.delta.header import DeltaHeader
 from recsys.artifact.load import load_rows
 from recsys.artifact.loaded_rows import LoadedRows
+from recsys.artifact.mappings import planned, tables_of
 from recsys.base.files import replacing
 from recsys.errors import ArtifactError, ExportError, VerificationError
 from recsys.rows.format import quantize_rows
@@ -55,7 +56,7 @@ class DeltaConfig:
 def export_delta(
     old: nn.Module, new: nn.Module, path: Path, config: DeltaConfig, progress: Progress | None = None
 ) -> DeltaReport:
-    """Write the rows and dense weights that differ between two models.
+    """Write the rows, mappings of raw IDs and dense weights that differ between two models.
 
     Args:
         old: The model that the artifact, with the earlier deltas, was made of. Neither model is changed.
@@ -74,7 +75,7 @@ def export_delta(
     changed = changed_dense(old, new)
     base, num_left_before = _base(config)
     check_hashes(old, new)
-    check_mappings(old, new, [info.table.name for info in base.manifest.tables])
+    mappings = mapping_changes(old, new, base)
     tables = _paired(base, float_tables_of(old), float_tables_of(new))
     dense: Mapping[str, Tensor] = {}
     if (changed or num_left_before) and not config.tables_only:
@@ -89,6 +90,8 @@ def export_delta(
     with written(path, config.overwrite) as work:
         with closing(DeltaWriter(work, header)) as writer:
             _write_tables(writer, tables, base, progress or (lambda *_: None))
+            for table, change in mappings.items():
+                writer.add_mapping(table, tables_of(base.mappings)[table].info.num_rows, change)
             for name, weight in dense.items():
                 writer.add_dense(name, weight)
             writer.finish()
@@ -209,6 +212,8 @@ def read_back(work: Path, base: LoadedRows, dense: Mapping[str, Tensor]) -> tupl
         check_fit(file.header, base)
         for table in file.header.tables:
             file.read(table)
+        for mapping in file.header.mappings:
+            planned(tables_of(base.mappings)[mapping.name], file.read_mapping(mapping))
         for weight in file.header.dense:
             if not torch.equal(file.read_dense(weight), dense[weight.name]):
                 raise VerificationError(

@@ -5,16 +5,18 @@ Shape letters: D embedding dim, R rows.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import torch
 from torch import Tensor, nn
 
 from export.graph.inputs.mapping import schema_of
 from export.graph.managed import find_managed
+from recsys.artifact.loaded_rows import LoadedRows
+from recsys.artifact.mappings import tables_of
 from recsys.errors import ExportError
 from recsys.find_collections import find_collections
-from recsys.managed.frozen import FREEZABLE
+from recsys.managed.changes import MappingChange, mapping_change
+from recsys.managed.frozen import freezable_modules
+from recsys.managed.slots import owners_of
 from recsys.quant import float_weights
 from recsys.sharding.plan.device_rows import table_path
 
@@ -88,39 +90,42 @@ def check_hashes(old: nn.Module, new: nn.Module) -> None:
                 )
 
 
-def check_mappings(old: nn.Module, new: nn.Module, tables: Collection[str]) -> None:
-    """Check that raw IDs of managed tables have the same rows in both models.
+def mapping_changes(old: nn.Module, new: nn.Module, base: LoadedRows) -> dict[str, MappingChange]:
+    """Return what changes in the mappings of raw IDs, by table path; nothing for tables that are not the artifact's.
 
     Args:
         old: The old model.
         new: The new one.
-        tables: The paths of the artifact's tables; others are left alone.
+        base: The artifact's rows and mappings, which the old model must have too.
 
     Raises:
-        ExportError: Names the tables in which rows differ.
+        ExportError: The artifact keeps a mapping that changes in its graphs, or holds another than the old model.
     """
-    before, after = _owners(old, tables), _owners(new, tables)
-    changed = sorted(
-        table
-        for table in set(before) | set(after)
-        if table not in before or table not in after or not torch.equal(before[table], after[table])
-    )
-    if changed:
-        raise ExportError(
-            f"delta: managed tables {changed[:8]} map raw IDs to other rows in the new checkpoint; the mapping is part "
-            "of the graph, which a delta leaves as it is: export the new checkpoint as a whole"
-        )
-
-
-def _owners(model: nn.Module, tables: Collection[str]) -> dict[str, Tensor]:
-    """Return for each managed table, by its mapping's path, the raw IDs that own rows, and their rows, ``[2, N]``."""
+    names = {info.table.name for info in base.manifest.tables}
+    before, after, held = _owners(old), _owners(new), tables_of(base.mappings)
     found = {}
-    for path, mapping in find_managed(model, find_collections(model, error=ExportError)).mappings.items():
-        for table, module in mapping.managed_collision_modules().items():
-            assert isinstance(module, FREEZABLE)  # find_managed rejects all others
-            # Both lie side by side in one module, under TorchRec's names.
-            rows_path = path.removesuffix("_managed_collision_collection") + "_embedding_module"
-            if table_path(rows_path, table) not in tables:
-                continue
-            found[table_path(path, table)] = torch.stack(module.owners())
-    return found
+    for table in sorted(set(before) & set(after) & (names | set(held))):
+        change = mapping_change(before[table], after[table])
+        if table in held:
+            if not mapping_change(owners_of(held[table].slots), before[table]).is_empty:
+                raise ExportError(
+                    f"delta: table {table!r}: the artifact maps other raw IDs to its rows than the old checkpoint; "
+                    "expected the checkpoint that the artifact was made of, or, with --after, the last delta"
+                )
+            found[table] = change
+        elif not change.is_empty:
+            raise ExportError(
+                f"delta: managed table {table!r} maps raw IDs to other rows in the new checkpoint; the artifact keeps "
+                "the mapping in its graphs, as earlier releases did: export the new checkpoint as a whole"
+            )
+    return {table: change for table, change in found.items() if not change.is_empty}
+
+
+def _owners(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return the raw IDs that own rows of each managed table, ascending, and their rows, by table path."""
+    managed = find_managed(model, find_collections(model, error=ExportError))
+    return {
+        table_path(managed.rows_paths[path], table): module.owners()
+        for path, mapping in managed.mappings.items()
+        for table, module in freezable_modules(mapping).items()
+    }

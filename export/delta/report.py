@@ -22,6 +22,15 @@ class DeltaTableReport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeltaMappingReport:
+    """One managed table whose raw IDs change: how many get a row, and how many lose theirs."""
+
+    name: str
+    num_ids: int
+    num_evicted: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeltaReport:
     """One delta.
 
@@ -31,6 +40,7 @@ class DeltaReport:
         artifact: The digest of the artifact that it fits.
         base: The state that it was made from.
         tables: The changed tables.
+        mappings: The managed tables whose raw IDs change.
         num_dense: Number of dense weights that the delta changes.
         num_dense_left: Number of differing dense weights that the delta leaves as they are.
         num_replaced: Number of deltas that it replaces.
@@ -43,6 +53,7 @@ class DeltaReport:
     artifact: str
     base: str
     tables: tuple[DeltaTableReport, ...]
+    mappings: tuple[DeltaMappingReport, ...]
     num_dense: int
     num_dense_left: int
     num_replaced: int
@@ -65,6 +76,10 @@ def report_of(path: Path, digest: str, header: DeltaHeader, seconds: float) -> D
             DeltaTableReport(name=table.name, num_embeddings=table.num_embeddings, num_rows=table.num_rows)
             for table in header.tables
         ),
+        mappings=tuple(
+            DeltaMappingReport(name=one.name, num_ids=one.num_ids, num_evicted=one.num_evicted)
+            for one in header.mappings
+        ),
         num_dense=len(header.dense),
         num_dense_left=header.num_dense_left,
         num_replaced=len(header.replaces),
@@ -83,6 +98,10 @@ def print_delta(report: DeltaReport, console: Console) -> None:
         console.print(whole_table("changed rows", ("table", "rows", "changed", "share"), rows, left=(0,)))
     else:
         console.print("no row differs")
+    for mapping in report.mappings:
+        console.print(
+            f"table {mapping.name}: {mapping.num_ids:,} raw IDs get a row, {mapping.num_evicted:,} lose theirs"
+        )
     if report.num_dense:
         console.print(f"{report.num_dense} dense weights changed")
     if report.num_replaced:

@@ -1,4 +1,4 @@
-"""Managed collisions in an export: the mapping from raw IDs to rows is frozen into the graph.
+"""Managed collisions in an export: graphs look raw IDs up in a mapping that is a part beside the rows.
 
 Shape letters: N number of IDs.
 """
@@ -6,19 +6,29 @@ Shape letters: N number of IDs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from torch import Tensor, nn
 
 from export.graph.modules.tree import replace_modules
 from export.graph.ranking import RankingFeatures
+from recsys.artifact.mappings import MappingInfo
 from recsys.embedding import FloatCollection
 from recsys.errors import ExportError
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.kernels.bounds import StructureCheck
 from recsys.managed.collection import ManagedCollisionCollection
 from recsys.managed.embedding import BaseManagedCollisionEmbeddingCollection
-from recsys.managed.frozen import FREEZABLE, FrozenLookup, freezable_names
+from recsys.managed.frozen import (
+    FREEZABLE,
+    FrozenLookup,
+    filled_slots,
+    freezable_modules,
+    freezable_names,
+    slot_tables,
+)
+from recsys.managed.slots import FullMappingError, placeholder
 from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.sharded import DistributedKeyedJaggedTensor
 
@@ -33,12 +43,13 @@ class FrozenCollisions(nn.Module):
 
     Args:
         collection: The model's collection, which is not changed.
+        slots: As ``FrozenLookup``.
     """
 
-    def __init__(self, collection: ManagedCollisionCollection) -> None:
+    def __init__(self, collection: ManagedCollisionCollection, slots: Tensor | None = None) -> None:
         super().__init__()
         self.structure = StructureCheck()
-        self.lookup = FrozenLookup(collection)
+        self.lookup = FrozenLookup(collection, slots)
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
         """Replace raw IDs by rows; parts that were already sent to devices are kept.
@@ -65,15 +76,62 @@ class ManagedTables:
 
     Attributes:
         mappings: Each ManagedCollisionCollection, by its path.
+        rows_paths: The path of the collection with the rows of each mapping, by the mapping's path.
         known_ids: By table path, int64 raw IDs that own rows; a spread sample if there are many.
     """
 
     mappings: Mapping[str, ManagedCollisionCollection] = field(default_factory=dict)
+    rows_paths: Mapping[str, str] = field(default_factory=dict)
     known_ids: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def frozen(self) -> dict[str, nn.Module]:
-        """Return the replacements of the mappings in a graph, by path."""
-        return {path: FrozenCollisions(mapping) for path, mapping in self.mappings.items()}
+    def frozen(self, *, with_ids: bool) -> dict[str, nn.Module]:
+        """Return the replacements of the mappings in a graph, by path.
+
+        Args:
+            with_ids: Whether they hold the raw IDs; else graphs get them when they are loaded.
+        """
+        sizes = {info.path: info.num_buckets for info in self.infos()}
+        return {
+            path: FrozenCollisions(mapping, self.slots[path] if with_ids else placeholder(sizes[slots_path]))
+            for (path, mapping), slots_path in zip(
+                self.mappings.items(), self.slots_paths().values(), strict=True
+            )
+        }
+
+    @cached_property
+    def slots(self) -> Mapping[str, Tensor]:
+        """The buckets of each mapping, by its path.
+
+        Raises:
+            ExportError: A raw ID has no place.
+        """
+        found = {}
+        for path, mapping in self.mappings.items():
+            try:
+                found[path] = filled_slots(freezable_modules(mapping))
+            except FullMappingError as error:
+                raise ExportError(f"{error}; give the table more rows") from None
+        return found
+
+    def infos(self) -> list[MappingInfo]:
+        """Return the entries of the mappings in a manifest, in the order of ``slots``."""
+        return [
+            MappingInfo(
+                path=slots_path,
+                part=f"mapping-{i}.bin",
+                tables=tuple(
+                    replace(table, name=table_path(self.rows_paths[path], table.name))
+                    for table in slot_tables(freezable_modules(self.mappings[path]))
+                ),
+            )
+            for i, (path, slots_path) in enumerate(self.slots_paths().items())
+        ]
+
+    def slots_paths(self) -> dict[str, str]:
+        """Return the path in traced graphs of the buckets of each mapping, by the mapping's path."""
+        return {
+            path: f"model.{path}.lookup.slots" if path else "model.lookup.slots" for path in self.mappings
+        }
 
     def learned(self) -> dict[str, nn.Module]:
         """Return the model's mappings, in eval mode, as the reference for frozen ones."""
@@ -93,6 +151,7 @@ def find_managed(model: nn.Module, collections: Mapping[str, FloatCollection]) -
     path_of = {id(collection): path for path, collection in collections.items()}
     mappings: dict[str, ManagedCollisionCollection] = {}
     known_ids: dict[str, Tensor] = {}
+    rows_path_of: dict[int, str] = {}
     owned: set[int] = set()
     for module in model.modules():
         if isinstance(module, BaseManagedCollisionEmbeddingCollection):
@@ -104,6 +163,7 @@ def find_managed(model: nn.Module, collections: Mapping[str, FloatCollection]) -
                     f"{type(module).__name__}: got a {type(inner).__name__} within, expected an unsharded "
                     "EmbeddingBagCollection or EmbeddingCollection"
                 )
+            rows_path_of[id(mapping)] = path_of[id(inner)]
             for table, managed in mapping.managed_collision_modules().items():
                 if not isinstance(managed, FREEZABLE):
                     raise ExportError(
@@ -121,7 +181,8 @@ def find_managed(model: nn.Module, collections: Mapping[str, FloatCollection]) -
                     "numbers could not be told apart"
                 )
             mappings[path] = module
-    return ManagedTables(mappings=mappings, known_ids=known_ids)
+    rows_paths = {path: rows_path_of[id(mapping)] for path, mapping in mappings.items()}
+    return ManagedTables(mappings=mappings, rows_paths=rows_paths, known_ids=known_ids)
 
 
 def mapping_in_front(model: nn.Module, collection: nn.Module) -> nn.Module | None:

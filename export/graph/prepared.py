@@ -99,12 +99,12 @@ def target_modules(
     Args:
         prepared: The model.
         target: The name of one of its targets.
-        ranks: The rows of each rank. None if rows are set when the artifact is loaded; all tensors are then
-            in host memory, for every target.
+        ranks: The rows of each rank. None if rows and mappings are set when the artifact is loaded; all tensors
+            are then in host memory, for every target.
     """
+    frozen = prepared.managed.frozen(with_ids=ranks is not None)
     ranks = empty_ranks(prepared.stored, target) if ranks is None else ranks
     sharded = sharded_of(prepared.collections, prepared.stored, target, ranks, prepared.dense_dtype)
-    frozen = prepared.managed.frozen()
     made = TargetModules(plain={**sharded, **frozen})
     if prepared.signature.context:
         made.ranking.update({**ranking_of(prepared, target, ranks, sharded), **frozen})

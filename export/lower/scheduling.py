@@ -5,7 +5,7 @@ Shape letters: B rows, Q contexts, F features.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,6 +157,7 @@ class Scheduling:
         inputs: The inputs of the graph.
         regions: What is computed outside of steps.
         weights: The dense weights by path.
+        mappings: The paths of the buckets of mappings, which regions read.
     """
 
     def __init__(
@@ -165,7 +166,9 @@ class Scheduling:
         inputs: GraphInputs,
         regions: Regions,
         weights: Mapping[str, Tensor],
+        mappings: Collection[str] = (),
     ) -> None:
+        self._mappings = mappings
         self._outputs = outputs
         self._inputs = inputs
         self._regions = regions
@@ -289,7 +292,7 @@ class Scheduling:
         return {
             path: one
             for path, one in self._weights.items()
-            if one.numel() and (one.is_floating_point() or path in read)
+            if one.numel() and (one.is_floating_point() or path in read or path in self._mappings)
         }
 
 

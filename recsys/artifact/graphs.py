@@ -7,7 +7,7 @@ written into it. Deltas of dense weights freeze the unfrozen module again, and r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -36,6 +36,7 @@ class LoadedGraphs:
     Args:
         modules: The scripted forms with their tensors in place, not frozen.
         target: The target that they belong to.
+        mappings: The paths of tensors that deltas change in place, and do not replace.
         capture: How to record the plain form's batches as CUDA graphs; None for not at all.
 
     Attributes:
@@ -51,12 +52,14 @@ class LoadedGraphs:
         modules: Sequence[torch.jit.ScriptModule],
         target: Target,
         *,
+        mappings: Collection[str] = (),
         capture: Capture | None = None,
     ) -> None:
         if capture is not None:
             check_recordable(modules[0], target, capture.options)
         self._modules = tuple(modules)
         self._target = target
+        self._mappings = frozenset(mappings)
         self._capture = capture
         self._set_forms(self._freeze())
 
@@ -67,7 +70,8 @@ class LoadedGraphs:
 
     def tensors(self) -> list[dict[str, Tensor]]:
         """Return the dense weights of each form by path."""
-        return [dense_tensors(module, self._target.plan) for module in self._modules]
+        held = [dense_tensors(module, self._target.plan) for module in self._modules]
+        return [{path: one for path, one in form.items() if path not in self._mappings} for form in held]
 
     def with_weights(self, weights: Mapping[str, Tensor]) -> GraphChange:
         """Return the frozen forms with other weights, to be set by ``GraphChange.write``. Nothing changes yet.
@@ -191,6 +195,12 @@ def place(module: torch.jit.ScriptModule, graph: Target | RankingGraph, ranks: S
         if path not in graph.rows
     }
     set_tensors(module, {**moved, **{path: ranks[rank].rows for path, rank in graph.rows.items()}})
+
+
+def place_mappings(module: torch.jit.ScriptModule, slots: Mapping[str, Tensor]) -> None:
+    """Set the buckets of mappings, by path; a form that reads none of them has no such tensor."""
+    held = {name for name, _ in module.named_buffers(remove_duplicate=False)}
+    set_tensors(module, {path: tensor for path, tensor in slots.items() if path in held})
 
 
 def share(module: torch.jit.ScriptModule, other: torch.jit.ScriptModule) -> None:

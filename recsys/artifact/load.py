@@ -22,16 +22,18 @@ from torch import Tensor
 
 from recsys.artifact.batches.answers import Answers
 from recsys.artifact.cuda.graphs import Capture, CudaGraphOptions
-from recsys.artifact.graphs import LoadedGraphs, place, share, tensor_at
+from recsys.artifact.graphs import LoadedGraphs, place, place_mappings, share, tensor_at
 from recsys.artifact.inputs import check_same_lengths, computed_id_error, without_rows
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.artifact.manifest import Manifest
+from recsys.artifact.mappings import slots_by_path
 from recsys.artifact.native_kernels import has_running_programs, log_gain, log_products, log_tiles
 from recsys.artifact.parts import (
     check_rows,
     check_scripts,
     checked_part,
     damaged_member,
+    load_mappings,
     open_rows,
     part_bytes,
     read_manifest,
@@ -263,19 +265,33 @@ def _load(
         return artifact_of_parts(opened, parts, blob, file)
     ranks = rank_rows(manifest, chosen, blob)
     in_place = any(rank.rows is blob for rank in ranks)
-    _place(modules, chosen, ranks)
-    graphs = LoadedGraphs(modules, chosen, capture=capture)
+    mappings = load_mappings(where, manifest)
+    slots = slots_by_path(mappings)
+    _place(modules, chosen, ranks, slots)
+    graphs = LoadedGraphs(modules, chosen, mappings=slots, capture=capture)
     return LoadedArtifact(
         manifest=manifest,
         target=chosen,
         graphs=graphs,
-        rows=LoadedRows(manifest=manifest, ranks=ranks, file=file if in_place else None, graphs=graphs),
+        rows=LoadedRows(
+            manifest=manifest,
+            ranks=ranks,
+            file=file if in_place else None,
+            graphs=graphs,
+            mappings=mappings,
+        ),
     )
 
 
-def _place(modules: Sequence[torch.jit.ScriptModule], target: Target, ranks: Sequence[DeviceRows]) -> None:
+def _place(
+    modules: Sequence[torch.jit.ScriptModule],
+    target: Target,
+    ranks: Sequence[DeviceRows],
+    slots: Mapping[str, Tensor],
+) -> None:
     for graph, module in zip(target.graphs, modules, strict=True):
         place(module, graph, ranks)
+        place_mappings(module, slots)
     for other in modules[1:]:
         share(modules[0], other)
 
@@ -286,23 +302,29 @@ def artifact_of_parts(
     """Return a model that runs without TorchScript, over rows in host memory."""
     where, manifest, target = opened.path, opened.manifest, opened.target
     ranks = rank_rows(manifest, target, blob)
-    scripted = partial(load_scripted, where, manifest, target, ranks)
-    graphs = ProgramGraphs(parts, blob, target.linear_dtype, scripted, manifest.signature)
-    rows = LoadedRows(manifest=manifest, ranks=ranks, file=file, graphs=graphs)
+    mappings = load_mappings(where, manifest)
+    slots = slots_by_path(mappings)
+    scripted = partial(load_scripted, where, manifest, target, ranks, slots)
+    graphs = ProgramGraphs(parts, blob, target.linear_dtype, scripted, manifest.signature, slots)
+    rows = LoadedRows(manifest=manifest, ranks=ranks, file=file, graphs=graphs, mappings=mappings)
     return LoadedArtifact(manifest=manifest, target=target, graphs=graphs, rows=rows)
 
 
 def load_scripted(
-    where: Path, manifest: Manifest, target: Target, ranks: Sequence[DeviceRows]
+    where: Path,
+    manifest: Manifest,
+    target: Target,
+    ranks: Sequence[DeviceRows],
+    slots: Mapping[str, Tensor],
 ) -> LoadedGraphs:
-    """Return a target's graphs in TorchScript over rows that are there.
+    """Return a target's graphs in TorchScript over rows and buckets of mappings, by path, that are there.
 
     Raises:
         ArtifactError: They cannot be used; the subclass says why.
     """
     modules = load_skeletons(where, manifest, target)
-    _place(modules, target, ranks)
-    return LoadedGraphs(modules, target)
+    _place(modules, target, ranks, slots)
+    return LoadedGraphs(modules, target, mappings=slots)
 
 
 def _checked(loaded: LoadedArtifact, load: Callable[[bool], LoadedArtifact]) -> LoadedArtifact:
@@ -415,7 +437,7 @@ def load_rows(path: str | os.PathLike[str], *, verify_checksums: bool = True) ->
         file = None
         _, blob = _load_file(where, manifest, manifest.targets[0], verify_checksums)
     rank = DeviceRows(device=torch.device("cpu"), layout=manifest.layout, rows=blob)
-    return LoadedRows(manifest=manifest, ranks=[rank], file=file)
+    return LoadedRows(manifest=manifest, ranks=[rank], file=file, mappings=load_mappings(where, manifest))
 
 
 def load_skeletons(path: Path, manifest: Manifest, target: Target) -> list[torch.jit.ScriptModule]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.manifest import Manifest
+from recsys.artifact.mappings import LoadedMapping
 from recsys.artifact.programs import ProgramGraphs
 from recsys.rows.file import RowsFile
 from recsys.rows.memory import RowsPages, pages_of
@@ -45,6 +46,7 @@ class LoadedRows:
         file: The file that lookups read in place; None if all rows are copies.
         graphs: The graphs that hold the dense weights; None if only the rows were loaded.
         dense: The dense weights that deltas have changed, by path, in host memory.
+        mappings: The mappings of raw IDs to rows, which deltas change in place too.
     """
 
     manifest: Manifest
@@ -54,6 +56,7 @@ class LoadedRows:
     file: RowsFile | None = field(default=None, repr=False, compare=False)
     graphs: LoadedGraphs | ProgramGraphs | None = field(default=None, repr=False, compare=False)
     dense: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    mappings: Sequence[LoadedMapping] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.state = self.state or self.digest

@@ -17,6 +17,7 @@ from typing import Any
 
 from recsys.artifact.batches.answers import Answers
 from recsys.artifact.batches.samples import Batch, batch_of_request
+from recsys.artifact.mappings import MappingInfo, mappings_from_json
 from recsys.artifact.targets import (
     SINGLE_FILE,
     Target,
@@ -55,8 +56,9 @@ FORMAT = "recsys-artifact"
 #: Incremented when readers of the previous version cannot read new manifests. Fields that such readers may
 #: ignore do not increment it: they serve an artifact with a ranking form (``signature.context``,
 #: ``targets[].ranking``) as one without. Version 2 is written only where a target has no TorchScript graph, version 3
-#: only where a batch is one request (``signature.batch``) or an output is int64 (``signature.outputs[].dtype``).
-FORMAT_VERSION = 3
+#: only where a batch is one request (``signature.batch``) or an output is int64 (``signature.outputs[].dtype``),
+#: version 4 only where mappings of raw IDs are parts of their own (``mappings``).
+FORMAT_VERSION = 4
 #: The digest of the bytes before this field's name.
 _DIGEST = "bytes_sha256"
 #: The digest of the JSON without this field, keys sorted, no spaces.
@@ -100,7 +102,7 @@ class Manifest:
         layout: The offset of each block in the rows file.
         block_sha256: The digest of each block of the layout.
         targets: One or more.
-        skeletons: The parts that hold graphs.
+        skeletons: The parts that hold graphs or mappings.
         rows_path: The part that holds the rows; None in a single file, where the graph holds them.
         verification: The exporter's measurements, for information.
         options: The export's options that say what of the model is exported, as it wrote them, for deltas.
@@ -108,6 +110,7 @@ class Manifest:
         examples: Rows like those that the model was trained on, as a request in JSON; empty if none are known.
         data_sketch: What the training data looks like, for servers; None if it is not known.
         answers: Rows with the answers that the export has verified (``recsys.artifact.batches.answers``), or empty.
+        mappings: The mappings of raw IDs to rows that are parts; earlier releases kept them in the graphs.
         stored: The text that it was read from; None if it was made or changed in memory.
     """
 
@@ -126,6 +129,7 @@ class Manifest:
     examples: Mapping[str, Any] = field(default_factory=dict)
     answers: Mapping[str, Any] = field(default_factory=dict)
     data_sketch: DataSketch | None = None
+    mappings: tuple[MappingInfo, ...] = ()
     # Not of ``init``, so that a changed copy does not have it.
     stored: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -171,6 +175,8 @@ class Manifest:
     @property
     def format_version(self) -> int:
         """The first version of the format whose readers can load every target, and serve it right."""
+        if self.mappings:
+            return 4
         if self.signature.by_request or self.signature.has_integers:
             return 3
         return 1 if all(target.skeleton is not None for target in self.targets) else 2
@@ -200,6 +206,7 @@ class Manifest:
             },
             "targets": [target_to_json(target) for target in self.targets],
             "skeletons": [part.__dict__ for part in self.skeletons],
+            **({"mappings": [info.to_json() for info in self.mappings]} if self.mappings else {}),
             "verification": dict(self.verification),
             **({"options": dict(self.options)} if self.options else {}),
             **({} if self.schema is None else {"schema": self.schema.to_json()}),
@@ -263,6 +270,11 @@ class Manifest:
         if unknown:
             raise ManifestError(f"manifest.targets: skeletons {sorted(unknown)} are not among the parts")
         check_once([part.path for part in skeletons], "manifest.skeletons")
+        mappings = mappings_from_json(
+            data if "mappings" in data else {"mappings": []},
+            {name: table.num_embeddings for name, table in stored.items()},
+            {part.path: part.size_bytes for part in skeletons},
+        )
         signature = Signature.from_json(json_field(data, "signature", "manifest"))
         _check_signature(signature, stored)
         check_ranking(signature, [target.ranking is not None for target in targets], path is None)
@@ -286,6 +298,7 @@ class Manifest:
                 if DATA_SKETCH in data
                 else None
             ),
+            mappings=mappings,
         )
 
 

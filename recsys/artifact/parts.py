@@ -17,6 +17,7 @@ from torch import Tensor
 
 from recsys.artifact.manifest import Manifest, Part
 from recsys.artifact.manifest_file import ZIP_ERRORS, extra_file, read_manifest_bytes
+from recsys.artifact.mappings import LoadedMapping, loaded_mapping
 from recsys.artifact.targets import Target
 from recsys.errors import (
     ChecksumError,
@@ -150,6 +151,15 @@ def part_bytes(where: Path, manifest: Manifest, name: str) -> bytes:
     if hashlib.sha256(data).hexdigest() != part.sha256:
         raise _changed(f"part {name!r}")
     return data
+
+
+def load_mappings(where: Path, manifest: Manifest) -> list[LoadedMapping]:
+    """Return the mappings of a directory or a single file, in memory of their own.
+
+    Raises:
+        ArtifactError: They cannot be used; the subclass says why.
+    """
+    return [loaded_mapping(info, part_bytes(where, manifest, info.part)) for info in manifest.mappings]
 
 
 def open_rows(where: Path, manifest: Manifest, memory: RowsMemory) -> tuple[Tensor, RowsFile | None]:

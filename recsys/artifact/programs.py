@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -103,6 +104,7 @@ class ProgramGraphs:
         linear_dtype: In which linear layers multiply.
         load_scripted: Loads the same graphs in TorchScript, over the same rows.
         signature: The model's signature.
+        mappings: The buckets of mappings by path, which deltas change in place.
 
     Attributes:
         calls: How each form is called. Replaced as a whole.
@@ -120,7 +122,9 @@ class ProgramGraphs:
         linear_dtype: str,
         load_scripted: Callable[[], LoadedGraphs],
         signature: Signature,
+        mappings: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> None:
+        self._mappings = mappings
         self._parts = tuple(parts)
         self._rows = rows
         self._linear_dtype = linear_dtype
@@ -138,7 +142,9 @@ class ProgramGraphs:
             else None
         )
         return tuple(
-            part.bind(self._rows, weights, self._linear_dtype, inputs if form > 0 else None)
+            part.bind(
+                self._rows, {**self._mappings, **weights}, self._linear_dtype, inputs if form > 0 else None
+            )
             for form, part in enumerate(self._parts)
         )
 
@@ -185,6 +191,7 @@ class ProgramGraphs:
             {
                 path: torch.empty(weight.shape, dtype=getattr(torch, weight.dtype), device="meta")
                 for path, weight in part.dense.items()
+                if path not in self._mappings
             }
             for part in self._parts
         ]

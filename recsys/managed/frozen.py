@@ -1,16 +1,12 @@
 """The frozen mappings of several tables as one lookup, for exported graphs.
 
-Shape letters: F features, M managed tables, N number of IDs, K raw IDs that own rows, in all tables; P probes; Q
-buckets of rows, in all tables.
+Shape letters: F features, M managed tables, N number of IDs; P buckets of rows, in all tables; Q buckets of raw IDs, in
+all tables.
 
-The raw IDs of all tables are in one hash table, so that a batch needs the same few operators for any number
-of tables, and an ID two or three memory reads: a third of the time of a binary search in each table
-(docs/train/zero_collision.md, `python -m benchmarks.managed`).
-
-An ID of table m is hashed by invertible functions: different IDs of a table have different hashes, and the
-tables' salts are chosen so that IDs of different tables have different hashes too. So an entry belongs to the
-ID if and only if hash and table are equal. Entries are sorted by hash; the top bits of a hash select its
-bucket, and P, the size of the largest bucket, is the number of entries that a lookup compares.
+The raw IDs of all tables are in one tensor of buckets (``recsys.managed.slots``), so that a batch needs the same few
+operators for any number of tables, and an ID two memory reads: a third of the time of a binary search in each table
+(docs/train/zero_collision.md, `python -m benchmarks.managed`). The tensor's shape depends only on the tables' sizes,
+so graphs of two checkpoints are equal, and deltas change it in place.
 
 IDs that own no row share rows: the last one of a table, or, where rows are found by hash, one that the ID's hash
 selects.
@@ -18,7 +14,8 @@ selects.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -28,19 +25,34 @@ from recsys.managed.collection import ManagedCollisionCollection
 from recsys.managed.hash_zch import HashZchManagedCollisionModule
 from recsys.managed.module import MCHManagedCollisionModule
 from recsys.managed.probing import hashed, places
-from recsys.ops import is_traced, multiplied_bits
-
-# Factor that makes salts of numbers: the golden ratio's fraction, odd.
-_SALT = 0x9E3779B97F4A7C15
-# An entry holds the table's number above this many bits of row number.
-_ROW_BITS = 40
-# Random hashes fill a bucket with more entries than this only in tables beyond 10^9 IDs.
-_MOST_PROBES = 16
-_TRIES = 64
+from recsys.managed.slots import (
+    MAX_ROWS,
+    SLOTS,
+    FullMappingError,
+    buckets_of,
+    filled,
+    num_buckets_of,
+)
+from recsys.ops import is_traced
 
 #: The modules whose mapping is a list of raw IDs and their rows; no others can be frozen.
 FREEZABLE = (MCHManagedCollisionModule, HashZchManagedCollisionModule)
 Freezable = MCHManagedCollisionModule | HashZchManagedCollisionModule
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotTable:
+    """A managed table in a lookup's buckets.
+
+    Attributes:
+        name: The table's name.
+        num_rows: Its rows.
+        num_buckets: Its buckets: those after the table's before it.
+    """
+
+    name: str
+    num_rows: int
+    num_buckets: int
 
 
 class FrozenLookup(nn.Module):
@@ -48,51 +60,32 @@ class FrozenLookup(nn.Module):
 
     Args:
         collection: All of its modules must be of ``FREEZABLE`` kinds. No reference to it is kept.
+        slots: Its buckets, as ``filled_slots`` returns them, or a placeholder for buckets that are set later; None for
+            buckets of its own.
+
+    Attributes:
+        tables: The managed tables, in the order of their buckets.
 
     Raises:
         TypeError: A module is of another kind.
-        ValueError: A table has more than 2^40 rows, or all tables together own 2^31 or more.
+        ValueError: A table has too many rows; ``FullMappingError`` where an ID has no place.
     """
 
-    salts: Tensor
+    slots: Tensor
+    masks: Tensor
+    first_slots: Tensor
     fallbacks: Tensor
     num_buckets: Tensor
     first_buckets: Tensor
     shared_sizes: Tensor
     shared_starts: Tensor
     runs: Tensor
-    starts: Tensor
-    hashes: Tensor
-    entries: Tensor
-    probes: Tensor
 
-    def __init__(self, collection: ManagedCollisionCollection) -> None:
+    def __init__(self, collection: ManagedCollisionCollection, slots: Tensor | None = None) -> None:
         super().__init__()
-        modules = collection.managed_collision_modules()
+        modules = freezable_modules(collection)
         self._table_of = {f: list(modules).index(table) for f, table in collection.table_of_feature().items()}
-        ids, entries, frozen = [], [], []
-        for number, (table, module) in enumerate(modules.items()):
-            if not isinstance(module, FREEZABLE):
-                raise TypeError(
-                    f"table {table!r}: got a {type(module).__name__}, expected a {freezable_names()}"
-                )
-            num_rows = module.output_size()
-            if num_rows > 2**_ROW_BITS:
-                raise ValueError(f"table {table!r}: got {num_rows} rows, expected up to {2**_ROW_BITS}")
-            owners, rows = module.owners()
-            ids.append(owners.cpu())
-            entries.append((number << _ROW_BITS) + rows.cpu())
-            frozen.append(module)
-        salts, hashes, order, bucket_bits = _placed(ids)
-        buckets = _bucket(hashes, bucket_bits)
-        sizes = torch.bincount(buckets, minlength=2**bucket_bits)
-        starts = (sizes.cumsum(0) - sizes).to(torch.int32)
-        num_probes = max(int(sizes.max()), 1)
-        # Padding after the last bucket: entries of no table.
-        padding = torch.full((num_probes,), -1, dtype=torch.int64)
         self._num_tables = len(modules)
-        self._bucket_bits = bucket_bits
-        self._num_probes = num_probes
         self._hashes_of = {
             number: module.preprocess
             for number, module in enumerate(modules.values())
@@ -100,12 +93,13 @@ class FrozenLookup(nn.Module):
             and isinstance(module, MCHManagedCollisionModule)
             and module.hashes_raw_ids
         }
-        self._constant("salts", torch.tensor([*salts, 0]))
-        self._share_rows(frozen)
-        self._constant("starts", starts)
-        self._constant("hashes", torch.cat([hashes, padding]))
-        self._constant("entries", torch.cat([torch.cat(entries)[order], padding]))
-        self._constant("probes", torch.arange(num_probes))
+        self.tables = slot_tables(modules)
+        sizes = torch.tensor([table.num_buckets for table in self.tables])
+        # IDs of no managed table look into the first buckets, whose rows they do not get.
+        self._constant("masks", torch.cat([sizes - 1, sizes.new_zeros(1)]))
+        self._constant("first_slots", torch.cat([sizes.cumsum(0) - sizes, sizes.new_zeros(1)]))
+        self._constant("slots", filled_slots(modules) if slots is None else slots)
+        self._share_rows(list(modules.values()))
 
     def _share_rows(self, modules: Sequence[Freezable]) -> None:
         """Keep what IDs without a row of their own read; IDs of no managed table count as those of a last one."""
@@ -171,20 +165,14 @@ class FrozenLookup(nn.Module):
         )
 
     def _rows(self, table: Tensor, ids: Tensor) -> Tensor:
-        hashes = multiplied_bits(ids + self.salts.index_select(0, table))
-        start = self.starts.index_select(0, _bucket(hashes, self._bucket_bits))
-        places = (start.unsqueeze(1) + self.probes).view(-1)
-        is_equal = torch.eq(
-            self.hashes.index_select(0, places).view(-1, self._num_probes), hashes.unsqueeze(1)
-        )
-        place = start + is_equal.to(torch.uint8).argmax(dim=1)
-        entry = self.entries.index_select(0, place)
-        is_known = torch.logical_and(
-            torch.eq(self.hashes.index_select(0, place), hashes),
-            torch.eq(torch.bitwise_right_shift(entry, _ROW_BITS), table),
-        )
-        row = torch.bitwise_and(entry, 2**_ROW_BITS - 1)
-        return torch.where(is_known, row, self._shared(table, ids))
+        first, second = buckets_of(ids, self.masks.index_select(0, table))
+        start = self.first_slots.index_select(0, table)
+        # The first buckets of all IDs, then the second ones: comparing tensors of more dimensions takes three times as
+        # long.
+        both = self.slots.index_select(0, torch.cat([first + start, second + start]))
+        is_equal = torch.eq(both.narrow(1, 0, SLOTS), ids.repeat(2).unsqueeze(1))
+        row = torch.where(is_equal, both.narrow(1, SLOTS, SLOTS), -1).amax(dim=1).view(2, -1).amax(dim=0)
+        return torch.where(torch.ge(row, 0), row, self._shared(table, ids))
 
     def _tables(self, tables: Sequence[int], *, traced: bool) -> Tensor:
         numbers = torch.tensor(tables, dtype=torch.int64)
@@ -199,32 +187,46 @@ def freezable_names() -> str:
     return " or a ".join(kind.__name__ for kind in FREEZABLE)
 
 
-def _bucket(hashes: Tensor, bucket_bits: int) -> Tensor:
-    """Return the top bits of hashes, in the order of the hashes as signed numbers."""
-    buckets: Tensor = torch.bitwise_right_shift(hashes, 64 - bucket_bits) + 2 ** (bucket_bits - 1)
-    return buckets
+def freezable_modules(collection: ManagedCollisionCollection) -> dict[str, Freezable]:
+    """Return the modules of a collection by table.
+
+    Raises:
+        TypeError: A module is of a kind that cannot be frozen.
+    """
+    found: dict[str, Freezable] = {}
+    for table, module in collection.managed_collision_modules().items():
+        if not isinstance(module, FREEZABLE):
+            raise TypeError(f"table {table!r}: got a {type(module).__name__}, expected a {freezable_names()}")
+        found[table] = module
+    return found
 
 
-def _placed(ids: Sequence[Tensor]) -> tuple[list[int], Tensor, Tensor, int]:
-    """Return salts for distinct hashes, the hashes ascending, their order, and the bits of a bucket."""
-    num_ids = sum(part.numel() for part in ids)
-    if num_ids >= 2**31:
-        raise ValueError(f"raw IDs: got {num_ids} that own rows, expected fewer than 2^31")
-    # Two to four buckets per ID.
-    bucket_bits = max(num_ids, 1).bit_length() + 1
-    for attempt in range(_TRIES):
-        # Odd multiples, so that the salts' differences change with each attempt.
-        salts = [_signed(_SALT * (number + 1) * (2 * attempt + 1)) for number in range(len(ids))]
-        hashes, order = torch.cat(
-            [multiplied_bits(part + salt) for part, salt in zip(ids, salts, strict=True)]
-        ).sort()
-        if bool((hashes[1:] == hashes[:-1]).any()):
-            continue
-        sizes = torch.bincount(_bucket(hashes, bucket_bits))
-        if not sizes.numel() or int(sizes.max()) <= _MOST_PROBES:
-            return salts, hashes, order, bucket_bits
-    raise ValueError(f"raw IDs: found no salts for {num_ids} IDs in {_TRIES} attempts")
+def slot_tables(modules: Mapping[str, Freezable]) -> tuple[SlotTable, ...]:
+    """Return the places of tables in the buckets of a lookup.
+
+    Raises:
+        ValueError: A table has too many rows.
+    """
+    for name, module in modules.items():
+        if module.output_size() > MAX_ROWS:
+            raise ValueError(f"table {name!r}: got {module.output_size()} rows, expected up to {MAX_ROWS}")
+    return tuple(
+        SlotTable(name=name, num_rows=size, num_buckets=num_buckets_of(size))
+        for name, size in ((name, module.output_size()) for name, module in modules.items())
+    )
 
 
-def _signed(number: int) -> int:
-    return (number + 2**63) % 2**64 - 2**63
+def filled_slots(modules: Mapping[str, Freezable]) -> Tensor:
+    """Return the buckets of all tables with the raw IDs that own rows, ``[Q, WIDTH]`` int64 in host memory.
+
+    Raises:
+        FullMappingError: An ID has no place.
+    """
+    parts = []
+    for table, module in zip(slot_tables(modules), modules.values(), strict=True):
+        ids, rows = module.owners()
+        try:
+            parts.append(filled(table.num_buckets, ids.cpu(), rows.cpu()))
+        except FullMappingError as error:
+            raise FullMappingError(f"table {table.name!r}: {error}") from None
+    return torch.cat(parts)

@@ -10,12 +10,13 @@
 #include "format/json/checked_json.h"
 #include "format/json/signature_json.h"
 #include "format/manifest/manifest_checks.h"
+#include "format/slots.h"
 
 namespace recsys {
 namespace {
 
 constexpr char kFormat[] = "recsys-artifact";
-constexpr std::int64_t kFormatVersion = 3;
+constexpr std::int64_t kFormatVersion = 4;
 
 /// Reads a plain file name: a manifest must not point outside its directory.
 std::string FileName(const Json& data, const char* key, const std::string& at) {
@@ -265,6 +266,63 @@ void ReadSkeletons(const Json& data, Manifest* manifest) {
   });
 }
 
+MappedTable MappedTableOf(const Json& item, const std::string& at) {
+  MappedTable table;
+  table.name = JsonText(item, "name", at);
+  table.num_rows = JsonCount(item, "num_rows", at);
+  table.num_buckets = JsonCount(item, "num_buckets", at);
+  const std::string most = std::to_string(kMaxMappedRows);
+  if (table.num_rows > kMaxMappedRows) {
+    throw WrongField(at, "num_rows", std::to_string(table.num_rows), "at most " + most);
+  }
+  const std::int64_t num = table.num_buckets;
+  if (num < 2 || num > kMaxMappedRows || (num & (num - 1)) != 0) {
+    throw WrongField(at, "num_buckets", std::to_string(num), "a power of two from 2 to " + most);
+  }
+  return table;
+}
+
+MappingInfo MappingOf(const Json& item, const std::string& at, const Manifest& manifest) {
+  MappingInfo info;
+  Wide num_bytes = 0;
+  ForEachItem(item, "tables", at, [&](const std::string& place, const Json& table) {
+    info.tables.push_back(MappedTableOf(table, place));
+    num_bytes += Wide{info.tables.back().num_buckets} * kBucketBytes;
+  });
+  if (info.tables.empty()) throw WrongField(at, "tables", "[]", "one table at least");
+  info.path = JsonText(item, "path", at);
+  info.part = JsonText(item, "part", at);
+  const Part* const part = manifest.FindSkeleton(info.part);
+  if (part == nullptr || part->size_bytes != num_bytes) {
+    throw WrongField(at, "part", StrOf(Json(info.part)),
+                     "a part of " + WideText(num_bytes) + " bytes, as the tables say");
+  }
+  return info;
+}
+
+void ReadMappings(const Json& data, Manifest* manifest) {
+  if (!data.contains("mappings")) return;
+  std::vector<std::string> paths, parts, tables;
+  ForEachItem(data, "mappings", "manifest", [&](const std::string& at, const Json& item) {
+    manifest->mappings.push_back(MappingOf(item, at, *manifest));
+    paths.push_back(manifest->mappings.back().path);
+    parts.push_back(manifest->mappings.back().part);
+    for (const MappedTable& table : manifest->mappings.back().tables) tables.push_back(table.name);
+  });
+  CheckOnce(paths, "manifest.mappings");
+  CheckOnce(parts, "manifest.mappings");
+  CheckOnce(tables, "manifest.mappings.tables");
+  for (const MappingInfo& info : manifest->mappings) {
+    for (const MappedTable& table : info.tables) {
+      const TableInfo* const stored = manifest->FindTable(table.name);
+      if (stored == nullptr || stored->num_embeddings == table.num_rows) continue;
+      throw WrongField("manifest.mappings: table " + Repr(table.name), "num_rows",
+                       std::to_string(table.num_rows),
+                       std::to_string(stored->num_embeddings) + ", as the table says");
+    }
+  }
+}
+
 /// Checks that the manifest has a digest, and `bytes_sha256`. Earlier releases wrote
 /// `manifest_sha256` alone, which is of other bytes than the stored ones; Python compares that.
 void CheckOwnDigest(std::string_view content, const Json& data) {
@@ -294,6 +352,7 @@ Manifest FromJson(const Json& data) {
   ReadTargets(data, &manifest);
   for (const Part& part : manifest.skeletons) paths.push_back(part.path);
   CheckOnce(paths, "manifest.skeletons");
+  ReadMappings(data, &manifest);
   manifest.signature = SignatureFromJson(JsonField(data, "signature", "manifest"));
   CheckSignatureTables(manifest);
   CheckRanking(manifest);
@@ -309,7 +368,14 @@ Manifest FromJson(const Json& data) {
 
 }  // namespace
 
+std::int64_t MappingInfo::num_buckets() const {
+  std::int64_t num = 0;
+  for (const MappedTable& table : tables) num += table.num_buckets;
+  return num;
+}
+
 std::int64_t Manifest::format_version() const {
+  if (!mappings.empty()) return 4;
   if (signature.by_request || signature.has_integers()) return 3;
   const bool all_scripted = std::all_of(targets.begin(), targets.end(), [](const Target& target) {
     return !target.graph.skeleton.empty();

@@ -66,6 +66,24 @@ struct TableInfo {
   Wide num_rows() const { return Wide{num_embeddings} + (zero_row ? 1 : 0); }
 };
 
+/// A managed table in a mapping.
+struct MappedTable {
+  std::string name;
+  std::int64_t num_rows = 0;
+  /// A power of two.
+  std::int64_t num_buckets = 0;
+};
+
+/// A mapping of raw IDs to rows: the path of its buckets in the graphs, the part that holds them,
+/// and its tables in the order of their buckets (recsys/artifact/mappings.py).
+struct MappingInfo {
+  std::string path;
+  std::string part;
+  std::vector<MappedTable> tables;
+
+  std::int64_t num_buckets() const;
+};
+
 /// A manifest whose parts are consistent. Its sizes can be trusted: none overflows.
 struct Manifest {
   std::string name;
@@ -81,6 +99,8 @@ struct Manifest {
   std::optional<std::string> rows_path;
   std::vector<Target> targets;
   std::vector<Part> skeletons;
+  /// Those of earlier releases are in the graphs.
+  std::vector<MappingInfo> mappings;
   /// Rows with the answers that the export has verified; null without any.
   Json answers;
   /// The artifact's content-based name: twelve hexadecimal digits of the SHA-256 of the manifest's

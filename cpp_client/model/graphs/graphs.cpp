@@ -79,8 +79,11 @@ c10::IValue Callable::Call(std::vector<c10::IValue> inputs) const {
   return std::move(stack.back());
 }
 
-LoadedGraphs::LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan)
-    : modules_(std::move(modules)), plan_(std::move(plan)), frozen_(Frozen()) {}
+LoadedGraphs::LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan, TensorMap mappings)
+    : modules_(std::move(modules)),
+      plan_(std::move(plan)),
+      mappings_(std::move(mappings)),
+      frozen_(Frozen()) {}
 
 std::string LoadedGraphs::why_no_context_cache() const {
   if (ranking() == nullptr) return "the model has no context";
@@ -88,14 +91,16 @@ std::string LoadedGraphs::why_no_context_cache() const {
   return ranking()->program()->why_not_cached();
 }
 
-LoadedGraphs::LoadedGraphs(ProgramForms programs)
-    : programs_(std::move(programs)), frozen_(Bound({})) {}
+LoadedGraphs::LoadedGraphs(ProgramForms programs, TensorMap mappings)
+    : mappings_(std::move(mappings)), programs_(std::move(programs)), frozen_(Bound({})) {}
 
 std::vector<Callable> LoadedGraphs::Bound(const TensorMap& weights) const {
   std::vector<Callable> bound;
+  TensorMap together = weights;
+  together.insert(mappings_.begin(), mappings_.end());
   for (const ProgramPart& part : programs_.parts) {
     const bool is_ranking = !bound.empty();
-    bound.emplace_back(part.Bind(programs_.rows, weights, programs_.linear_dtype,
+    bound.emplace_back(part.Bind(programs_.rows, together, programs_.linear_dtype,
                                  is_ranking ? programs_.contexts : ops::ContextInputs()));
   }
   return bound;
@@ -120,6 +125,9 @@ std::vector<TensorMap> LoadedGraphs::Dense() const {
       const auto options = at::TensorOptions().dtype(ScalarTypeOf(weight.dtype)).device(at::kMeta);
       tensors.emplace(weight.path, at::empty(weight.shape, options));
     }
+  }
+  for (TensorMap& form : forms) {
+    for (const auto& [path, slots] : mappings_) form.erase(path);
   }
   return forms;
 }

@@ -56,9 +56,10 @@ struct GraphChange {
 class LoadedGraphs {
  public:
   /// Takes the scripted forms with their tensors in place, not frozen.
-  LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan);
+  /// `mappings`: the buckets of mappings, by path, which deltas change in place and do not replace.
+  LoadedGraphs(std::vector<torch::jit::Module> modules, Plan plan, TensorMap mappings);
   /// Binds programs. Throws Error (kManifest).
-  explicit LoadedGraphs(ProgramForms programs);
+  LoadedGraphs(ProgramForms programs, TensorMap mappings);
 
   const Callable& plain() const { return frozen_[0]; }
   /// Null if the model has no ranking form.
@@ -82,15 +83,16 @@ class LoadedGraphs {
 
  private:
   std::vector<Callable> Frozen() const;
-  /// Returns the programs with these weights instead of their own.
+  /// Returns the programs with these weights, and the mappings, instead of their own.
   std::vector<Callable> Bound(const TensorMap& weights) const;
   /// Returns the programs with other weights beside those that were set before.
   GraphChange Rebound(const TensorMap& weights) const;
-  /// Returns the dense weights of each form.
+  /// Returns the dense weights of each form, without mappings.
   std::vector<TensorMap> Dense() const;
 
   std::vector<torch::jit::Module> modules_;
   Plan plan_;
+  TensorMap mappings_;
   /// Instead of modules.
   ProgramForms programs_;
   std::vector<Callable> frozen_;

@@ -153,6 +153,14 @@ void SetTensors(const Module& module, const TensorMap& tensors) {
   }
 }
 
+void PlaceMappings(const Module& module, const TensorMap& slots) {
+  TensorMap held;
+  for (const auto& [path, tensor] : slots) {
+    if (ops::TensorHolder(module, path)) held.emplace(path, tensor);
+  }
+  SetTensors(module, held);
+}
+
 void Share(const Module& module, Module* other) {
   const TensorMap held = AllTensors(module);
   TensorMap shared;

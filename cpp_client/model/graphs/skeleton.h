@@ -39,6 +39,9 @@ TensorMap DenseTensors(const torch::jit::Module& module, const Plan& plan);
 /// Sets tensors that the module has, each under all names that it has for the one before it.
 void SetTensors(const torch::jit::Module& module, const TensorMap& tensors);
 
+/// Sets the buckets of mappings, by path; a form that reads none of them has no such tensor.
+void PlaceMappings(const torch::jit::Module& module, const TensorMap& slots);
+
 /// Makes another form share the first one's equal tensors: dense weights, mappings of raw IDs.
 void Share(const torch::jit::Module& module, torch::jit::Module* other);
 

@@ -1,10 +1,10 @@
-"""Deltas: replace rows and dense weights of a loaded model in place, without a reload.
+"""Deltas: replace rows, mappings of raw IDs and dense weights of a loaded model in place, without a reload.
 
 Shape letters: N rows of a delta, R rows of a block.
 
 There are two steps, because the model keeps serving. ``prepare`` reads and checks everything while lookups
-run. ``apply`` only copies the rows to their places, and replaces the graphs if dense weights change, while the
-caller prevents lookups.
+run. ``apply`` only copies the rows, and the buckets of mappings, to their places, and replaces the graphs if dense
+weights change, while the caller prevents lookups.
 ``recsys.artifact.delta.file`` describes the file format, ``docs/export/deltas.md`` the use.
 """
 
@@ -20,12 +20,15 @@ import torch
 from torch import Tensor
 
 from recsys.artifact.delta.file import DeltaFile
-from recsys.artifact.delta.header import DeltaHeader, TableDelta
+from recsys.artifact.delta.header import DeltaHeader, MappingDelta, TableDelta
 from recsys.artifact.graphs import GraphChange, LoadedGraphs
 from recsys.artifact.loaded_rows import LoadedRows
+from recsys.artifact.mappings import LoadedTable, PlannedChange, planned, tables_of
 from recsys.artifact.programs import ProgramGraphs
 from recsys.base.json_checks import wrong
-from recsys.errors import DeltaError
+from recsys.errors import DeltaError, ManifestError
+from recsys.managed.changes import MappingChange
+from recsys.managed.slots import FullMappingError
 from recsys.rows.layout import block_rows
 from recsys.sharding.plan.device_rows import DeviceRows
 
@@ -69,6 +72,30 @@ class BlockChange:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnedChange:
+    """Which rows of a managed table get and lose raw IDs.
+
+    Attributes:
+        table: The table.
+        freed: int64, the rows that raw IDs lose.
+        taken: int64, the rows that raw IDs get.
+    """
+
+    table: LoadedTable
+    freed: Tensor
+    taken: Tensor
+
+    def write(self) -> None:
+        """Note it in the table."""
+        self.table.is_owned[self.freed] = False
+        self.table.is_owned[self.taken] = True
+
+    def inverse(self) -> OwnedChange:
+        """Return the change back."""
+        return replace(self, freed=self.taken, taken=self.freed)
+
+
+@dataclass(frozen=True, kw_only=True)
 class PreparedDelta:
     """A delta that was read and checked, to be applied once to the rows that it was prepared for.
 
@@ -80,7 +107,9 @@ class PreparedDelta:
         num_rows: The number of rows of each table that it changes.
         num_dense_left: Number of dense weights that had also changed when it was made, and that it leaves as
             they are.
-        changes: The changes by block.
+        num_ids: The number of raw IDs that get a row, or lose it, by table.
+        changes: The changes by block of rows, and by table of a mapping.
+        mappings: Which rows get and lose raw IDs.
         dense: The values of ``LoadedRows.dense`` that change; None where there is none.
         graphs: The graphs with other weights; None if no dense weight changes, or only rows were loaded.
     """
@@ -89,7 +118,9 @@ class PreparedDelta:
     base: str
     num_rows: Mapping[str, int]
     num_dense_left: int
+    num_ids: Mapping[str, int]
     changes: Sequence[BlockChange]
+    mappings: Sequence[OwnedChange]
     dense: Mapping[str, Tensor | None]
     graphs: GraphChange | None
     _loaded: LoadedRows
@@ -116,12 +147,14 @@ def prepare(loaded: LoadedRows, path: str | os.PathLike[str]) -> PreparedDelta:
         header = file.header
         check_fit(header, loaded)
         places = [place for table in header.tables for place in _placed(loaded, table, *file.read(table))]
+        mappings = [(one, file.read_mapping(one)) for one in header.mappings]
         dense = {weight.name: file.read_dense(weight) for weight in header.dense}
         with loaded.lock:
             # Checked again: another delta may have been applied in between.
             check_state(header.bases, loaded)
             base = loaded.state
-            changes = [_change(*place) for place in places]
+            planned = [_planned(loaded, *mapping, is_compacted=bool(header.replaces)) for mapping in mappings]
+            changes = [_change(*place) for place in [*places, *map(_buckets, planned)]]
             graphs = loaded.graphs.with_weights(dense) if dense and loaded.graphs is not None else None
             _synchronize(changes)
         if graphs is not None:
@@ -131,7 +164,9 @@ def prepare(loaded: LoadedRows, path: str | os.PathLike[str]) -> PreparedDelta:
             base=base,
             num_rows={table.name: table.num_rows for table in header.tables},
             num_dense_left=header.num_dense_left,
+            num_ids={one.name: one.num_ids + one.num_evicted for one in header.mappings},
             changes=changes,
+            mappings=[OwnedChange(table=one.table, freed=one.freed, taken=one.taken) for one in planned],
             dense=dense,
             graphs=graphs,
             _loaded=loaded,
@@ -139,7 +174,7 @@ def prepare(loaded: LoadedRows, path: str | os.PathLike[str]) -> PreparedDelta:
 
 
 def apply(prepared: PreparedDelta) -> PreparedDelta:
-    """Write a prepared delta's rows and dense weights: all of them, or none if this raises.
+    """Write a prepared delta's rows, mappings and dense weights: all of them, or none if this raises.
 
     The caller must prevent lookups until it returns.
 
@@ -157,6 +192,8 @@ def apply(prepared: PreparedDelta) -> PreparedDelta:
         check_state((prepared.base,), loaded)
         for change in prepared.changes:
             change.write()
+        for owned in prepared.mappings:
+            owned.write()
         if prepared.graphs is not None:
             prepared.graphs.write()
         if isinstance(loaded.graphs, ProgramGraphs) and loaded.graphs.contexts is not None:
@@ -172,6 +209,7 @@ def apply(prepared: PreparedDelta) -> PreparedDelta:
         digest=prepared.base,
         base=prepared.digest,
         changes=undone,
+        mappings=[change.inverse() for change in prepared.mappings],
         dense=before,
         graphs=None if prepared.graphs is None else prepared.graphs.inverse(),
     )
@@ -199,9 +237,27 @@ def check_fit(header: DeltaHeader, loaded: LoadedRows) -> None:
             got, expected = getattr(table, key), getattr(known, key)
             if got != expected:
                 raise wrong(f"delta.tables[{i}]", key, got, f"{expected}, as table {table.name!r} has it")
-
+    _check_mappings(header, loaded)
     if loaded.graphs is not None:
         _check_dense(header, loaded.graphs)
+
+
+def _check_mappings(header: DeltaHeader, loaded: LoadedRows) -> None:
+    """Check that every mapping is of a managed table of the artifact."""
+    known = tables_of(loaded.mappings)
+    if header.mappings and not known:
+        raise DeltaError(
+            f"delta.mappings: got raw IDs of table {header.mappings[0].name!r}, expected none: the artifact keeps no "
+            "mapping beside its rows, as earlier releases did; export the new checkpoint as a whole"
+        )
+    for i, mapping in enumerate(header.mappings):
+        at, table = f"delta.mappings[{i}]", known.get(mapping.name)
+        if table is None:
+            raise wrong(at, "name", mapping.name, f"one of the managed tables {sorted(known)[:8]}")
+        if mapping.num_rows != table.info.num_rows:
+            raise wrong(
+                at, "num_rows", mapping.num_rows, f"{table.info.num_rows}, as table {mapping.name!r} has it"
+            )
 
 
 def _check_dense(header: DeltaHeader, graphs: LoadedGraphs | ProgramGraphs) -> None:
@@ -251,6 +307,29 @@ def _placed(
                 places = (numbers[first:end] - block.row_start).to(rank.device)
                 cut = block_rows(rows[first:end], table.embedding_dim, block).to(rank.device)
                 yield block.rows(rank.rows), places, cut
+
+
+def _planned(
+    loaded: LoadedRows, mapping: MappingDelta, change: MappingChange, *, is_compacted: bool
+) -> PlannedChange:
+    """Return the change of a mapping, checked against its present state.
+
+    Raises:
+        DeltaError: There is no place for a raw ID.
+        ManifestError: It does not fit the raw IDs that own rows.
+    """
+    at = f"delta: mapping of table {mapping.name!r}"
+    try:
+        return planned(tables_of(loaded.mappings)[mapping.name], change, is_compacted=is_compacted)
+    except FullMappingError as error:
+        raise DeltaError(f"{at}: {error}; export the new checkpoint as a whole") from None
+    except ValueError as error:
+        raise ManifestError(f"{at}: {error}") from None
+
+
+def _buckets(change: PlannedChange) -> tuple[Tensor, Tensor, Tensor]:
+    """Return buckets as those of a block of rows: the block, the places and the contents."""
+    return change.table.slots.view(torch.uint8), change.buckets, change.contents.view(torch.uint8)
 
 
 def _change(target: Tensor, places: Tensor, rows: Tensor) -> BlockChange:

@@ -1,6 +1,6 @@
 """The file format of a delta: some rows of some tables, written as a stream, validated when read.
 
-Shape letters: D embedding dimension, N rows of a delta.
+Shape letters: D embedding dimension, N rows or raw IDs of a delta, K raw IDs that lose their rows.
 
 All numbers are little-endian. A preamble of 64 bytes, sections of raw bytes at multiples of 64, and a header at the
 end, because digests and sizes are known only then:
@@ -16,7 +16,9 @@ offset  bytes  what
 
 The header is JSON (``docs/export/deltas.md`` has its fields). For each table it names two sections: ``rows``, ``[N,
 row_bytes]`` uint8 in the format of ``recsys.rows.format`` at alignment 1, all columns; and ``numbers``, ``[N]`` int64,
-which rows they are, ascending. For each dense weight it names one section: its numbers, row-major.
+which rows they are, ascending. For each managed table whose mapping changes it names three: ``raw_ids``, ``[N]`` int64,
+ascending, ``rows``, ``[N]`` int64, their rows, and ``evicted``, ``[K]`` int64, ascending, the raw IDs that lose their
+rows. For each dense weight it names one section: its numbers, row-major.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from recsys.artifact.delta.header import (
     DeltaHeader,
     DeltaSection,
     DenseDelta,
+    MappingDelta,
     TableDelta,
 )
 from recsys.artifact.loaded_rows import DIGEST_DIGITS
@@ -52,6 +55,7 @@ from recsys.errors import (
     ManifestError,
     PartSizeError,
 )
+from recsys.managed.changes import MappingChange
 from recsys.rows.format import SCALE_BIAS_BYTES, RowFormat
 from recsys.rows.quantize import CHUNK_ROWS, StoredTable
 
@@ -127,6 +131,32 @@ class DeltaFile:
             if not _are_finite(rows[first : first + CHUNK_ROWS], table.row_format):
                 raise ManifestError(f"{what}: got a row that is not finite, expected finite numbers")
         return numbers, rows
+
+    def read_mapping(self, mapping: MappingDelta) -> MappingChange:
+        """Return the change of a managed table's mapping, after all checks that need no mapping.
+
+        Raises:
+            ChecksumError: Bytes have changed.
+            PartSizeError: The file was truncated since it was opened.
+            ManifestError: Raw IDs do not ascend, one is in both lists, or rows are not rows of the table, each once.
+        """
+        what = f"delta {self._name!r}, mapping of table {mapping.name!r}"
+        raw_ids, rows = (torch.empty(mapping.num_ids, dtype=torch.int64) for _ in range(2))
+        evicted = torch.empty(mapping.num_evicted, dtype=torch.int64)
+        for section, tensor in ((mapping.raw_ids, raw_ids), (mapping.rows, rows), (mapping.evicted, evicted)):
+            self._read_section(section, tensor, what)
+        for key, ids in (("raw_ids", raw_ids), ("evicted", evicted)):
+            if not _ascends(ids):
+                raise ManifestError(f"{what}: got {key} out of order, expected ascending raw IDs, each once")
+        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < mapping.num_rows:
+            raise ManifestError(
+                f"{what}: got rows from {int(rows.min())} to {int(rows.max())}, expected 0 to {mapping.num_rows - 1}"
+            )
+        if torch.unique(rows).numel() != rows.numel():
+            raise ManifestError(f"{what}: got a row of two raw IDs, expected each row once")
+        if bool(torch.isin(evicted, raw_ids, assume_unique=True).any()):
+            raise ManifestError(f"{what}: got a raw ID that is evicted and gets a row, expected one of both")
+        return MappingChange(raw_ids=raw_ids, rows=rows, evicted=evicted)
 
     def read_dense(self, weight: DenseDelta) -> Tensor:
         """Return a dense weight in host memory, after all checks.
@@ -230,6 +260,7 @@ class DeltaWriter:
         self._table: StoredTable | None = None
         self._numbers: list[Tensor] = []
         self._tables: list[TableDelta] = []
+        self._mappings: list[MappingDelta] = []
         self._dense: list[DenseDelta] = []
 
     def add(self, table: StoredTable, numbers: Tensor, rows: Tensor) -> None:
@@ -276,30 +307,64 @@ class DeltaWriter:
         )
         self._table, self._numbers = None, []
 
+    def add_mapping(self, table: str, num_rows: int, change: MappingChange) -> None:
+        """Add the change of a managed table's mapping, after all rows; one without raw IDs is left out.
+
+        Args:
+            table: The table's name, as in the manifest.
+            num_rows: Its rows.
+            change: The change, in host memory.
+        """
+        if change.is_empty:
+            return
+        self._end_table()
+        raw_ids, rows, evicted = map(self._section, (change.raw_ids, change.rows, change.evicted))
+        self._mappings.append(
+            MappingDelta(
+                name=table,
+                num_rows=num_rows,
+                num_ids=change.raw_ids.numel(),
+                num_evicted=change.evicted.numel(),
+                raw_ids=raw_ids,
+                rows=rows,
+                evicted=evicted,
+            )
+        )
+
+    def _section(self, tensor: Tensor) -> DeltaSection:
+        """Write a tensor in host memory as a section."""
+        data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+        start = self._align()
+        self._file.write(data)
+        return DeltaSection(offset_bytes=start, sha256=hashlib.sha256(data).hexdigest())
+
     def add_dense(self, name: str, weight: Tensor) -> None:
-        """Add a dense weight, after all rows.
+        """Add a dense weight, after all rows and mappings.
 
         Args:
             name: Its path in the graphs.
             weight: In host memory, of one of the types of ``DENSE_DTYPES``.
         """
         self._end_table()
-        data = weight.contiguous().reshape(-1).view(torch.uint8).numpy().data
-        start = self._align()
-        self._file.write(data)
+        values = self._section(weight)
         self._dense.append(
             DenseDelta(
                 name=name,
                 dtype=str(weight.dtype).removeprefix("torch."),
                 shape=tuple(weight.shape),
-                values=DeltaSection(offset_bytes=start, sha256=hashlib.sha256(data).hexdigest()),
+                values=values,
             )
         )
 
     def finish(self) -> DeltaHeader:
         """Write the header, and wait until the file is on the disk."""
         self._end_table()
-        self._header = replace(self._header, tables=tuple(self._tables), dense=tuple(self._dense))
+        self._header = replace(
+            self._header,
+            tables=tuple(self._tables),
+            mappings=tuple(self._mappings),
+            dense=tuple(self._dense),
+        )
         header = (json.dumps(self._header.to_json()) + "\n").encode()
         start = self._align()
         self._file.write(header)

@@ -1,6 +1,6 @@
-"""The header of a delta: the artifact that it fits, and the sections of each table's rows and each dense weight.
+"""The header of a delta: the artifact that it fits, and the sections of rows, mappings and dense weights.
 
-Shape letters: D embedding dimension, N rows of a delta.
+Shape letters: D embedding dimension, N rows or raw IDs of a delta, K raw IDs that lose their rows.
 
 The header is untrusted JSON: every field is checked when it is read. ``docs/export/deltas.md`` describes each field
 for readers in other languages, ``recsys.artifact.delta.file`` the file around it.
@@ -32,10 +32,10 @@ from recsys.errors import ForeignFileError
 from recsys.rows.format import SPARSE_TYPE_CODES, RowFormat
 
 FORMAT = "recsys-delta"
-#: Incremented when readers of the previous version cannot read new files. Deltas without dense weights are
-#: written as version 1, those with them and of a single step as version 2, which earlier releases read.
+#: Incremented when readers of the previous version cannot read new files. Deltas without dense weights are written as
+#: version 1, those with them, of a single step and without mappings as version 2, which earlier releases read.
 FORMAT_VERSION = 3
-_WITHOUT_DENSE, _OF_ONE_STEP = 1, 2
+_WITHOUT_DENSE, _WITHOUT_MAPPINGS = 1, 2
 #: The first offset of sections, and their alignment.
 PREAMBLE_BYTES = 64
 SECTION_ALIGNMENT_BYTES = 64
@@ -105,6 +105,29 @@ class DenseDelta:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MappingDelta:
+    """The raw IDs of a managed table whose rows change.
+
+    Attributes:
+        name: The table's name, as in the manifest.
+        num_rows: The rows of the table.
+        num_ids: The number of raw IDs that get rows.
+        num_evicted: The number of raw IDs that lose them.
+        raw_ids: The section of the raw IDs, ``[N]`` int64, ascending.
+        rows: The section of their rows, ``[N]`` int64.
+        evicted: The section of the raw IDs that lose their rows, ``[K]`` int64, ascending.
+    """
+
+    name: str
+    num_rows: int
+    num_ids: int
+    num_evicted: int
+    raw_ids: DeltaSection
+    rows: DeltaSection
+    evicted: DeltaSection
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeltaHeader:
     """The header of a delta.
 
@@ -115,6 +138,7 @@ class DeltaHeader:
         created_s: When it was made, in seconds since the epoch; 0 if not known.
         num_dense_left: Number of dense weights that had also changed, and that the delta leaves as they are.
         tables: The changed tables.
+        mappings: The managed tables whose raw IDs change.
         dense: The changed dense weights.
         replaces: Of a compacted chain, the digests of its deltas in order; the state after it is that of the last.
     """
@@ -125,6 +149,7 @@ class DeltaHeader:
     created_s: float = 0.0
     num_dense_left: int = 0
     tables: tuple[TableDelta, ...] = ()
+    mappings: tuple[MappingDelta, ...] = ()
     dense: tuple[DenseDelta, ...] = ()
     replaces: tuple[str, ...] = ()
 
@@ -133,11 +158,18 @@ class DeltaHeader:
         """The states that it can be applied in: a compacted chain also in the middle of it."""
         return (self.base, *self.replaces[:-1])
 
+    @property
+    def format_version(self) -> int:
+        """The first version of the format whose readers apply all of it."""
+        if self.mappings or self.replaces:
+            return FORMAT_VERSION
+        return _WITHOUT_MAPPINGS if self.dense else _WITHOUT_DENSE
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data that ``from_json`` reads back."""
         return {
             "format": FORMAT,
-            "format_version": self._version(),
+            "format_version": self.format_version,
             "model": self.model,
             "artifact": self.artifact,
             "base": self.base,
@@ -155,14 +187,10 @@ class DeltaHeader:
                 }
                 for table in self.tables
             ],
+            **({"mappings": [_mapping_to_json(one) for one in self.mappings]} if self.mappings else {}),
             **({"dense": [_dense_to_json(weight) for weight in self.dense]} if self.dense else {}),
             **({"replaces": list(self.replaces)} if self.replaces else {}),
         }
-
-    def _version(self) -> int:
-        if self.replaces:
-            return FORMAT_VERSION
-        return _OF_ONE_STEP if self.dense else _WITHOUT_DENSE
 
     @classmethod
     def from_json(cls, data: Any, end: int) -> DeltaHeader:
@@ -186,6 +214,11 @@ class DeltaHeader:
             table, at_bytes = _table_from_json(item, at, at_bytes, end)
             tables.append(table)
         check_once([table.name for table in tables], "delta.tables")
+        mappings: list[MappingDelta] = []
+        for at, item in a_list(data, "mappings", "delta") if "mappings" in data else ():
+            mapping, at_bytes = _mapping_from_json(item, at, at_bytes, end)
+            mappings.append(mapping)
+        check_once([mapping.name for mapping in mappings], "delta.mappings")
         dense: list[DenseDelta] = []
         for at, item in a_list(data, "dense", "delta") if "dense" in data else ():
             weight, at_bytes = _dense_from_json(item, at, at_bytes, end)
@@ -198,6 +231,7 @@ class DeltaHeader:
             created_s=_seconds(data, "created_s"),
             num_dense_left=whole(data, "num_dense_left", "delta"),
             tables=tuple(tables),
+            mappings=tuple(mappings),
             dense=tuple(dense),
             replaces=_replaced(data),
         )
@@ -211,6 +245,41 @@ def _replaced(data: Any) -> tuple[str, ...]:
     digests = [hex_digits({"digest": item}, "digest", at, DIGEST_DIGITS) for at, item in items]
     check_once(digests, "delta.replaces")
     return tuple(digests)
+
+
+def _mapping_to_json(mapping: MappingDelta) -> dict[str, Any]:
+    return {
+        "name": mapping.name,
+        "num_rows": mapping.num_rows,
+        "num_ids": mapping.num_ids,
+        "num_evicted": mapping.num_evicted,
+        "raw_ids": vars(mapping.raw_ids),
+        "rows": vars(mapping.rows),
+        "evicted": vars(mapping.evicted),
+    }
+
+
+def _mapping_from_json(data: Any, at: str, start: int, end: int) -> tuple[MappingDelta, int]:
+    """Return a mapping's change whose sections are in ``[start, end)``, and the end of its last section."""
+    num_rows = count(data, "num_rows", at)
+    # Of a compacted chain more raw IDs may be evicted than there are rows.
+    num_ids, num_evicted = (whole(data, key, at) for key in ("num_ids", "num_evicted"))
+    if num_ids > num_rows:
+        raise wrong(at, "num_ids", num_ids, f"at most the table's {num_rows} rows")
+    num_bytes = _NUMBER_BYTES * num_ids
+    raw_ids, start = _section(data, "raw_ids", at, (start, end), num_bytes)
+    rows, start = _section(data, "rows", at, (start, end), num_bytes)
+    evicted, start = _section(data, "evicted", at, (start, end), _NUMBER_BYTES * num_evicted)
+    mapping = MappingDelta(
+        name=text(data, "name", at),
+        num_rows=num_rows,
+        num_ids=num_ids,
+        num_evicted=num_evicted,
+        raw_ids=raw_ids,
+        rows=rows,
+        evicted=evicted,
+    )
+    return mapping, start
 
 
 def _dense_to_json(weight: DenseDelta) -> dict[str, Any]:

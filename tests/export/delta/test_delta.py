@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from export.config import ExportConfig
 from export.delta.delta import DeltaConfig, export_delta
-from export.delta.models import check_mappings
 from export.delta.report import DeltaReport
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection
@@ -323,27 +322,6 @@ class TestRefusals:
         assert header_of(artifact.parent / "d")["format_version"] == 1
         found = load_artifact(artifact)
         assert prepare(found.rows, artifact.parent / "d").num_dense_left == num_changed
-
-    def test_a_mapping_that_changed(self, tmp_path: Path) -> None:
-        old = Pooled().eval()
-        export_model(old, tmp_path / "a")
-        new = copy.deepcopy(old)
-        module = new.bags.managed_collision_collection.managed_collision_modules()["users"]
-        module.train()(torch.tensor([123456789]))
-        text = self.refused(old, new.eval(), tmp_path / "a")
-        assert "managed tables ['bags._managed_collision_collection.users'] map raw IDs to other rows" in text
-
-        # An artifact without the table has no mapping either.
-        check_mappings(old, new, ["other"])
-
-    def test_counts_of_a_mapping_are_nothing_that_is_served(self, tmp_path: Path) -> None:
-        old = Pooled().eval()
-        export_model(old, tmp_path / "a")
-        new = copy.deepcopy(old)
-        module = new.bags.managed_collision_collection.managed_collision_modules()["users"]
-        module.train()(torch.tensor([5, 5, 5]))
-        report = delta_of(old, new.eval(), tmp_path / "d", tmp_path / "a")
-        assert report.tables == ()
 
     def test_another_old_checkpoint(self, artifact: Path) -> None:
         text = self.refused(trained(dlrm()), trained(dlrm(), seed=1), artifact)

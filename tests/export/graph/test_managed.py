@@ -34,7 +34,8 @@ from recsys.managed import (
     ManagedCollisionEmbeddingCollection,
     MCHManagedCollisionModule,
 )
-from recsys.managed.frozen import FrozenLookup
+from recsys.managed.frozen import FrozenLookup, filled_slots
+from recsys.managed.slots import SLOTS
 from recsys.scripting.torchscript import load, operators
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import column_wise, row_wise
@@ -277,17 +278,26 @@ class TestTheArtifact:
         assert int(users.max()) > 2**60
         assert int(users.min()) < -(2**60)
 
-    @pytest.mark.parametrize("part", ["fallbacks", "entries"], ids=["unknown IDs", "known IDs"])
+    @pytest.mark.parametrize("part", ["fallbacks", "slots"], ids=["unknown IDs", "known IDs"])
     def test_a_mapping_that_went_wrong_is_not_written(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
     ) -> None:
         class Wrong(FrozenLookup):
-            def __init__(self, collection: ManagedCollisionCollection) -> None:
-                super().__init__(collection)
-                numbers = getattr(self, part)
-                numbers[:-1] = numbers[:-1].flip(0) if part == "entries" else 0
+            def __init__(self, collection: ManagedCollisionCollection, slots: Tensor | None = None) -> None:
+                super().__init__(collection, slots)
+                self.fallbacks[:-1] = 0
 
-        monkeypatch.setattr("export.graph.managed.FrozenLookup", Wrong)
+        def wrong_slots(modules: Any) -> Tensor:
+            slots = filled_slots(modules)
+            rows = slots[:, SLOTS:]
+            is_used = rows >= 0
+            rows[is_used] = rows[is_used].flip(0)
+            return slots
+
+        if part == "fallbacks":
+            monkeypatch.setattr("export.graph.managed.FrozenLookup", Wrong)
+        else:
+            monkeypatch.setattr("export.graph.managed.filled_slots", wrong_slots)
         with pytest.raises(VerificationError, match="what the model makes of the stored rows"):
             export_model(Pooled().eval(), tmp_path / "a")
         assert not (tmp_path / "a").exists()
@@ -309,13 +319,13 @@ class TestDevices:
         devices = ("cuda:0", "cuda:1")
         job = prepare(Pooled().eval(), ExportConfig(targets=(devices,)), lambda *_: None)
         skeletons = shard_without_rows(job.collections, job.stored, "cuda:0,cuda:1", torch.float32)
-        model = replace_modules(job.model, {**skeletons, **job.managed.frozen()})
+        model = replace_modules(job.model, {**skeletons, **job.managed.frozen(with_ids=True)})
         ranks = [torch.device(d) for d in devices]
         graph = finished(traced_model(model, job.input_mapping, ranks, torch.float32), is_scripted=True)
         state = {name for name, _ in graph.script.named_buffers()}
         mapping = {name for name in state if "_managed_collision_collection.lookup." in name}
         names = {name.rsplit(".", 1)[1] for name in mapping}
-        assert {"salts", "fallbacks", "starts", "hashes", "entries", "probes"} < names
+        assert {"masks", "first_slots", "fallbacks", "slots"} < names
         assert not mapping & set(graph.ranks)
         assert not mapping & set(graph.rows)
 
@@ -335,7 +345,7 @@ class TestDevices:
         model = Sequences().eval()
         job = prepare(model, ExportConfig(data_type=DataType.FP32), lambda *_: None)
         skeletons = shard_without_rows(job.collections, job.stored, "cpu", torch.float32)
-        module = replace_modules(job.model, {**skeletons, **job.managed.frozen()})
+        module = replace_modules(job.model, {**skeletons, **job.managed.frozen(with_ids=True)})
         home = [torch.device("cpu")]
         root = ExportedModel(module, job.input_mapping, home, torch.float32)
         batch = call_of(user=[[INT64_MIN], [1]], day=[[3], []])

@@ -128,9 +128,9 @@ DAMAGES: dict[str, tuple[Damage, type[ArtifactError], str]] = {
         "its own digest does not match",
     ),
     "newer version": (
-        lambda a: lie(a, lambda m: m.update(format_version=4)),
+        lambda a: lie(a, lambda m: m.update(format_version=5)),
         NewerVersionError,
-        "got format version 4, expected at most 3; install a newer release",
+        "got format version 5, expected at most 4; install a newer release",
     ),
     "int8 without a program": (
         lambda a: lie(a, _int8_without_a_program),
