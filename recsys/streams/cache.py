@@ -23,10 +23,13 @@ class DeltaCache:
     Args:
         folder: is made when the first file comes.
         max_bytes: bytes of all files, those that are being written included.
+
+    Attributes:
+        folder: the folder.
     """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
-        self._folder = folder
+        self.folder = folder
         self._max_bytes = max_bytes
         self._writing_bytes = 0
         # Of the files, as far as this process knows; None before it has looked.
@@ -82,8 +85,8 @@ class DeltaCache:
 
     def partial(self) -> Path:
         """Return the path of a new file to write, which ``place`` takes."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        return self._folder / f".{secrets.token_hex(8)}{_PARTIAL}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.folder / f".{secrets.token_hex(8)}{_PARTIAL}"
 
     def place(self, partial: Path, key: str) -> Path:
         """Move a finished file into its place, in one step."""
@@ -119,12 +122,12 @@ class DeltaCache:
         return self._max_bytes - self._writing_bytes - (self._used_bytes or 0)
 
     def _path(self, key: str) -> Path:
-        return self._folder / (hashlib.sha256(key.encode()).hexdigest()[:32] + SUFFIX)
+        return self.folder / (hashlib.sha256(key.encode()).hexdigest()[:32] + SUFFIX)
 
     def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
         """Yield whole files, and remove partial ones that nobody writes any more."""
         with suppress(FileNotFoundError):
-            for path in [*self._folder.iterdir()]:
+            for path in [*self.folder.iterdir()]:
                 with suppress(FileNotFoundError):  # another process has removed it
                     about = path.stat()
                     if path.suffix == SUFFIX:

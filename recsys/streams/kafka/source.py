@@ -23,6 +23,7 @@ from recsys.streams.interface import DeltaSource, StreamedDelta, StreamError
 from recsys.streams.kafka.assembly import Assembly, KnownDelta, check_header, key_of
 from recsys.streams.kafka.config import opened, settings, text_of
 from recsys.streams.kafka.message import DeltaParts, ForeignMessageError, MessageError, read_message
+from recsys.streams.kafka.positions import Positions
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.1
@@ -36,7 +37,7 @@ _OURS: Mapping[str, object] = {
     # So that the end of a partition is that of its messages.
     "isolation.level": "read_uncommitted",
     "allow.auto.create.topics": False,
-    "fetch.wait.max.ms": 200,
+    "fetch.wait.max.ms": 100,
     "fetch.error.backoff.ms": 200,
     "reconnect.backoff.max.ms": 1000,
     # Memory: what waits to be read, and one answer of a broker.
@@ -48,7 +49,7 @@ _OURS: Mapping[str, object] = {
 
 
 class KafkaSource(DeltaSource):
-    """Follows a topic from its beginning. It need not exist yet: it is empty then.
+    """Follows a topic from where the expected artifacts begin in it. It need not exist yet: it is empty then.
 
     Args:
         address: the topic.
@@ -73,6 +74,9 @@ class KafkaSource(DeltaSource):
         self._names: dict[str, KnownDelta] = {}
         # The offset of the next message of each partition.
         self._positions: dict[int, int] = {}
+        # Where those of the expected artifacts begin; None before the first scan.
+        self._known_positions: Positions | None = None
+        self._starts: dict[int, int] = {}
         # Deltas in the cache that were not fetched yet.
         self._fresh: set[str] = set()
         self._failure: StreamError | None = None
@@ -102,6 +106,8 @@ class KafkaSource(DeltaSource):
         self._assign(ends)
         self._wait({partition: high for partition, (low, high) in ends.items() if high > low})
         with self._read_on:
+            if self._known_positions is not None:
+                self._known_positions.save(self._positions.items())
             return by_age(delta.streamed() for delta in self._deltas.values())
 
     def fetch(self, delta: StreamedDelta) -> Path:
@@ -178,15 +184,20 @@ class KafkaSource(DeltaSource):
 
         topic, timeout_s = self._address.topic, self._address.timeout_s
         try:
-            found = self._asker.list_topics(topic, timeout=timeout_s).topics[topic]
+            cluster = self._asker.list_topics(topic, timeout=timeout_s)
+            found = cluster.topics[topic]
+            if self._known_positions is None:
+                place = f"{cluster.cluster_id or self._address.brokers}/{topic}"
+                self._known_positions = Positions(self._cache.folder, place)
             if found.error is not None:
                 if found.error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
                     return {}
                 raise StreamError(f"kafka: topic {topic} cannot be read: {text_of(found.error)}")
             ends = {}
             for partition in found.partitions:
-                place = TopicPartition(topic, partition)
-                ends[partition] = self._asker.get_watermark_offsets(place, timeout=timeout_s)
+                ends[partition] = self._asker.get_watermark_offsets(
+                    TopicPartition(topic, partition), timeout=timeout_s
+                )
         except KafkaException as error:
             raise self._away(error.args[0]) from None
         self._last_error = None
@@ -214,30 +225,30 @@ class KafkaSource(DeltaSource):
                     self._give_up(known)
 
     def _assign(self, ends: Mapping[int, tuple[int, int]]) -> None:
-        """Read partitions that are new; from the beginning if the topic was made again."""
-        from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+        """Read partitions that are new, and again from where an artifact begins that was not expected before."""
+        from confluent_kafka import TopicPartition
 
-        topic = self._address.topic
+        topic, known = self._address.topic, self._known_positions
+        assert known is not None
         with self._read_on:
-            if any(self._positions.get(partition, 0) > high for partition, (_, high) in ends.items()):
+            starts = {partition: known.start(partition, self._artifacts) for partition in ends}
+            read = {at: max(self._positions.get(at, 0), starts[at]) for at in ends}
+            if any(read[partition] > high for partition, (_, high) in ends.items()):
                 self._tell(f"topic {topic} was made again; it is read from its beginning")
-                for known in self._deltas.values():
-                    self._give_up(known)
+                for delta in self._deltas.values():
+                    self._give_up(delta)
                 self._deltas.clear()
                 self._names.clear()
                 self._positions.clear()
-            new = ends.keys() - self._positions.keys()
+                known.forget()
+                starts = dict.fromkeys(ends, 0)
+            new = {at for at in ends if at not in self._positions or starts[at] < self._starts[at]}
             if not new:
                 return
-            places = [
-                TopicPartition(topic, partition, max(self._positions.get(partition, -1), -1))
-                for partition in ends
-            ]
-            for place in places:
-                if place.offset < 0:
-                    place.offset = OFFSET_BEGINNING
-            self._positions.update(dict.fromkeys(new, -1))
-            self._places = places
+            # librdkafka goes to the first message that there is where one was deleted for its age.
+            self._positions.update((partition, starts[partition]) for partition in new)
+            self._starts.update((partition, starts[partition]) for partition in new)
+            self._places = [TopicPartition(topic, at, self._positions[at]) for at in ends]
 
     def _wait(self, ends: Mapping[int, int]) -> None:
         """Wait until the thread has read as far; as long as it reads on.
@@ -288,7 +299,8 @@ class KafkaSource(DeltaSource):
             return False
         is_whole = False
         with self._read_on:
-            if partition not in self._positions:
+            # A message of before the thread is sent elsewhere says nothing about how far it has read there.
+            if partition not in self._positions or self._places is not None:
                 return False
             if error is None:
                 is_whole = self._add(message, partition, offset)
@@ -308,6 +320,8 @@ class KafkaSource(DeltaSource):
         except MessageError as error:
             self._tell(f"topic {topic}: damaged messages are passed over: {error}")
             return False
+        if self._known_positions is not None:
+            self._known_positions.note(parts.artifact, partition, offset)
         known = self._known(parts, message.timestamp()[1] / 1000)
         if not known.note(index, partition, offset):
             return False

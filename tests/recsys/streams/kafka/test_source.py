@@ -19,6 +19,7 @@ from recsys.streams.cache import DeltaCache
 from recsys.streams.interface import DeltaSource, StreamedDelta, StreamError
 from recsys.streams.kafka.config import user_properties
 from recsys.streams.kafka.message import chunks_of, parts_of
+from recsys.streams.kafka.positions import Positions
 from recsys.streams.kafka.sink import KafkaSink
 from recsys.streams.kafka.source import KafkaSource
 from recsys.streams.opening import open_sink, open_source
@@ -148,7 +149,7 @@ def test_deltas_of_other_artifacts_are_seen_and_read_when_they_are_wanted(
     kafka.send(topic, messages_of(tmp_path / "a.delta"))
     (delta,) = source.scan()
     assert delta.artifact == OTHER
-    assert not [*tmp_path.glob("cache/*")]
+    assert not [*tmp_path.glob("cache/*.delta")]
     source.expect(OTHER)
     assert source.fetch(delta).read_bytes() == (tmp_path / "a.delta").read_bytes()
 
@@ -256,6 +257,48 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning(tmp_path: Path, 
         source.close()
     finally:
         stop_broker(broker)
+
+
+def test_a_start_reads_no_messages_from_before_those_of_its_artifact_until_it_is_asked_for_others(
+    kafka: Broker, topic: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "old.delta", base=OTHER, artifact=OTHER, num_bytes=5000)
+    write(tmp_path / "new.delta", num_bytes=5000)
+    kafka.send(topic, messages_of(tmp_path / "old.delta"))
+    kafka.send(topic, messages_of(tmp_path / "new.delta"), partition=0)
+    opened = []
+    for names in (["new.delta", "old.delta"], ["new.delta"]):
+        source = open_source(kafka.address(topic), tmp_path / "cache")
+        source.expect(ARTIFACT)
+        assert sorted(delta.name for delta in source.scan()) == names
+        opened.append(source)
+    source.expect(OTHER)
+    for delta in source.scan():
+        assert source.fetch(delta).read_bytes() == (tmp_path / delta.name).read_bytes()
+    assert len(source.scan()) == 2
+    for source in opened:
+        source.close()
+    # The same folder, and another topic.
+    source = open_source(kafka.address(f"{topic}-2"), tmp_path / "cache")
+    kafka.send(f"{topic}-2", messages_of(tmp_path / "old.delta"))
+    source.expect(ARTIFACT)
+    assert [delta.name for delta in source.scan()] == ["old.delta"]
+    source.close()
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"place": 3}', '{"place": "x", "read": [], "firsts": 1}'])
+def test_a_damaged_file_of_positions_is_none(content: str, tmp_path: Path) -> None:
+    (tmp_path / "positions.json").write_text(content.replace('"x"', '"here"'))
+    positions = Positions(tmp_path, "here")
+    assert positions.start(0, {ARTIFACT}) == 0
+    positions.note(ARTIFACT, 0, 7)
+    positions.note(ARTIFACT, 0, 5)
+    positions.save([(0, 9)])
+    again = Positions(tmp_path, "here")
+    assert (again.start(0, {ARTIFACT}), again.start(0, {OTHER}), again.start(1, {OTHER})) == (5, 9, 0)
+    assert Positions(tmp_path, "there").start(0, {OTHER}) == 0
+    again.forget()
+    assert Positions(tmp_path, "here").start(0, {OTHER}) == 0
 
 
 def test_properties_come_from_a_file_and_the_environment_and_are_never_shown(
