@@ -12,9 +12,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recsys.base.remote import AddressError
 from recsys.rows.memory import RowsMemory
-from recsys.streams.address import parse_stream_address
 from serve.config.bounds import bounded, check_bounds
 
 if TYPE_CHECKING:  # clients read settings too, without torch
@@ -226,9 +224,11 @@ class ModelSettings:
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.deltas is not None:
+            from recsys.streams.address import parse_stream_address  # the client has no streams
+
             try:
                 parse_stream_address(self.deltas)
-            except AddressError as error:
+            except ValueError as error:
                 raise ValueError(f"deltas: {error}") from None
         if not 0 < self.poll_deltas_s < math.inf:
             raise ValueError(f"poll_deltas_s: got {self.poll_deltas_s}, expected more than 0")

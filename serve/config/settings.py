@@ -11,12 +11,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from recsys.base.remote import AddressError, parse_address
-from recsys.streams.address import KafkaAddress, parse_stream_address
 from serve.config.bounds import bounded, check_bounds
 from serve.config.models import ModelSettings
+
+if TYPE_CHECKING:
+    from recsys.streams.address import KafkaAddress
 
 ENGINES = ("auto", "native", "reference")
 _MAX_PORT = 65535
@@ -265,9 +266,11 @@ class QualityConfig:
         """The topic that ``labels`` names."""
         if self.labels is None:
             return None
+        from recsys.streams.address import KafkaAddress, parse_stream_address  # the client has no streams
+
         try:
             parsed = parse_stream_address(self.labels)
-        except AddressError as error:
+        except ValueError as error:
             raise ValueError(f"labels: {error}") from None
         if not isinstance(parsed, KafkaAddress):
             raise ValueError(f"labels: got {self.labels[:80]!r}, expected kafka://HOST:PORT/TOPIC")
@@ -456,9 +459,11 @@ def _checked_host(host: str) -> str:
 
 
 def _check_address(name: str, address: str) -> None:
+    from recsys.base.remote import parse_address  # the client has no object stores
+
     try:
         parse_address(address)
-    except AddressError as error:
+    except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 
 
