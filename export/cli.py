@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from torch import nn
 
+from export.artifact.upload import Upload
 from export.config import ExportConfig, read_of_forward
 from export.delta.compact import compact
 from export.delta.delta import DeltaConfig, check_replaceable, export_delta
@@ -28,6 +29,7 @@ from export.source.load import Source, load_model, read_arguments
 from export.source.torchrec_modules import patch_torchrec_names
 from recsys.artifact.parts import read_manifest
 from recsys.base.hashing import STRING_HASHES
+from recsys.base.remote import RemoteError
 from recsys.errors import ExportError, PlanError
 from recsys.inputs.example_rows import held_by
 from recsys.models.retrieval import retrieval_model
@@ -48,20 +50,39 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run_compact(arguments)
         if arguments.delta:
             return _run_delta(arguments)
-        checkpoint = _named(arguments.checkpoint[0])
-        out = arguments.out or _default_out(
-            checkpoint, ".artifact.pt" if arguments.single_file else ".artifact"
-        )
-        config = _config(arguments, arguments.name or _name_of(arguments.out) or _stem(checkpoint))
-        source = _source_of(arguments, [checkpoint, *arguments.checkpoint[1:]], out)
+        if isinstance(arguments.out, str):
+            upload = Upload(arguments.out, single_file=arguments.single_file, overwrite=arguments.force)
+            with upload:
+                return _run(arguments, upload)
+        return _run(arguments, None)
     except (ExportError, PlanError) as error:
         print(f"recsys-export: {error}", file=sys.stderr)
         return 2
+    except RemoteError as error:
+        print(f"recsys-export: out: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(arguments: argparse.Namespace, upload: Upload | None) -> int:
+    """Export an artifact; return the exit status.
+
+    Raises:
+        ExportError: An option is wrong.
+        PlanError: A plan is.
+    """
+    checkpoint = _named(arguments.checkpoint[0])
+    given = arguments.out if upload is None else upload.path
+    out = given or _default_out(checkpoint, ".artifact.pt" if arguments.single_file else ".artifact")
+    config = _config(arguments, arguments.name or _name_of(given) or _stem(checkpoint))
+    source = _source_of(arguments, [checkpoint, *arguments.checkpoint[1:]], out)
     try:
         notes: list[str] = []
         model = _retrieving(load_model(source, notes), arguments)
         with _progress_bar() as progress:
             report = export_model(model, out, config, progress)
+        if upload is not None:
+            upload.put()
+            report = replace(report, path=arguments.out)
         rules = tuple(f"{checkpoint.name}: read {rule}" for rule in dict.fromkeys(notes))
         report = replace(report, notes=(*rules, *report.notes))
     except (ValueError, OSError) as error:
@@ -265,6 +286,10 @@ def _check_delta_options(arguments: argparse.Namespace) -> None:
     Raises:
         ExportError: Names the conflicting options.
     """
+    if (arguments.compact or arguments.delta) and isinstance(arguments.out, str):
+        raise ExportError(
+            f"--out: got {arguments.out!r}, expected a path: a delta is written to a file, then uploaded"
+        )
     if arguments.compact:
         _refuse_options(
             [name for name in sorted(arguments.given) if name not in _COMPACT], "none with --compact"

@@ -6,7 +6,19 @@ from export.choices import AUTO, DENSE_DTYPE_NAMES, GRAPH_FORMATS
 from recsys.base.hashing import STRING_HASHES
 from recsys.data_type import LINEAR_DTYPES, DataType
 from recsys.inputs.signature import BATCHES, IdPolicy
-from recsys.options.kinds import COUNT, NAMES, PATH, SIZE, SWITCH, TEXT, Kind, number, one_of, text_like
+from recsys.options.kinds import (
+    ADDRESS,
+    COUNT,
+    NAMES,
+    PATH,
+    SIZE,
+    SWITCH,
+    TEXT,
+    Kind,
+    number,
+    one_of,
+    text_like,
+)
 from recsys.options.table import Command, Group, Option, json_option
 
 _EPILOG = """\
@@ -46,7 +58,12 @@ _RESULT = (
         required=True,
         repeated=True,
     ),
-    Option("--out", PATH, "the artifact (default: the checkpoint's name with .artifact)"),
+    Option(
+        "--out",
+        ADDRESS,
+        "the artifact, or its address in an object store, such as s3://bucket/models/ranker/4 (default: the "
+        "checkpoint's name with .artifact)",
+    ),
     Option(
         "--name",
         TEXT,

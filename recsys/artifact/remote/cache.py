@@ -172,7 +172,7 @@ class ArtifactCache:
             while True:
                 lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
                 try:
-                    fcntl.flock(lock, kind)
+                    _lock(lock, kind, name)
                     if _is_at(lock, path):  # else removed while this waited
                         return lock
                 except BaseException:
@@ -191,6 +191,16 @@ class ArtifactCache:
 def _default_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(base) / "recsys-serving" / "artifacts"
+
+
+def _lock(lock: int, kind: int, name: str) -> None:
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if kind & fcntl.LOCK_NB:
+            raise
+        _log.info("cache: %s is being written by another process or thread; waiting for it", name[:12])
+        fcntl.flock(lock, kind)
 
 
 def _is_at(lock: int, path: Path) -> bool:

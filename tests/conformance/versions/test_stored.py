@@ -206,6 +206,24 @@ def test_a_damaged_version_is_refused_until_its_files_change(
         comes(lambda: state(server, "2") == "READY")
 
 
+def test_a_removed_version_answers_until_one_that_is_left_can(
+    root: str, small: Exported, other: Exported, tmp_path: Path
+) -> None:
+    first = RemoteFolder(parse_address(f"{root}/m/1"))
+    rows = bytearray((small.path / "rows.bin").read_bytes())
+    rows[0] ^= 1
+    first.write(bytes(rows), "rows.bin")
+    second = upload(other.path, f"{root}/m/2")
+    with serving(root, tmp_path) as server:
+        asserts_answer(server, other, "2")
+        remove(second)
+        comes(lambda: "version 2 goes on serving" in server.log.read_text())
+        asserts_answer(server, other, "2")
+        first.put(small.path / "rows.bin", "rows.bin")
+        comes(lambda: state(server, "2") == "")
+        asserts_answer(server, small, "1")
+
+
 def test_a_single_artifact_is_served_by_its_address(bucket: str, small: Exported, tmp_path: Path) -> None:
     upload(small.path, f"s3://{bucket}/small.artifact")
     arguments = ("--artifact-cache", str(tmp_path / "cache"))
