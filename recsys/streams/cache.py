@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from recsys.base.remote import RemoteError
 from recsys.streams.interface import SUFFIX, StreamError
 
 _PARTIAL = ".partial"
@@ -99,17 +100,40 @@ class DeltaCache:
         """Write a file that takes its place at the end of the block, in one step; or is removed after an error.
 
         Raises:
-            StreamError: it is larger than all the files may be.
+            StreamError: it is larger than all the files may be, or the folder cannot be written to.
         """
-        if not self.reserve(num_bytes):
-            raise self.too_large(name, num_bytes)
-        partial = self.partial()
+        with self.naming_folder(name):
+            if not self.reserve(num_bytes):
+                raise self.too_large(name, num_bytes)
+            try:
+                partial = self.partial()
+                try:
+                    yield partial
+                    self.place(partial, key)
+                finally:
+                    partial.unlink(missing_ok=True)
+            finally:
+                self.release(num_bytes)
+
+    @contextmanager
+    def naming_folder(self, name: str) -> Iterator[None]:
+        """Raise errors of the disk as one that names the setting.
+
+        Args:
+            name: the delta.
+
+        Raises:
+            StreamError: a file of the folder could not be written or read.
+        """
         try:
-            yield partial
-            self.place(partial, key)
-        finally:
-            self.release(num_bytes)
-            partial.unlink(missing_ok=True)
+            yield
+        except (StreamError, RemoteError):
+            raise
+        except OSError as error:
+            raise StreamError(
+                f"delta {name}: it cannot be kept in the folder of downloaded deltas ({error.strerror}): free space "
+                "there, or choose another folder (delta_cache)"
+            ) from None
 
     def too_large(self, name: str, num_bytes: int) -> StreamError:
         """Return the error of a delta for which there is no room."""

@@ -61,7 +61,7 @@ def open_sink(address: str | Path) -> DeltaSink:
 
 def default_cache(address: StreamAddress) -> Path:
     """Return the folder for downloaded deltas of a stream in the user's cache."""
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     name = address.topic if not isinstance(address, Path | RemoteAddress) else address.name
     return root / "recsys-serving" / "deltas" / name
 

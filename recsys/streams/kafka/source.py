@@ -119,15 +119,17 @@ class KafkaSource(DeltaSource):
             key = key_of(known.parts)
             self._fresh.discard(key)
             found = self._cache.get(key)
-            if found is not None:
-                return found
-            assembly = self._assembly_of(known)
-        try:
-            with self._asking:
-                self._read_again(known, assembly)
-            return assembly.finish()
-        finally:
-            assembly.close()
+        if found is not None:
+            return found
+        with self._cache.naming_folder(delta.name):
+            with self._read_on:
+                assembly = self._assembly_of(known)
+            try:
+                with self._asking:
+                    self._read_again(known, assembly)
+                return assembly.finish()
+            finally:
+                assembly.close()
 
     def discard(self, delta: StreamedDelta) -> bool:
         """See ``DeltaSource``."""

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from recsys.artifact.delta.file import DeltaFile
-from recsys.base.remote import AddressError
+from recsys.base.remote import AddressError, RemoteAccessError, RemoteFolder, parse_address
 from recsys.errors import ArtifactError
 from recsys.streams.interface import StreamError
 from recsys.streams.opening import open_sink, open_source
 from tests.recsys.streams.deltas import ARTIFACT, write, write_chain
 from tests.support.kafka import Broker, kafka
-from tests.support.object_store import bucket, object_store
+from tests.support.object_store import ObjectStore, bucket, object_store
 
 __all__ = ["bucket", "kafka", "object_store"]
 
@@ -112,6 +112,24 @@ def test_downloaded_deltas_take_no_more_room_than_they_may(address: str, tmp_pat
     small.close()
 
 
+def test_a_folder_that_cannot_be_written_to_is_an_error_that_names_the_setting(
+    address: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "a.delta", num_bytes=5000)
+    with open_sink(address) as sink:
+        sink.publish(tmp_path / "a.delta")
+    (tmp_path / "file").touch()
+    source = open_source(address, tmp_path / "file" / "cache")
+    source.expect(ARTIFACT)
+    (delta,) = source.scan()
+    if not address.startswith("/"):
+        with pytest.raises(
+            StreamError, match=r"a.delta: it cannot be kept .*\(Not a directory\).*delta_cache"
+        ):
+            source.fetch(delta)
+    source.close()
+
+
 def test_a_source_that_starts_again_takes_what_it_has(address: str, tmp_path: Path) -> None:
     paths = write_chain(tmp_path, 2, num_bytes=5000)
     with open_sink(address) as sink:
@@ -152,3 +170,30 @@ def test_a_password_in_an_address_is_not_shown() -> None:
         with pytest.raises(AddressError) as caught:
             open_source(address)
         assert "hunter2" not in str(caught.value)
+
+
+def test_a_store_that_refuses_the_credentials_and_takes_them_again(
+    object_store: ObjectStore, bucket: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "a.delta")
+    source = open_source(f"s3://{bucket}/deltas", tmp_path / "cache")
+    with open_sink(f"s3://{bucket}/deltas") as sink:
+        sink.publish(tmp_path / "a.delta")
+        with object_store.checking_credentials():
+            for ask in (source.check, source.scan, lambda: sink.publish(tmp_path / "a.delta")):
+                with pytest.raises(RemoteAccessError, match="access denied"):
+                    ask()
+    (delta,) = source.scan()
+    assert source.fetch(delta).read_bytes() == (tmp_path / "a.delta").read_bytes()
+
+
+def test_a_damaged_and_an_empty_file_of_a_store_are_damaged_deltas(bucket: str, tmp_path: Path) -> None:
+    write(tmp_path / "a.delta", num_bytes=100)
+    data = (tmp_path / "a.delta").read_bytes()
+    folder = RemoteFolder(parse_address(f"s3://{bucket}/deltas"))
+    for name, content in (("cut", data[:-1]), ("empty", b""), ("spoilt", data[:-1] + b"x"), ("whole", data)):
+        folder.write(content, f"{name}.delta")
+    folder.write(b"", "_SUCCESS")
+    found = {delta.name: delta.error for delta in open_source(f"s3://{bucket}/deltas", tmp_path).scan()}
+    assert found.pop("whole.delta") == ""
+    assert [name for name, error in found.items() if error] == ["cut.delta", "empty.delta", "spoilt.delta"]
