@@ -18,6 +18,7 @@ from torch import distributed as dist
 
 from recsys.base.collectives import send_rows
 from recsys.managed.parts import Divisible
+from recsys.ops import joined
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +89,16 @@ def ask_owners(
 
 def _question(module: Divisible, ids: Mapping[str, Tensor], world_size: int, *, learns: bool) -> _Question:
     assert module.part is not None
-    told, places = module.uses(ids)
+    if learns:
+        told, places = module.uses(ids)
+    else:
+        every = joined([*ids.values()] or [module.part.owners[:0]])
+        distinct, places = torch.unique(every, return_inverse=True)
+        told = distinct.unsqueeze(1)
     owners = module.part.owners.to(told.device)[module.buckets_of(told[:, 0])]
     order = torch.argsort(owners, stable=True)
     return _Question(
-        told=told[order] if learns else told[order, :1],
+        told=told[order],
         order=order,
         places=places,
         sizes=torch.bincount(owners, minlength=world_size),
