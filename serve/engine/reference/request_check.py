@@ -8,7 +8,6 @@ inputs are checked together; only if a check fails is the input searched that is
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -26,9 +25,6 @@ from serve.protocols.calls import check_size
 
 _FLOAT, _LENGTH, _ID = np.dtype("<f4"), np.dtype("<i4"), np.dtype("<i8")
 _ONE = np.ones(1, _FLOAT).tobytes()
-# Maximum cached sets of shared inputs. Clients choose them, so the cache needs a bound. The oldest is
-# evicted.
-_MAX_PARTS = 64
 _DenseArray = npt.NDArray[np.float32]
 
 
@@ -87,9 +83,6 @@ class RequestChecker:
         self._dense_names = [d.name for d in signature.dense]
         self._sparse_names = [s.name for s in signature.sparse]
         self._sparse = SparseChecker(signature, self._sparse_names, limits, finite=not allow_non_finite)
-        # Checkers by the names of a request's shared inputs; most clients always send the same names.
-        self._parts_lock = threading.Lock()
-        self._parts: dict[tuple[str, ...], tuple[SparseChecker, SparseChecker]] = {}
 
     def first_id(self, checked: CheckedRequest, name: str) -> int | None:
         """Return the first ID of a sparse input; None if it has none, or the model has no such input.
@@ -224,21 +217,13 @@ class RequestChecker:
 
     def _parts_of(self, shared: set[str]) -> tuple[SparseChecker, SparseChecker]:
         """Return the checkers of the shared inputs and of the others."""
-        key = tuple(name for name in self._sparse_names if name in shared)
-        with self._parts_lock:
-            found = self._parts.get(key)
-        if found is None:
-            others = [name for name in self._sparse_names if name not in shared]
-            finite = not self._allow_non_finite
-            found = (
-                SparseChecker(self.signature, list(key), self._limits, finite=finite),
-                SparseChecker(self.signature, others, self._limits, finite=finite),
-            )
-            with self._parts_lock:
-                if len(self._parts) >= _MAX_PARTS:
-                    del self._parts[next(iter(self._parts))]
-                self._parts[key] = found
-        return found
+        finite = not self._allow_non_finite
+        once = [name for name in self._sparse_names if name in shared]
+        others = [name for name in self._sparse_names if name not in shared]
+        return (
+            SparseChecker(self.signature, once, self._limits, finite=finite),
+            SparseChecker(self.signature, others, self._limits, finite=finite),
+        )
 
     def _dense(self, field: str, dense: DenseInput, data: bytes, num_rows: int) -> _DenseArray:
         expected = num_rows * dense.width * _FLOAT.itemsize
@@ -273,7 +258,8 @@ class SparseChecker:
         self, signature: Signature, names: Sequence[str], limits: BatchLimits, *, finite: bool
     ) -> None:
         self.names = list(names)
-        self._uses = [use for use in signature.sparse if use.name in set(names)]
+        own = set(names)
+        self._uses = [use for use in signature.sparse if use.name in own]
         self._table_names = signature.table_names
         self._limits = limits
         self._finite = finite

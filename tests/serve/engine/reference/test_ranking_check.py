@@ -190,17 +190,6 @@ def _plain(part: object) -> object:
     return asdict(part) if isinstance(part, SparseArrays) else part
 
 
-def test_clients_that_share_inputs_in_ever_other_ways_do_not_fill_the_memory(
-    rng: np.random.Generator,
-) -> None:
-    checker = RequestChecker(RANKING, BatchLimits())
-    for number in range(200):
-        names = {name for i, name in enumerate(NAMES) if (number + 1) >> i & 1} or {"user"}
-        request, _ = split(random_sample(RANKING, 2, rng), random_sample(RANKING, 1, rng), names)
-        checker.check(request)
-    assert len(checker._parts) <= 64
-
-
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(3)
