@@ -16,9 +16,8 @@ from recsys.base.table_modules import TableModules
 from recsys.configs import BaseEmbeddingConfig, check_tables, with_feature_names
 from recsys.embedding import select_features
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
-from recsys.managed.asking import ask_owners
 from recsys.managed.module import ManagedCollisionModule
-from recsys.managed.parts import Divisible
+from recsys.managed.parts import Divisible, ask_owners
 from recsys.ops import is_traced, joined
 
 
