@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from torch import nn
+from torch import Tensor, nn
 
 from export.artifact.upload import Upload
 from export.config import ExportConfig, read_of_forward
@@ -30,6 +30,8 @@ from export.source.torchrec_modules import patch_torchrec_names
 from recsys.artifact.parts import read_manifest
 from recsys.base.hashing import STRING_HASHES
 from recsys.base.remote import RemoteError
+from recsys.checkpoint.single_file import load_checkpoint
+from recsys.checkpoint.touched import touched_since
 from recsys.errors import ExportError, PlanError
 from recsys.inputs.example_rows import held_by
 from recsys.models.retrieval import retrieval_model
@@ -276,7 +278,7 @@ _DELTA_SHARED = {
     "submodule",
     "unsafe_pickle",
 }
-_DELTA_OWN = ("artifact", "after", "tables_only")
+_DELTA_OWN = ("artifact", "after", "tables_only", "check_all")
 _COMPACT = ("checkpoint", "compact", "out", "force", "json")
 
 
@@ -338,6 +340,7 @@ def _run_delta(arguments: argparse.Namespace) -> int:
         artifact=arguments.artifact or _default_out(old, ".artifact"),
         after=tuple(arguments.after),
         tables_only=arguments.tables_only,
+        check_all=arguments.check_all,
         overwrite=arguments.force,
     )
     try:
@@ -348,6 +351,9 @@ def _run_delta(arguments: argparse.Namespace) -> int:
     try:
         check_replaceable(out, config.overwrite)
         part = _part_of(config.artifact, arguments.submodule)  # fails before anything that takes long
+        touched = None if config.check_all else _touched(arguments, old, new, part)
+        if touched is not None:
+            config = replace(config, touched=touched)
         before, after = (load_model(replace(source, submodule=part)) for source in sources)
         with _progress_bar() as progress, patch_torchrec_names(before, after):
             report = export_delta(before, after, out, config, progress)
@@ -368,6 +374,17 @@ def _run_compact(arguments: argparse.Namespace) -> int:
         print(f"recsys-export: {error}", file=sys.stderr)
         return 1
     return _show_delta(report, arguments)
+
+
+def _touched(arguments: argparse.Namespace, old: Path, new: Path, part: str) -> dict[str, Tensor] | None:
+    """Return the rows that the new checkpoint's training touched, if it started from the old one and says so."""
+    if arguments.factory or arguments.unsafe_pickle or not (old.is_file() and new.is_file()):
+        return None
+    found = touched_since(load_checkpoint(old).info, load_checkpoint(new).info)
+    prefix = f"{part}." if part else ""
+    if found is None:
+        return None
+    return {name.removeprefix(prefix): rows for name, rows in found.items() if name.startswith(prefix)}
 
 
 def _show_delta(report: DeltaReport, arguments: argparse.Namespace) -> int:

@@ -231,6 +231,11 @@ _DELTAS = (
     ),
     Option("--tables-only", SWITCH, "where dense weights differ too, leave them as they are"),
     Option(
+        "--check-all",
+        SWITCH,
+        "compare every row of the old checkpoint with the artifact, not only those that changed and some others",
+    ),
+    Option(
         "--compact",
         SWITCH,
         "write one delta in the place of a chain: its files, or one folder that holds them, instead of checkpoints",

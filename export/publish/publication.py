@@ -10,33 +10,18 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from export.config import read_of_forward
 from export.delta.delta import read_back
+from export.delta.rows import differ, quantized
 from export.publish.weights import GraphWeights
 from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.delta.file import DeltaWriter
 from recsys.artifact.delta.header import DeltaHeader
 from recsys.artifact.load import load_rows
 from recsys.errors import ExportError
-from recsys.rows.layout import block_rows
-from recsys.rows.quantize import CHUNK_ROWS, QuantizationError, StoredTable, stored_rows
-
-
-def _stored(table: StoredTable, numbers: Tensor, weights: Tensor) -> Tensor:
-    """Return stored rows.
-
-    Raises:
-        ValueError: A row cannot be stored; names its number.
-    """
-    try:
-        return stored_rows(weights, table, 0, QuantizationError())
-    except ValueError:
-        for number, row in zip(numbers.tolist(), weights.split(1), strict=True):
-            stored_rows(row, table, number, QuantizationError())
-        raise
+from recsys.rows.quantize import CHUNK_ROWS
 
 
 class Publication:
@@ -59,6 +44,10 @@ class Publication:
         part = read_of_forward(manifest.options).get("submodule", "")
         self._prefix = f"{part}." if part else ""
         self._tables = {self._prefix + info.table.name: info.table for info in manifest.tables}
+        self._blocks = {
+            name: [block for block in manifest.layout.blocks if block.table == table.name]
+            for name, table in self._tables.items()
+        }
         self._weights = GraphWeights(model, part, artifact, manifest)
         self._changed: dict[str, list[tuple[Tensor, Tensor]]] = {}
 
@@ -85,20 +74,13 @@ class Publication:
                 f"table {table!r}: got rows up to {int(numbers[-1])} of {weights.shape[1]} numbers, expected "
                 f"{stored.num_embeddings} rows of {stored.embedding_dim}, as the artifact has it"
             )
+        blob = self.held.ranks[0].rows
         for first in range(0, len(numbers), CHUNK_ROWS):
             part = slice(first, first + CHUNK_ROWS)
-            rows = _stored(stored, numbers[part], weights[part].contiguous())
-            differs = self._differ(stored, numbers[part], rows)
+            rows = quantized(stored, numbers[part], weights[part].contiguous())
+            differs = differ(rows, stored.embedding_dim, self._blocks[table], blob, numbers[part])
             if differs.any():
                 self._changed.setdefault(table, []).append((numbers[part][differs], rows[differs]))
-
-    def _differ(self, table: StoredTable, numbers: Tensor, rows: Tensor) -> Tensor:
-        differs = torch.zeros(len(numbers), dtype=torch.bool)
-        for block in self.held.manifest.layout.blocks:
-            if block.table == table.name:
-                held = block.rows(self.held.ranks[0].rows)[numbers]
-                differs |= (block_rows(rows, table.embedding_dim, block) != held).any(dim=1)
-        return differs
 
     def write(self, path: Path, state: Mapping[str, Tensor]) -> DeltaHeader | None:
         """Write the snapshot as a delta.

@@ -18,6 +18,7 @@ from recsys.checkpoint.distributed import TrainingState, load_training, save_tra
 from recsys.checkpoint.lock import locked
 from recsys.checkpoint.ranks import from_first
 from recsys.checkpoint.run import best, choose_best, newest, read_record
+from recsys.checkpoint.touched import TOUCHED, touched_info
 from recsys.data.example_rows import data_sketch, example_rows
 from recsys.data.examples import Dataset, Reference
 from recsys.data.next_items import NextItemColumns, by_popularity, count_items
@@ -35,6 +36,7 @@ from recsys.train.publishing import Publishing, published
 from recsys.train.ranks import ONE_RANK, Ranks, process_group
 from recsys.train.trainer import Trainer
 from recsys.train.warm_start import WarmStart, fill
+from recsys.training import TouchedRows
 
 _PROGRESS, _SETTINGS = "progress", "settings"
 # Settings that runs of earlier releases do not have.
@@ -162,6 +164,8 @@ class Trained:
         kept: The epoch whose model is kept.
         plan: The sharding plan.
         state_dict: The whole model after that epoch on rank 0, if requested; else None.
+        touched: The rows that differ from the model that the training started from, as a field of a checkpoint;
+            empty if that is not known.
     """
 
     arguments: dict[str, Any]
@@ -169,6 +173,7 @@ class Trained:
     kept: Epoch
     plan: ShardingPlan
     state_dict: dict[str, Tensor] | None
+    touched: dict[str, Any] = field(default_factory=dict)
 
 
 def next_item_columns(arguments: Mapping[str, Any]) -> NextItemColumns | None:
@@ -234,6 +239,9 @@ def _trained(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: bool) ->
         fill(trainer, job.start)
     else:
         trainer.set_vocabularies(job.dataset.vocabularies())
+    since = "" if start is not None or job.start is None else job.start.weights
+    if since and job.publishing is None:
+        trainer.touched = TouchedRows(trainer.model, optimizer=trainer.optimizer)
     copies: list[dict[str, Tensor] | None] = []
 
     def keep() -> None:
@@ -244,13 +252,22 @@ def _trained(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: bool) ->
     with published(trainer, job.factory, arguments, job.publishing) as publishing:
         loop = Loop(trainer, job.dataset, job.train, job.run, CallbackList([callback, publishing]))
         end = loop.fit(start, _saving(job, ranks, trainer), keep if keeps_copies else lambda: None)
+    touched = _touched(trainer, since)
     return Trained(
+        touched=touched,
         arguments=arguments,
         epochs=list(end.epochs),
         kept=end.kept,
         plan=trainer.model.plan,
         state_dict=copies[0] if copies else _kept_model(job, trainer, end) if whole else None,
     )
+
+
+def _touched(trainer: Trainer, since: str) -> dict[str, Any]:
+    """Return the rows that the training touched as a field of a checkpoint; empty if that is of no use."""
+    if not since or trainer.touched is None:
+        return {}
+    return {TOUCHED: touched_info(since, trainer.touched.rows(), trainer.touched.sizes)}
 
 
 def _kept_model(job: TrainJob, trainer: Trainer, end: TrainProgress) -> dict[str, Tensor] | None:

@@ -79,7 +79,7 @@ def published(
     """Publish deltas of a training in the body, and at its end what is left.
 
     Args:
-        trainer: The trainer.
+        trainer: The trainer; from here on it tracks the rows that it touches.
         factory: Its model's factory.
         arguments: The factory's arguments.
         publishing: Where deltas go; None for nowhere.
@@ -106,4 +106,3 @@ def published(
         yield PublishingCallback(publisher, publishing.every_s, trainer.share.world_size)
         if not publisher.finish():
             publishing.log(f"publish: the last changes are not published: {publisher.status.reason}")
-        trainer.touched = None

@@ -11,6 +11,7 @@ from recsys.checkpoint.distributed import load_training
 from recsys.checkpoint.ranks import from_first
 from recsys.checkpoint.run import kept, read_record
 from recsys.checkpoint.single_file import load_checkpoint
+from recsys.checkpoint.touched import WEIGHTS
 from recsys.data.examples import Dataset
 from recsys.errors import CheckpointError
 from recsys.inputs.schema import Schema
@@ -25,11 +26,13 @@ class WarmStart:
         path: A file of recsys-train, or the directory of a run.
         factory: The model's factory.
         arguments: The factory's arguments.
+        weights: The digest of its weights; empty if it does not say.
     """
 
     path: Path
     factory: str
     arguments: Mapping[str, Any]
+    weights: str = ""
 
     @property
     def schema(self) -> Schema | None:
@@ -65,7 +68,12 @@ def read_start(path: Path) -> WarmStart:
     """
     if not path.is_dir():
         checkpoint = load_checkpoint(path)
-        return WarmStart(path=path, factory=checkpoint.factory, arguments=checkpoint.arguments)
+        return WarmStart(
+            path=path,
+            factory=checkpoint.factory,
+            arguments=checkpoint.arguments,
+            weights=str(checkpoint.info.get(WEIGHTS, "")),
+        )
     directory = kept(path)
     if directory is None:
         raise CheckpointError(

@@ -32,7 +32,7 @@ from recsys.artifact.parts import read_manifest
 from recsys.model_parallel import DistributedModelParallel
 from recsys.training.skeletons import pickled, skeleton_of
 from recsys.training.snapshot import Snapshots
-from recsys.training.touched import TouchedRows
+from recsys.training.touched import DEFAULT_CONSUMER, TouchedRows
 
 _LOGGER = logging.getLogger(__name__)
 _CONSUMER = "publisher"
@@ -90,7 +90,7 @@ class Publisher:
         log: Called with a line for what an operator should know; the default is a logger.
 
     Attributes:
-        touched: The rows that were touched.
+        touched: The rows that were touched; the consumer "default" is free.
 
     Raises:
         ArtifactError: The artifact cannot be read.
@@ -118,7 +118,7 @@ class Publisher:
                 "destination": _absolute(destination),
             }
             self._child = _Child(start, log)
-        self.touched = TouchedRows(model, [_CONSUMER], optimizer)
+        self.touched = TouchedRows(model, [_CONSUMER, DEFAULT_CONSUMER], optimizer)
 
     def __enter__(self) -> Publisher:
         return self

@@ -114,6 +114,8 @@ class TouchedRows:
         self._bits = {name: 1 << i for i, name in enumerate(consumers)}
         self._group = _group_of(model)
         self._optimizer = optimizer
+        #: The number of rows of each table, by its path.
+        self.sizes: dict[str, int] = {}
         self._marks: dict[str, dict[tuple[int, int], _Marks]] = {}
         self._shards: dict[nn.Module, list[_Marks]] = {}
         self._removers: list[Callable[[], object]] = []
@@ -226,6 +228,7 @@ class TouchedRows:
 
     def _watch_sharded(self, path: str, collection: ShardedCollection) -> None:
         for name, table in collection.trained_tables.items():
+            self.sizes[table_path(path, name)] = table.config.num_embeddings
             self._watch_table(table_path(path, name), table)
 
         def look(lookup: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Tensor) -> None:
@@ -275,6 +278,7 @@ class TouchedRows:
     def _watch_unsharded(self, path: str, collection: FloatCollection) -> None:
         names = [table_path(path, table.name) for table in float_tables(collection)]
         for name, table in zip(names, float_tables(collection), strict=True):
+            self.sizes[name] = table.num_embeddings
             self._marks[name] = {(0, table.num_embeddings): _Marks(0, table.num_embeddings)}
 
         def mark_all(module: nn.Module, _keys: object) -> None:

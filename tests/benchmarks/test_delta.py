@@ -26,3 +26,27 @@ def test_the_rows_arrive() -> None:
     assert all(
         result[name] > 0 for result in results for name in ("prepare_s", "apply_s", "revert_s", "reload_s")
     )
+
+
+def test_deltas_of_touched_rows_are_those_of_all() -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "benchmarks.touched",
+            "--rows",
+            "3000",
+            "--touched",
+            "20",
+            "--json",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)["results"]) == {"touched", "all floats", "every row"}

@@ -22,6 +22,7 @@ from recsys.base.terminal import announced
 from recsys.checkpoint import Checkpoint, save_checkpoint
 from recsys.checkpoint.lock import LOCK_NAME, check_free
 from recsys.checkpoint.run import newest
+from recsys.checkpoint.touched import WEIGHTS, weights_digest
 from recsys.data.examples import Dataset
 from recsys.data.tables.reading.files import is_pattern
 from recsys.errors import CheckpointWriteError
@@ -252,7 +253,7 @@ def _finish(args: argparse.Namespace, job: TrainJob, trained: Trained, ranks: Ra
             factory=job.factory,
             arguments=trained.arguments,
             state_dict=trained.state_dict,
-            info=info | examples,
+            info=info | examples | trained.touched | {WEIGHTS: weights_digest(trained.state_dict)},
         )
         save_checkpoint(args.out, checkpoint)
     saved = [path for path in (args.out, args.checkpoint_dir) if path is not None]
