@@ -14,14 +14,17 @@ from torch import Tensor, nn
 
 from export.config import read_of_forward
 from export.delta.delta import read_back
+from export.delta.models import mapping_changes_since
 from export.delta.rows import differ, quantized
 from export.publish.weights import GraphWeights
 from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.delta.file import DeltaWriter
 from recsys.artifact.delta.header import DeltaHeader
 from recsys.artifact.load import load_rows
+from recsys.artifact.mappings import tables_of
 from recsys.errors import ExportError
 from recsys.rows.quantize import CHUNK_ROWS
+from recsys.training.skeletons import with_weights
 
 
 class Publication:
@@ -41,14 +44,15 @@ class Publication:
     def __init__(self, model: nn.Module, artifact: Path) -> None:
         self.held = load_rows(artifact)
         manifest = self.held.manifest
-        part = read_of_forward(manifest.options).get("submodule", "")
-        self._prefix = f"{part}." if part else ""
-        self._tables = {self._prefix + info.table.name: info.table for info in manifest.tables}
+        self._model = model
+        self._part = part = read_of_forward(manifest.options).get("submodule", "")
+        prefix = f"{part}." if part else ""
+        self._tables = {prefix + info.table.name: info.table for info in manifest.tables}
         self._blocks = {
             name: [block for block in manifest.layout.blocks if block.table == table.name]
             for name, table in self._tables.items()
         }
-        self._weights = GraphWeights(model, part, artifact, manifest)
+        self._weights = GraphWeights(artifact, manifest)
         self._changed: dict[str, list[tuple[Tensor, Tensor]]] = {}
 
     def clear(self) -> None:
@@ -96,8 +100,10 @@ class Publication:
             ExportError: The model differs in more than weights.
             DiskFullError: There is no room for the delta.
         """
-        dense = self._weights.changes(state, self.held.dense)
-        if not dense and not self._changed:
+        model = with_weights(self._model, dict(state)).eval().get_submodule(self._part)
+        mappings = mapping_changes_since(self.held, model)
+        dense = self._weights.changes(model, state, self.held.dense)
+        if not (dense or mappings or self._changed):
             return None
         header = DeltaHeader(
             model=self.held.manifest.name,
@@ -109,6 +115,8 @@ class Publication:
             for name, parts in self._changed.items():
                 for numbers, rows in parts:
                     writer.add(self._tables[name], numbers, rows)
+            for name, change in mappings.items():
+                writer.add_mapping(name, tables_of(self.held.mappings)[name].info.num_rows, change)
             for name, weight in dense.items():
                 writer.add_dense(name, weight)
             writer.finish()

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from export.delta.dense import Form, changes_of, stored_forms, traced_forms
 from recsys.artifact.manifest import Manifest
-from recsys.training.skeletons import with_weights
 
 _LOGGER = logging.getLogger(__name__)
 # Traces before copies are trusted, and snapshots between two later traces.
@@ -29,8 +28,6 @@ class GraphWeights:
     """The dense weights of an artifact's graphs, made of state dicts.
 
     Args:
-        model: A skeleton of the whole model.
-        part: The path of the part of the model that the artifact holds.
         artifact: The artifact.
         manifest: Its manifest.
 
@@ -38,8 +35,7 @@ class GraphWeights:
         ArtifactError: The artifact's graphs cannot be read.
     """
 
-    def __init__(self, model: nn.Module, part: str, artifact: Path, manifest: Manifest) -> None:
-        self._model, self._part = model, part
+    def __init__(self, artifact: Path, manifest: Manifest) -> None:
         self._manifest = manifest
         self._stored = stored_forms(artifact, manifest)
         self._paths = {path: weight for form in self._stored for path, weight in form.weights.items()}
@@ -48,11 +44,14 @@ class GraphWeights:
         self._num_snapshots = 0
         self.num_traces = 0
 
-    def changes(self, state: Mapping[str, Tensor], applied: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def changes(
+        self, model: nn.Module, state: Mapping[str, Tensor], applied: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         """Return the dense weights in which a fresh export would differ from the artifact with its deltas.
 
         Args:
-            state: The state dict without tables.
+            model: The part of the model that the artifact holds, with these weights.
+            state: The whole model's state dict without tables.
             applied: The dense weights that deltas have changed.
 
         Raises:
@@ -60,7 +59,7 @@ class GraphWeights:
         """
         copied = self._copied(state)
         self._num_snapshots += 1
-        return changes_of(self._stored, self._traced(state) if copied is None else copied, applied)
+        return changes_of(self._stored, self._traced(model, state) if copied is None else copied, applied)
 
     def _copied(self, state: Mapping[str, Tensor]) -> list[Form] | None:
         """Return the forms by copies; None if that is not known to be right."""
@@ -77,9 +76,8 @@ class GraphWeights:
             weights[path] = found[0] if found else stored
         return [Form(form.text, {path: weights[path] for path in form.weights}) for form in self._stored]
 
-    def _traced(self, state: Mapping[str, Tensor]) -> Sequence[Form]:
-        model = with_weights(self._model, dict(state)).eval()
-        forms = traced_forms(model.get_submodule(self._part), self._manifest)
+    def _traced(self, model: nn.Module, state: Mapping[str, Tensor]) -> Sequence[Form]:
+        forms = traced_forms(model, self._manifest)
         self.num_traces += 1
         found: dict[str, set[str]] = {path: set(state) for path in self._paths}
         for form in forms:

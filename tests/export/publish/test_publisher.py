@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +21,11 @@ from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.errors import ArtifactError
 from recsys.training import Publisher
 from tests.export.delta.test_delta import rows_of
+from tests.export.delta.test_mappings import assert_same
+from tests.recsys.artifact.delta.deltas import header_of
 from tests.support.helpers import kjt_of
 from tests.support.models.export_models import batch_of, dlrm
+from tests.support.models.managed import POOL, Managed
 
 
 class Loop:
@@ -260,3 +264,27 @@ def test_what_cannot_be_published_at_all(exported: Loop, tmp_path: Path) -> None
     exported.model.extra = Local()
     with pytest.raises(ValueError, match="cannot be sent to the process that publishes"):
         publisher_of(exported, tmp_path)
+
+
+def train_managed(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
+    """A step on raw IDs, some of them new."""
+    rng = random.Random(seed)
+    bags = {name: [[i] for i in rng.sample(POOL, 6)] for name in ("user", "friend", "ware", "word")}
+    optimizer.zero_grad()
+    features = kjt_of({**bags, "day": [[i] for i in range(6)]})
+    model(torch.rand(6, 2), features)["score"].sum().backward()
+    optimizer.step()
+
+
+def test_mappings_of_raw_ids(tmp_path: Path) -> None:
+    model = Managed().train()
+    export_model(copy.deepcopy(model).eval(), tmp_path / "a")
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.05)
+    with Publisher(model, tmp_path / "a", tmp_path / "deltas", optimizer=optimizer) as publisher:
+        for seed in range(4):
+            train_managed(model, optimizer, seed)
+            assert publisher.finish(), publisher.status
+    headers = [header_of(path) for path in (tmp_path / "deltas").glob("*.delta")]
+    assert sum(mapping["num_evicted"] for header in headers for mapping in header["mappings"]) > 0
+    export_model(copy.deepcopy(model).eval(), tmp_path / "fresh")
+    assert_same(followed(tmp_path / "a", tmp_path / "deltas"), load_artifact(tmp_path / "fresh"))
