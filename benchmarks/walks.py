@@ -12,6 +12,7 @@ A move counts if whoever follows the steps must go there. These do not, and are 
 * What an event loop runs when its time has come, as no call of the function that runs the loop.
 * What runs inside the model that an export takes, which is the subject of the walk and no part of it: that it is called
   counts, but not what it calls in the library of models.
+* What a server does beside its requests.
 
     python -m benchmarks.walks [export] [step] [predict] [--doors] [--json]
 """
@@ -67,6 +68,8 @@ _MODEL: dict[str, Any] = {
 }
 
 
+#: What a server does beside its requests, such as watching files, and the threads that it does so in.
+_BESIDE_REQUESTS = ("serve/app/server.py", "serve/threads.py")
 #: What a model is made of.
 _LIBRARY_OF_MODELS = ("recsys/models/", "recsys/modules/", "recsys/jagged/", "recsys/embedding.py")
 
@@ -288,7 +291,7 @@ def _predict(folder: Path) -> Walk:
 
 def _serve(result: Path, words: Sequence[str]) -> int:
     """Run ``recsys-serve``; record from the first line of standard input to its end, which ends the server too."""
-    tracer = _Tracer(("recsys", "serve"))
+    tracer = _Tracer(("recsys", "serve"), _BESIDE_REQUESTS)
     tracer.is_recording = False
 
     def listen() -> None:
