@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from export.config import ExportConfig
 from export.delta.compact import compact
+from export.delta.delta import DeltaConfig, export_delta
+from export.pipeline import export_model
 from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import load_artifact
 from recsys.streams.kafka.message import chunks_of, parts_of
@@ -21,16 +24,19 @@ from tests.conformance.support.artifacts import Exported
 from tests.conformance.support.chains import Chain
 from tests.conformance.support.harness import ServerUnderTest, running, with_admin
 from tests.conformance.versions.test_delta_streams import assert_has, stream_of, until
+from tests.conformance.versions.test_mapping_deltas import sample as managed_sample
 from tests.recsys.artifact.delta.deltas import write_delta
 from tests.support.kafka import Broker, start_broker, stop_broker
+from tests.support.models.managed import Managed, trained
 from tests.support.serve.messages.cases import answer
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
-#: 500 take about four minutes.
+#: 500 take some minutes.
 NUM_DELTAS = 30
 SEED = 7
 CHUNK_BYTES = 1024
+_NUM_RANDOM = 11
 CHANGES = {"plain.users": range(0, 50, 3), "weighted.tags": range(0, 20, 2)}
 _LOST, _DOUBLED, _DAMAGED, _KILLED, _REPAIRED = 0.05, 0.2, 0.03, 0.1, 0.3
 _REPAIRED_EACH = 7
@@ -50,12 +56,31 @@ def random_chain(small: Exported, folder: Path) -> Chain:
     folder.mkdir()
     loaded, sample = load_artifact(small.path), small.sample(6, seed=5, max_ids=8)
     answers = [answer(loaded, sample)]
-    for number in range(NUM_DELTAS):
+    for number in range(_NUM_RANDOM):
         path = folder / f"{number}.delta"
         write_delta(path, loaded.rows, CHANGES, seed=number)
         apply(prepare(loaded.rows, path))
         answers.append(answer(loaded, sample))
     return Chain(folder, sample, answers)
+
+
+def managed_chain(folder: Path) -> tuple[Path, Chain, Path]:
+    """An artifact whose tables map raw IDs, deltas with new, moved and evicted ones, and a fresh export of the end."""
+    folder.mkdir()
+    model, made = trained(Managed(), 0), list[Path]()
+    config = ExportConfig(name="m")
+    export_model(model, folder / "first", config)
+    loaded, sample = load_artifact(folder / "first"), managed_sample()
+    answers = [answer(loaded, sample)]
+    for number in range(NUM_DELTAS):
+        path, new = folder / f"{number}.delta", trained(model, number + 1)
+        export_delta(model, new, path, DeltaConfig(artifact=folder / "first", after=tuple(made)))
+        apply(prepare(loaded.rows, path))
+        answers.append(answer(loaded, sample))
+        made.append(path)
+        model = new
+    export_model(model, folder / "last", config)
+    return folder / "first", Chain(folder, sample, answers), folder / "last"
 
 
 class FaultyPublisher:
@@ -95,8 +120,8 @@ class FaultyPublisher:
     def flush(self) -> None:
         """Send what waits, in a random order, to random partitions."""
         self._random.shuffle(self._waiting)
-        for partition in range(2):
-            self._broker.send(self._topic, self._waiting[partition::2], partition)
+        for partition in range(4):
+            self._broker.send(self._topic, self._waiting[partition::4], partition)
         self._waiting.clear()
 
     def _send(self, message: Message, number: int) -> None:
@@ -113,11 +138,11 @@ class FaultyPublisher:
             self._waiting += [message, ("order", b"of somebody else", [("kind", b"order")])]
 
 
-def following(small: Exported, address: str, work: Path) -> list[str | Path]:
+def following(artifact: Path, address: str, work: Path) -> list[str | Path]:
     """The arguments of a server that follows a topic."""
     cache = work / "cache"
     return [
-        *(small.path, "--deltas", address, "--poll-deltas-s", "0.2", "--delta-cache", cache),
+        *(artifact, "--deltas", address, "--poll-deltas-s", "0.2", "--delta-cache", cache),
         *with_admin(work),
     ]
 
@@ -129,14 +154,14 @@ def state_of(server: ServerUnderTest, chain: Chain) -> int:
     return number
 
 
-def test_whatever_happens_to_messages_each_answer_is_of_one_state_and_the_last_of_all_deltas(
-    small: Exported, broker: Broker, tmp_path: Path
+def test_whatever_happens_each_answer_is_of_one_state_and_the_last_that_of_a_fresh_export(
+    broker: Broker, tmp_path: Path
 ) -> None:
-    chain = random_chain(small, tmp_path / "chain")
+    artifact, chain, fresh = managed_chain(tmp_path / "chain")
     topic = f"deltas-{uuid.uuid4().hex}"
     address = broker.address(topic, chunk_bytes=CHUNK_BYTES, timeout_s=1)
     publisher, states = FaultyPublisher(broker, topic, chain), [0]
-    arguments = following(small, address, tmp_path)
+    arguments = following(artifact, address, tmp_path)
 
     def publish(server: ServerUnderTest, numbers: range) -> None:
         for number in numbers:
@@ -175,10 +200,14 @@ def test_whatever_happens_to_messages_each_answer_is_of_one_state_and_the_last_o
     log = (tmp_path / "server.log").read_text()
     for said in ("messages that are no deltas are passed over", "damaged messages are passed over"):
         assert log.count(said) == 2, "once for each start"
-    (tmp_path / "folder").mkdir()
-    with running(small.path, "--deltas", chain.folder, folder=tmp_path / "folder") as server:
-        assert server.predict_bytes()(request, timeout=60) == answered
+    (tmp_path / "fresh").mkdir()
+    with running(fresh, folder=tmp_path / "fresh") as server:
+        expected = read_response(wire.PredictResponse.FromString(server.predict_bytes()(request, timeout=60)))
         assert server.stop()[0] == 0
+    outputs = read_response(wire.PredictResponse.FromString(answered))
+    assert list(outputs) == list(expected)
+    for name, values in expected.items():
+        assert outputs[name].tobytes() == values.tobytes(), name
 
 
 def test_a_delta_is_served_as_soon_as_it_arrives(small: Exported, broker: Broker, tmp_path: Path) -> None:
@@ -209,7 +238,7 @@ def test_a_compacted_chain_is_one_delta_for_a_server_that_starts(
         for name in ("2", "1", "3", "9", "10"):
             sink.publish(chain.folder / f"{name}.delta")
         sink.publish(tmp_path / "ten.delta")
-    with running(*following(small, address, tmp_path), folder=tmp_path) as server:
+    with running(*following(small.path, address, tmp_path), folder=tmp_path) as server:
         assert_has(server, chain, 11)
         assert stream_of(server).state == "following"
         assert server.total("recsys_deltas_applied_total") == 2
