@@ -148,8 +148,8 @@ class DeltaStream:
 
     def _leads_on(self, delta: StreamedDelta) -> bool:
         """Return whether a delta can be applied in the present state."""
-        is_ours = delta.artifact == self._artifact and delta.digest not in self._passed
-        return is_ours and self._state in (delta.base, *delta.replaces[:-1])
+        fits = delta.base == self._state or self._state in delta.replaces
+        return fits and delta.artifact == self._artifact and delta.digest not in self._passed
 
     def _has_failed(self, delta: StreamedDelta) -> bool:
         failed = self._failed.get(delta.name)
