@@ -332,10 +332,10 @@ class ManagedModel:
         return {version.name for version in self._versions.values() if version.is_ready}
 
     def _gone(self, on_disk: Files) -> set[str]:
-        """Return the loaded versions that are to leave because the source has them no more; not a pinned one."""
-        if not self._context.source.lets_go:
-            return set()
-        return self._ready() - {*on_disk, self._routing.serve}
+        """Return the loaded versions that are to leave because they were removed from the source; not a pinned one."""
+        is_removed = self._context.source.is_removed
+        missing = self._ready() - {*on_disk, self._routing.serve}
+        return {name for name in missing if is_removed(self.name, name)}
 
     def _leaving(self, on_disk: Files) -> set[str]:
         """Return the versions of ``_gone`` without which the model still answers, or all if the model is gone."""

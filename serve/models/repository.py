@@ -45,11 +45,9 @@ class ModelSource(Protocol):
 
     Attributes:
         is_single: whether it is one artifact.
-        lets_go: whether a loaded version that is no longer there is to leave, too.
     """
 
     is_single: bool
-    lets_go: bool
 
     def names(self) -> list[str]:
         """Return the names of the models, sorted."""
@@ -90,6 +88,10 @@ class ModelSource(Protocol):
         """
         ...
 
+    def is_removed(self, name: str, version: str) -> bool:
+        """Return whether a version is to leave memory because ``versions`` has found no file of it any more."""
+        ...
+
     def release(self, name: str, version: str) -> None:
         """Note that nothing reads an artifact any more whose ``path`` was asked for."""
         ...
@@ -113,7 +115,6 @@ class Repository:
     """
 
     is_single = False
-    lets_go = False
 
     def __init__(self, root: Path, models: Sequence[str] = ()) -> None:
         self._root = root
@@ -189,6 +190,11 @@ class Repository:
         """See ``ModelSource``."""
         return read_manifest_bytes(self.path(name, version))
 
+    def is_removed(self, name: str, version: str) -> bool:
+        """See ``ModelSource``. What is loaded stays, whatever happens to its files."""
+        del name, version
+        return False
+
     def release(self, name: str, version: str) -> None:
         """See ``ModelSource``."""
 
@@ -236,7 +242,6 @@ class SingleArtifact:
     """
 
     is_single = True
-    lets_go = False
 
     def __init__(self, path: Path) -> None:
         read_manifest_bytes(path)
@@ -281,6 +286,11 @@ class SingleArtifact:
     def manifest_bytes(self, name: str, version: str) -> bytes:
         """See ``ModelSource``."""
         return read_manifest_bytes(self.path(name, version))
+
+    def is_removed(self, name: str, version: str) -> bool:
+        """See ``ModelSource``. What is loaded stays, whatever happens to its files."""
+        del name, version
+        return False
 
     def release(self, name: str, version: str) -> None:
         """See ``ModelSource``."""

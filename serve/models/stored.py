@@ -75,7 +75,6 @@ class StoredRepository:
     """
 
     is_single = False
-    lets_go = True
 
     def __init__(self, address: RemoteAddress, models: Sequence[str], cache: ArtifactCache) -> None:
         self._folder = RemoteFolder(address)
@@ -84,6 +83,8 @@ class StoredRepository:
         self._copies = _Copies(self._store)
         # The versions of each model, as they were last listed.
         self._listed: dict[str, Mapping[str, StoredArtifact]] = {}
+        # Those of which there are files, whole or not.
+        self._there: dict[str, set[str]] = {}
         self._fetched: dict[tuple[str, str], StoredArtifact] = {}
         self._told: set[str] = set()
 
@@ -122,6 +123,7 @@ class StoredRepository:
         if not is_name(name):
             return []
         found: dict[str, StoredArtifact] = {}
+        there: set[str] = set()
         for entry in self._folder.entries(name):
             version = entry.name if entry.is_folder else entry.name.removesuffix(FILE_SUFFIX)
             if entry.name == DELTAS or entry.name.startswith("."):
@@ -129,14 +131,15 @@ class StoredRepository:
             if not is_version(version):
                 self._tell(f"{name}/{entry.name[:64]!r} is passed over: versions are whole numbers from 1")
             elif entry.is_folder:
+                there.add(version)
                 whole = self._whole(f"{name}/{entry.name}")
                 if whole is not None:
                     found[version] = whole
             elif entry.name.endswith(FILE_SUFFIX):
                 single = StoredArtifact(name=f"{name}/{entry.name}", files=(entry,), is_folder=False)
                 found.setdefault(version, single)
+        self._listed[name], self._there[name] = found, there | {*found}
         self._let_go(name, found)
-        self._listed[name] = found
         return sorted(found, key=version_order)
 
     def files(self, name: str, version: str) -> Fingerprint:
@@ -154,6 +157,10 @@ class StoredRepository:
         path = self._copies.artifact(found, name, version)
         self._fetched[name, version] = found
         return path
+
+    def is_removed(self, name: str, version: str) -> bool:
+        """See ``ModelSource``. While a version is written over, or half removed, what is loaded stays."""
+        return name in self._there and version not in self._there[name]
 
     def release(self, name: str, version: str) -> None:
         """See ``ModelSource``."""
@@ -194,10 +201,10 @@ class StoredRepository:
             now = found.get(version)
             if model != name or now == fetched:
                 continue
-            if now is None:
+            if self.is_removed(name, version):
                 if self._store.cache.remove(self._store.key(fetched)):
                     del self._fetched[model, version]
-            else:
+            elif now is not None:
                 self._tell(
                     f"{name}/{version} was written to after it was fetched; the copy that is loaded stays until it is "
                     "loaded again; new weights are a new version"
@@ -224,7 +231,6 @@ class StoredSingleArtifact:
     """
 
     is_single = True
-    lets_go = False
 
     def __init__(self, address: RemoteAddress, cache: ArtifactCache) -> None:
         is_bucket = address == address.parent
@@ -272,6 +278,11 @@ class StoredSingleArtifact:
         self._check(name, version)
         self._found = self._look()
         return self._copies.artifact(self._found, name, version)
+
+    def is_removed(self, name: str, version: str) -> bool:
+        """See ``ModelSource``."""
+        del name, version
+        return False
 
     def release(self, name: str, version: str) -> None:
         """See ``ModelSource``."""

@@ -206,6 +206,23 @@ def test_a_damaged_version_is_refused_until_its_files_change(
         comes(lambda: state(server, "2") == "READY")
 
 
+def test_a_version_that_is_written_over_keeps_what_is_loaded(
+    root: str, small: Exported, other: Exported, tmp_path: Path
+) -> None:
+    folder = RemoteFolder(parse_address(f"{root}/m/1"))
+    with serving(root, tmp_path) as server:
+        folder.put(other.path / "manifest.json", "manifest.json")
+        folder.remove("rows.bin")
+        comes(lambda: "m/1 is passed over until it is whole" in server.log.read_text())
+        asserts_answer(server, small, "1")
+        upload(other.path, f"{root}/m/1")
+        comes(lambda: "m/1 was written to after it was fetched" in server.log.read_text())
+        asserts_answer(server, small, "1")
+        server.admin().UnloadModel(admin_pb2.UnloadModelRequest(model="m"))
+        server.admin().LoadModel(admin_pb2.LoadModelRequest(model="m"))
+        asserts_answer(server, other, "1")
+
+
 def test_a_removed_version_answers_until_one_that_is_left_can(
     root: str, small: Exported, other: Exported, tmp_path: Path
 ) -> None:

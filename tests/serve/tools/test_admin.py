@@ -171,7 +171,7 @@ def test_the_list_shows_how_far_a_version_follows_its_deltas(
         assert re.search(r"2 +ready .* first.delta +gap, 1 waiting +delta third.delta", out)
         code, _, err = run(["delta", "small", "first.delta"])
         assert code == 1
-        assert "takes its deltas from a folder of its own" in err
+        assert "takes its deltas from a stream of its own" in err
 
     settings = ModelSettings(deltas=folder, poll_deltas_s=0.02)
     _with_server(scenario, tmp_path, artifact_path, capsys, settings)

@@ -27,7 +27,6 @@ class OneModel:
     """A repository that holds one version of one model, which is in memory already."""
 
     is_single = True
-    lets_go = False
 
     def names(self) -> list[str]:
         return [INFO.name]
@@ -41,6 +40,10 @@ class OneModel:
 
     def manifest_bytes(self, name: str, version: str) -> bytes:
         raise ModelNotFoundError(f"version: got {version!r} of {name!r}, which is in memory alone")
+
+    def is_removed(self, name: str, version: str) -> bool:
+        del name, version
+        return False
 
     def release(self, name: str, version: str) -> None:
         del name, version
