@@ -63,8 +63,7 @@ class KafkaSink(DeltaSink):
         while not failed and len(producer):
             producer.poll(_POLL_S)  # each message fails by itself once its time is over
         if failed:
-            producer.purge()
-            producer.poll(0)
+            self.close()
             raise self._refused(failed[0], parts.name)
 
     def close(self) -> None:
@@ -86,6 +85,7 @@ class KafkaSink(DeltaSink):
                 if failed:
                     return
                 if time.monotonic() > end_s:
+                    self.close()
                     raise StreamError(
                         f"kafka: the brokers took nothing for {self._address.timeout_s:g} s"
                     ) from None
@@ -115,8 +115,8 @@ class KafkaSink(DeltaSink):
             from confluent_kafka import Producer
 
             ours = {
+                # Readers leave doubled messages alone, and order those that were reordered.
                 "acks": "all",
-                "enable.idempotence": True,
                 "message.timeout.ms": int(self._address.timeout_s * 1000),
                 "message.max.bytes": self._address.chunk_bytes + _OVERHEAD_BYTES,
                 "queue.buffering.max.kbytes": max(_QUEUE_KIB, 4 * self._address.chunk_bytes >> 10),
