@@ -139,6 +139,12 @@ void DefineVersion(py::module_& module) {
           [](const OwnedVersion& self, const std::string& path) { return self->ApplyDelta(path); },
           WithoutLock(), py::arg("path"))
       .def(
+          "num_owned",
+          [](const OwnedVersion& self, const std::string& table, const std::string& ids) {
+            return self->NumOwned(table, ids);
+          },
+          WithoutLock(), py::arg("table"), py::arg("ids"))
+      .def(
           "totals", [](const OwnedVersion& self) { return self->Totals(); }, WithoutLock())
       .def(
           "close", [](const OwnedVersion& self) { self->Close(); }, WithoutLock());

@@ -1,10 +1,12 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/allocator.h"
 #include "base/clock.h"
@@ -77,6 +79,12 @@ std::string Version::Description() const {
 }
 
 std::int64_t Version::ApplyDelta(const std::string& path) { return servable_->ApplyDelta(path); }
+
+std::int64_t Version::NumOwned(const std::string& table, const std::string& ids) const {
+  std::vector<std::int64_t> numbers(ids.size() / sizeof(std::int64_t));
+  std::memcpy(numbers.data(), ids.data(), numbers.size() * sizeof(std::int64_t));
+  return servable_->NumOwned(table, numbers).value_or(-1);
+}
 
 std::string Version::Totals() const { return servable_->Totals().Json(); }
 

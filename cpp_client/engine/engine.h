@@ -42,6 +42,9 @@ class Version {
   /// Replaces rows between two batches; returns how many dense weights had changed but keep their
   /// exported values. Blocks. Throws Error; then nothing has changed.
   std::int64_t ApplyDelta(const std::string& path);
+  /// Returns how many of the int64 IDs in `ids` own a row of a managed table; -1 where that is not
+  /// known.
+  std::int64_t NumOwned(const std::string& table, const std::string& ids) const;
   /// Returns JSON: a snapshot of this version's counters.
   std::string Totals() const;
   /// Answers accepted requests and ends the threads; idempotent. Blocks. Withdraw its routes first.

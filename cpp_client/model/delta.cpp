@@ -283,6 +283,18 @@ void Model::ApplyDelta(const PreparedDelta& delta) {
   loaded.state_now = delta.digest;
 }
 
+std::optional<std::int64_t> Model::NumOwned(const std::string& table,
+                                            const std::vector<std::int64_t>& raw_ids) const {
+  LoadedRows& loaded = *parts_->rows;
+  const LoadedTable* const mapped = FindMapped(&loaded, table);
+  if (mapped == nullptr) return std::nullopt;
+  // A delta may write the buckets meanwhile.
+  const std::lock_guard<std::mutex> lock(loaded.lock);
+  std::int64_t num_owned = 0;
+  for (const std::int64_t raw_id : raw_ids) num_owned += RowOf(mapped->slots(), raw_id) >= 0;
+  return num_owned;
+}
+
 std::int64_t Model::NumDenseLeft(const PreparedDelta& delta) { return delta.num_dense_left; }
 
 }  // namespace recsys

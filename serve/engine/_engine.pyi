@@ -47,6 +47,9 @@ class Version:
     def description(self) -> str:
         """Return JSON: name, version, target, digest, table_bytes, format, torch, fbgemm, rows_pages, signature."""
 
+    def num_owned(self, table: str, ids: bytes) -> int:
+        """Return how many little-endian int64 IDs own a row of a managed table; -1 where that is not known."""
+
     def apply_delta(self, path: str) -> int:
         """Exchange rows between two batches; blocks.
 

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from recsys.artifact.loaded_rows import artifact_digest
 from recsys.artifact.manifest import Manifest
 from recsys.inputs.signature import Signature
@@ -99,6 +102,18 @@ class Servable(Protocol):
 
         Raises:
             ArtifactError: the delta is damaged or does not fit. The model is unchanged.
+        """
+        ...
+
+    def num_owned(self, table: str, ids: NDArray[np.int64]) -> int | None:
+        """Return how many raw IDs own a row of a managed table.
+
+        Args:
+            table: its name in the signature.
+            ids: ``[N]``.
+
+        Returns:
+            None if the artifact keeps no mapping of the table beside its rows, or the version was closed.
         """
         ...
 

@@ -17,6 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.parts import read_manifest
 from recsys.base.machine import num_processors
@@ -127,6 +130,12 @@ class NativeServable:
         with self._engine.own_errors():
             num_dense_left: int = self.version.apply_delta(str(path))
         return num_dense_left
+
+    def num_owned(self, table: str, ids: NDArray[np.int64]) -> int | None:
+        """See ``Servable``."""
+        version = self.version  # another thread may be closing the servable
+        found = -1 if version is None else version.num_owned(table, ids.tobytes())
+        return None if found < 0 else found
 
     def totals(self) -> ModelTotals:
         """See ``Servable``."""

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from recsys.inputs.signature import Signature
 from recsys.inputs.sketch import DataSketch
 from serve.config.settings import QualityConfig
+from serve.engine.interface import Servable
 from serve.engine.records import Answered
 from serve.engine.routes import RouteTable
 from serve.quality.inputs import Counts, InputCounter, InputDrift
@@ -126,7 +127,11 @@ class InputWatch:
         message = wire.PredictRequest.FromString(request.message)
         watched = self._watched_of(request)
         counts = watched.counter.empty()
-        watched.counter.add(counts, message)
+        servable = self._servable(request.model, request.version)
+        if servable is None:
+            watched.counter.add(counts, message)
+        else:
+            watched.counter.add(counts, message, servable.num_owned)
         with self._lock:
             watched.windows.add(lambda total: total.merge(counts))
 
@@ -144,7 +149,10 @@ class InputWatch:
             self._watched.move_to_end(key)
         return watched
 
-    def _sketch_of(self, model: str, version: str) -> DataSketch | None:
+    def _servable(self, model: str, version: str) -> Servable | None:
         table = self.table(model)
-        servable = None if table is None else table.servables.get(version)
+        return None if table is None else table.servables.get(version)
+
+    def _sketch_of(self, model: str, version: str) -> DataSketch | None:
+        servable = self._servable(model, version)
         return None if servable is None else servable.info.data_sketch

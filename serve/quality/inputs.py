@@ -5,7 +5,7 @@ Shape letters: B rows of a request, N number of IDs of one sparse input.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,6 +29,12 @@ MAX_INPUTS = 256
 #: Fewer values give an index that is noise.
 MIN_VALUES = 200
 _Ints = NDArray[np.int64]
+NumOwned = Callable[[str, _Ints], int | None]
+
+
+def _not_known(table: str, ids: _Ints) -> int | None:
+    del table, ids
+    return None
 
 
 class InputDrift(NamedTuple):
@@ -93,7 +99,7 @@ class _Column:
 
 @dataclass(frozen=True, slots=True)
 class _Feature:
-    """A sparse input: rows, rows without an ID, IDs, unknown IDs, rows by length, frequent IDs and others."""
+    """A sparse input: rows, rows without an ID, IDs that may be unknown, unknown ones, rows by length, frequent IDs."""
 
     name: str
     at: int
@@ -106,25 +112,34 @@ class _Feature:
 
     @property
     def row_limit(self) -> int | None:
-        """IDs below it, from 0, have rows of their own; None where all have, or it is not known."""
-        # A hashed text is in no table by itself, and what a mapping knows is not known here.
+        """IDs below it, from 0, have rows of their own; None where no bound says so."""
+        # A hashed text is in no table by itself.
         if self.input.strings:
             return None
         tables = [t for t in self.input.tables if t.id_policy in (IdPolicy.HASH, IdPolicy.ZERO)]
         return min((table.num_embeddings for table in tables), default=None)
 
-    def add(self, numbers: _Ints, lengths: NDArray[np.int32], ids: _Ints) -> None:
-        limit = self.row_limit
+    def add(self, numbers: _Ints, lengths: NDArray[np.int32], ids: _Ints, owned: NumOwned) -> None:
         numbers[self.at] += len(lengths)
         numbers[self.at + 1] += int((lengths == 0).sum())
-        numbers[self.at + 2] += len(ids)
-        if limit is not None:
-            numbers[self.at + 3] += int(((ids < 0) | (ids >= limit)).sum())
+        num_unknown = self._num_unknown(ids, owned)
+        if num_unknown is not None:
+            numbers[self.at + 2] += len(ids)
+            numbers[self.at + 3] += num_unknown
         if self.sketch is not None:
             middle = self.at + 4 + NUM_LENGTH_BINS
             bins = length_bins(lengths)
             numbers[self.at + 4 : middle] += np.bincount(bins, minlength=NUM_LENGTH_BINS)
             numbers[middle : self.at + self.size] += self.sketch.count(ids)
+
+    def _num_unknown(self, ids: _Ints, owned: NumOwned) -> int | None:
+        """Return how many IDs have no row of their own; None where all have one, or it is not known."""
+        mapped = next((t.name for t in self.input.tables if t.id_policy is IdPolicy.MAPPED), None)
+        if mapped is not None:
+            num_owned = owned(mapped, ids)
+            return None if num_owned is None else len(ids) - num_owned
+        limit = self.row_limit
+        return None if limit is None else int(((ids < 0) | (ids >= limit)).sum())
 
     def drift(self, numbers: _Ints) -> InputDrift | None:
         num_rows, num_empty, num_ids, num_unknown = numbers[self.at : self.at + 4].tolist()
@@ -135,10 +150,10 @@ class _Feature:
             middle = self.at + 4 + NUM_LENGTH_BINS
             if num_rows >= MIN_VALUES:
                 indices["lengths"] = stability_index(self.sketch.lengths, numbers[self.at + 4 : middle])
-            if num_ids >= MIN_VALUES and self.sketch.values:
-                found = numbers[middle : self.at + self.size]
+            found = numbers[middle : self.at + self.size]
+            if found.sum() >= MIN_VALUES and self.sketch.values:
                 indices["values"] = stability_index(self.sketch.all_shares, found)
-        unknown = num_unknown / num_ids if num_ids and self.row_limit is not None else None
+        unknown = num_unknown / num_ids if num_ids else None
         return InputDrift(self.name, num_empty / num_rows, unknown, indices)
 
 
@@ -173,8 +188,13 @@ class InputCounter:
         """Return counts of no request."""
         return Counts(self._size)
 
-    def add(self, counts: Counts, request: wire.PredictRequest) -> None:
+    def add(self, counts: Counts, request: wire.PredictRequest, owned: NumOwned = _not_known) -> None:
         """Count a request that the engine has checked. An input that all rows share counts as one row.
+
+        Args:
+            counts: what is added to.
+            request: the request.
+            owned: returns how many raw IDs own a row of a managed table, by the table's name; None if not known.
 
         Raises:
             ValueError: a text stands for no ID.
@@ -190,7 +210,8 @@ class InputCounter:
         for sparse in (*request.sparse, *request.context_sparse):
             feature = self._features.get(sparse.name)
             if feature is not None:
-                feature.add(numbers, np.frombuffer(sparse.lengths, "<i4"), _ids(feature.input, sparse))
+                lengths, ids = np.frombuffer(sparse.lengths, "<i4"), _ids(feature.input, sparse)
+                feature.add(numbers, lengths, ids, owned)
 
     def drift(self, counts: Counts) -> list[InputDrift]:
         """Return how each input differs; inputs without a row are left out."""

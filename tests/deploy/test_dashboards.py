@@ -46,7 +46,7 @@ def compared_inputs() -> InputWatch:
     sparse = SparseInput(name="user", tables=(table,), pooling="sum")
     sketch = sketch_of(ExampleRows(num_rows=1, dense={}, sparse={"user": [[1]]}))
     watch = InputWatch(QualityConfig(drift_share=1.0))
-    servable = SimpleNamespace(info=SimpleNamespace(data_sketch=sketch))
+    servable = SimpleNamespace(info=SimpleNamespace(data_sketch=sketch), num_owned=lambda _table, _ids: None)
     routes: Any = SimpleNamespace(servables={"1": servable})
     watch.table = lambda _: routes
     request = Answered(

@@ -1,7 +1,10 @@
 #include "engine/artifact/artifact_model.h"
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "recsys/model.h"
 
@@ -17,6 +20,11 @@ class ArtifactModel : public ServedModel {
 
   ContextCacheCounts context_cache() const override { return model_.context_cache(); }
   void ResetContextCacheCounts() override { model_.ResetContextCacheCounts(); }
+
+  std::optional<std::int64_t> NumOwned(const std::string& table,
+                                       const std::vector<std::int64_t>& ids) const override {
+    return model_.NumOwned(table, ids);
+  }
 
   Delta PrepareDelta(const std::string& path) override {
     const std::shared_ptr<const PreparedDelta> prepared = model_.PrepareDelta(path);

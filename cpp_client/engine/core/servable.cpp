@@ -65,6 +65,12 @@ VersionTotals Servable::Totals() const {
   return totals;
 }
 
+std::optional<std::int64_t> Servable::NumOwned(const std::string& table,
+                                               const std::vector<std::int64_t>& ids) const {
+  const std::lock_guard<std::mutex> guard(model_mutex_);
+  return model_ == nullptr ? std::nullopt : model_->NumOwned(table, ids);
+}
+
 std::int64_t Servable::ApplyDelta(const std::string& path) {
   const std::lock_guard<std::mutex> lock(life_);
   if (is_closed_) {

@@ -1,9 +1,11 @@
 #ifndef RECSYS_ENGINE_CORE_SERVABLE_H_
 #define RECSYS_ENGINE_CORE_SERVABLE_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +43,10 @@ class Servable : public std::enable_shared_from_this<Servable> {
   /// Reads a delta and replaces its rows between two batches; returns how many dense weights it
   /// does not update. Blocks. Throws Error; then nothing has changed.
   std::int64_t ApplyDelta(const std::string& path);
+
+  /// Returns how many raw IDs own a row of a managed table (Model::NumOwned); not set after Close.
+  std::optional<std::int64_t> NumOwned(const std::string& table,
+                                       const std::vector<std::int64_t>& ids) const;
 
   /// Returns a snapshot of its counters. After Close the context cache holds nothing.
   VersionTotals Totals() const;

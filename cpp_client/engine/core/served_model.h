@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "recsys/model.h"
 #include "recsys/signature.h"
@@ -30,6 +32,12 @@ class ServedModel {
   virtual ContextCacheCounts context_cache() const { return {}; }
   /// Called once, after the warm-up.
   virtual void ResetContextCacheCounts() {}
+
+  /// As Model::NumOwned. Called from any thread.
+  virtual std::optional<std::int64_t> NumOwned(const std::string& /*table*/,
+                                               const std::vector<std::int64_t>& /*ids*/) const {
+    return std::nullopt;
+  }
 
   /// A delta that was read and checked: a function that replaces the rows, and how many dense
   /// weights it does not update.

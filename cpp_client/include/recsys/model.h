@@ -182,6 +182,10 @@ class Model {
   /// Replaces rows in place, and the graphs if dense weights change. The caller must ensure that no
   /// batch runs meanwhile.
   void ApplyDelta(const PreparedDelta& delta);
+  /// Returns how many of the raw IDs own a row of a managed table now; not set if the artifact
+  /// keeps no mapping of that table beside its rows. `table`: its name in the signature.
+  std::optional<std::int64_t> NumOwned(const std::string& table,
+                                       const std::vector<std::int64_t>& raw_ids) const;
   /// Returns how many dense weights had also changed when the delta was made, and are left as they
   /// are.
   static std::int64_t NumDenseLeft(const PreparedDelta& delta);

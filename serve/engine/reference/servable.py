@@ -6,8 +6,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
 from recsys.artifact.delta import apply as delta
 from recsys.artifact.load import LoadedArtifact
+from recsys.artifact.mappings import tables_of
+from recsys.managed.slots import rows_in
 from serve.config.models import ModelSettings
 from serve.engine.interface import ModelInfo
 from serve.engine.reference.executor import AnsweredBatch, Executor, ExecutorSettings, ServedModel
@@ -107,6 +113,14 @@ class ReferenceServable:
 
         self.executor.run_between_batches(apply)
         return prepared.num_dense_left
+
+    def num_owned(self, table: str, ids: NDArray[np.int64]) -> int | None:
+        """See ``Servable``."""
+        model = self._model
+        mapped = tables_of(model.rows.mappings).get(table) if isinstance(model, LoadedArtifact) else None
+        if mapped is None:
+            return None
+        return int((rows_in(mapped.slots, torch.from_numpy(ids.copy())) >= 0).sum())
 
     def totals(self) -> ModelTotals:
         """See ``Servable``."""

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from recsys.base.machine import package_version
 from serve.engine.interface import Servable
+from serve.quality.labels import MAX_ITEMS, RESULTS
 from serve.rest.pages.examples import RANKING, ROWS, plain_examples, tensor_examples
 from serve.rest.pages.schemas import (
     Json,
@@ -123,7 +124,16 @@ def _server_paths() -> Json:
     index = _operation("index", SERVER_TAG, "Every version of every model, with its state")
     index["requestBody"] = {"content": {_JSON: {"schema": ask_index}}}
     one = wire.RepositoryIndexResponse.ModelIndex
+    labels = _operation("feedback", SERVER_TAG, "Labels for answers; 403 where no answers are kept for them")
+    labels["requestBody"] = {"content": {_JSON: {"schema": _labels()}}, "required": True}
+    counts = {f"num_{result}": {"type": "integer"} for result in RESULTS}
+    refusal = objects(
+        {"item": {"type": "integer"}, "result": {"type": "string"}, "message": {"type": "string"}},
+        ["item", "result", "message"],
+    )
+    taken = objects({**counts, "refused": arrays(refusal)}, [*counts, "refused"])
     return {
+        "/v1/feedback": {"post": {**labels, "responses": _answers(taken, ("400", "403", "413"))}},
         "/v2": _get("server", SERVER_TAG, "Name, release and extensions", _of(wire.ServerMetadataResponse)),
         "/v2/health/live": _get(
             "live",
@@ -137,6 +147,22 @@ def _server_paths() -> Json:
             "statistics", SERVER_TAG, "Counts and times of all models", _of(wire.ModelStatisticsResponse)
         ),
     }
+
+
+def _labels() -> Json:
+    """Return the schema of labels for answers."""
+    row, value = {"type": "integer", "minimum": 0}, {"enum": [0, 1]}
+    by_name = {"type": "object", "additionalProperties": {"anyOf": [value, arrays(value)]}}
+    item = objects(
+        {
+            "request_id": {"type": "string", "description": "The ID that the request had."},
+            "model": {"type": "string"},
+            "rows": arrays(row),
+            "labels": by_name,
+        },
+        ["request_id", "labels"],
+    )
+    return objects({"items": {**arrays(item), "maxItems": MAX_ITEMS}}, ["items"])
 
 
 def _model_paths(model: Model, key: str, schemas: Json, seed: int) -> Json:

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from export.config import ExportConfig
+from export.delta.delta import DeltaConfig, export_delta
 from export.pipeline import export_model
 from recsys.inputs.example_rows import DATA_SKETCH, ExampleRows
 from recsys.inputs.signature import IdPolicy
 from recsys.inputs.sketch import sketch_of
+from serve.wire import admin_pb2
 from tests.conformance.support.artifacts import Exported
-from tests.conformance.support.harness import ServerUnderTest, running
+from tests.conformance.support.harness import ServerUnderTest, put_version, running, with_admin
+from tests.support.models.managed import POOL, Managed, trained
 from tests.support.serve.models import SmallModel
 
 pytestmark = pytest.mark.engine
@@ -93,3 +96,39 @@ def test_an_artifact_without_a_sketch_has_shares_and_no_index(small: Exported, t
             pass
         assert shown(server, "recsys_drift_psi") == {}
         assert shown(server, "recsys_drift_missing_ratio")
+
+
+def num_unknown(model: Managed, table: str) -> int:
+    """How many IDs of ``POOL`` own no row of a table."""
+    modules = model.bags.managed_collision_collection.managed_collision_modules()
+    raw_ids, _ = modules[table].owners()
+    return len(set(POOL) - set(raw_ids.tolist()))
+
+
+def test_raw_ids_are_unknown_until_a_delta_brings_them(tmp_path: Path) -> None:
+    before = trained(Managed(), 0)
+    after = trained(before, 1)
+    config = ExportConfig(name="m")
+    export_model(before, tmp_path / "a", config)
+    put_version(tmp_path / "models", "m", "1", tmp_path / "a")
+    folder = tmp_path / "models" / "m" / "deltas"
+    folder.mkdir()
+    export_delta(before, after, folder / "1.delta", DeltaConfig(artifact=tmp_path / "a"))
+    bags = [[i] for i in POOL]
+    sparse = dict.fromkeys(("user", "friend", "ware", "word"), bags)
+    sparse["day"] = [[i % 7] for i in range(len(POOL))]
+    arguments: list[str | Path] = ["--repository", tmp_path / "models", "--quality-drift-share", "1"]
+    with running(*arguments, *with_admin(tmp_path), folder=tmp_path) as server:
+        client = server.client()
+        unknown = dict.fromkeys(("users", "wares", "words"), 0)
+        for number, model in enumerate((before, after), 1):
+            if model is after:
+                delta = admin_pb2.ApplyDeltaRequest(model="m", version="1", delta="1.delta")
+                server.admin().ApplyDelta(delta)
+            client.predict({"price": np.zeros((len(POOL), 2), np.float32)}, sparse)
+            while server.total("recsys_drift_requests_total", result="compared") < number:
+                pass
+            shares = shown(server, "recsys_drift_unknown_ratio")
+            for feature, table in (("user", "users"), ("ware", "wares"), ("word", "words")):
+                unknown[table] += num_unknown(model, table)
+                assert shares[(feature,)] == pytest.approx(unknown[table] / number / len(POOL)), feature

@@ -93,7 +93,8 @@ def answered(rows: dict[str, Any], version: str = "1", draw: float = 0.0) -> Ans
 
 def watch_of(data: DataSketch | None, clock: Clock | None = None, **config: Any) -> InputWatch:
     watch = InputWatch(QualityConfig(**{"drift_share": 1.0, **config}), clock or Clock())
-    servable = SimpleNamespace(info=SimpleNamespace(data_sketch=data))
+    info = SimpleNamespace(data_sketch=data)
+    servable = SimpleNamespace(info=info, num_owned=lambda _table, _ids: None)
     table: Any = SimpleNamespace(servables={"1": servable})
     watch.table = lambda _: table
     return watch
@@ -200,3 +201,12 @@ def test_texts_of_inputs_without_a_hash_are_numbers() -> None:
     counter.add(counts, build_request({}, {"user": [["5"], [" 100.0"]]}))
     (user,) = counter.drift(counts)
     assert user.unknown == 0.5
+
+
+def test_raw_ids_that_own_no_row_are_unknown() -> None:
+    counter = InputCounter(SIGNATURE, None)
+    counts = counter.empty()
+    request = build_request({}, {"raw": [[7, 8], [9], []]})
+    counter.add(counts, request, lambda table, ids: int(((ids < 9) & (table == "r")).sum()))
+    (raw,) = counter.drift(counts)
+    assert raw.unknown == pytest.approx(1 / 3)

@@ -176,6 +176,7 @@ def test_the_pages_come_before_the_models(model: ServedModel) -> None:
             "/v2/health/ready",
             "/v2/repository/index",
             "/v2/models/stats",
+            "/v1/feedback",
         }
         gated.gate.set()
         live.wait_until_ready()

@@ -98,7 +98,8 @@ def test_every_other_address_answers_as_described(many: LiveServer, described: J
         for name in versions or [""]:
             at = path.replace("{version}", name)
             for method in {"get", "post"} & set(item):
-                if "x-form" in item[method]:
+                # Labels: tests/conformance/versions/test_feedback.py.
+                if "x-form" in item[method] or path == "/v1/feedback":
                     continue
                 reply = ask(many, method.upper(), at)
                 assert reply.status == 200, at
