@@ -69,10 +69,9 @@ struct ToTuple {
                           Raw(event.message));
   }
 
-  py::tuple operator()(const AnsweredEvent& event) const {
-    return py::make_tuple("answered", event.time_s, Text(event.protocol), Text(event.model),
-                          Text(event.version), Text(event.request_id), event.num_rows, event.draw,
-                          Raw(event.message), Raw(event.outputs));
+  py::tuple operator()(const AnsweredEvent&) const {
+    // These come in blocks (binding/answered.h).
+    throw py::type_error("an answered event stands for none alone");
   }
 
   py::tuple operator()(const ShadowEvent& event) const {

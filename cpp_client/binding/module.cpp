@@ -11,15 +11,16 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "binding/answered.h"
 #include "binding/build.h"
 #include "binding/events.h"
 #include "engine/artifact/artifact_model.h"
 #include "engine/engine.h"
 #include "engine/settings/read_settings.h"
 #include "recsys/error.h"
-#include "wire/predict/answered_columns.h"
 
 namespace py = pybind11;
 
@@ -86,7 +87,15 @@ py::list Take(const OwnedEngine& engine, std::size_t at_most) {
     events = engine->Take(at_most);
   }
   py::list list;
-  for (const Event& event : events) list.append(TupleOf(event));
+  AnsweredBlocks blocks(&list);
+  for (Event& event : events) {
+    if (auto* answered = std::get_if<AnsweredEvent>(&event)) {
+      blocks.Add(std::move(*answered));
+    } else {
+      list.append(TupleOf(event));
+    }
+  }
+  blocks.Finish();
   return list;
 }
 
@@ -236,32 +245,6 @@ void DefineEngine(py::module_& module) {
   DefinePort(engine);
 }
 
-/// See serve/engine/_engine.pyi.
-py::tuple AnsweredColumns(const std::vector<py::bytes>& messages,
-                          const std::vector<std::pair<std::string, std::int64_t>>& dense,
-                          const std::vector<std::string>& sparse) {
-  std::vector<std::string_view> views(messages.begin(), messages.end());
-  std::vector<DenseColumn> numbers;
-  for (const auto& [name, width] : dense) numbers.push_back({name, width});
-  std::vector<SparseColumn> bags;
-  for (const std::string& name : sparse) bags.push_back({name});
-  {
-    const py::gil_scoped_release released;
-    AppendAnswered(views, &numbers, &bags);
-  }
-  py::list dense_columns, sparse_columns;
-  for (const DenseColumn& one : numbers) {
-    dense_columns.append(py::make_tuple(py::bytes(one.has), py::bytes(one.values)));
-  }
-  for (const SparseColumn& one : bags) {
-    sparse_columns.append(py::make_tuple(py::bytes(one.has_ids), py::bytes(one.lengths),
-                                         py::bytes(one.values), py::bytes(one.weights),
-                                         py::bytes(one.has_texts), py::bytes(one.text_lengths),
-                                         py::bytes(one.sizes), py::bytes(one.texts)));
-  }
-  return py::make_tuple(dense_columns, sparse_columns);
-}
-
 }  // namespace
 }  // namespace recsys
 
@@ -271,7 +254,6 @@ PYBIND11_MODULE(_engine, module) {
   recsys::RegisterError(module);
   recsys::DefineVersion(module);
   recsys::DefineEngine(module);
-  module.def("answered_columns", &recsys::AnsweredColumns, py::arg("messages"), py::arg("dense"),
-             py::arg("sparse"));
+  recsys::DefineAnswered(module);
   py::module_::import("atexit").attr("register")(py::cpp_function(recsys::CloseAll));
 }

@@ -91,7 +91,8 @@ struct AnsweredEvent {
   std::int64_t num_rows = 0;
   /// In [0, 1): below the share, by which it was chosen.
   double draw = 0;
-  /// As that of CapturedEvent.
+  /// A serialized recsys.v1.PredictRequest: as it was sent, or made of the inputs of other
+  /// protocols.
   std::string message;
   OutputCopies outputs;
 };

@@ -24,7 +24,8 @@ constexpr std::int64_t kRecordBytes = 256;
 constexpr int kMaxErrorsPerS = 100;
 // Records of answers, or the bytes of one, that wake the owner: waking it for each would take most
 // of their time. It looks for others at intervals of its own.
-constexpr std::int64_t kAnsweredPerWake = 64, kAnsweredWakeBytes = 256 << 10;
+constexpr std::int64_t kAnsweredPerWake = 512, kAnsweredWakeBytes = 256 << 10;
+constexpr std::size_t kAnsweredPerTake = 16;
 constexpr std::int64_t kNoBound = std::numeric_limits<std::int64_t>::max();
 
 template <typename... Texts>
@@ -114,7 +115,8 @@ std::vector<Event> Records::Take(std::size_t at_most) {
   is_left |= take(ended_);
   is_left |= take(shadow_);
   is_left |= take(captured_);
-  is_left |= take(answered_);
+  // They cost the owner little, many at a time.
+  is_left |= answered_.Take(kAnsweredPerTake * at_most, &events);
   if (is_left) Wake();
   return events;
 }
@@ -169,17 +171,24 @@ bool Records::KeepsAnswer(Request& request) {
 }
 
 void Records::Answered(const Request& request) {
-  std::int64_t num_bytes =
-      static_cast<std::int64_t>(NumBytesOf(request.raw) + request.request_id.size()) + kRecordBytes;
+  const std::size_t message_bytes =
+      request.is_predict_request ? request.payload.view.size() : NumBytesOf(request.raw);
+  auto num_bytes =
+      static_cast<std::int64_t>(message_bytes + request.request_id.size()) + kRecordBytes;
   for (const std::string& values : request.outputs) {
     num_bytes += static_cast<std::int64_t>(values.size());
   }
   if (!answered_.HasRoom(num_bytes)) return;
   const Servable& servable = *request.servable;
-  AnsweredEvent event{EpochSeconds(),        request.protocol,
-                      servable.name(),       servable.version(),
-                      request.request_id,    request.checked.num_rows,
-                      request.answered_draw, WritePredictRequest(request.raw),
+  AnsweredEvent event{EpochSeconds(),
+                      request.protocol,
+                      servable.name(),
+                      servable.version(),
+                      request.request_id,
+                      request.checked.num_rows,
+                      request.answered_draw,
+                      request.is_predict_request ? std::string(request.payload.view)
+                                                 : WritePredictRequest(request.raw),
                       request.outputs};
   if (!answered_.Push(std::move(event), num_bytes)) return;
   const std::int64_t number = num_answered_.fetch_add(1, std::memory_order_relaxed) + 1;

@@ -27,13 +27,29 @@ class Error(Exception):
     kind: str
     retry_after_ms: int
 
+class AnsweredBlock:
+    """Answered requests of one version of a model."""
+
+    def __init__(self, records: Sequence[tuple[Any, ...]]) -> None:
+        """Make a block of tuples as ``records`` returns them."""
+
+    def __len__(self) -> int: ...
+    def num_bytes(self) -> int:
+        """Return the memory that it takes."""
+
+    def below(self, share: float) -> AnsweredBlock:
+        """Return a block of copies of those whose draw is below ``share``."""
+
+    def records(self) -> list[tuple[Any, ...]]:
+        """Return the fields of ``serve.engine.records.Answered`` of each request, without the signature."""
+
 def answered_columns(
-    messages: Sequence[bytes], dense: Sequence[tuple[str, int]], sparse: Sequence[str]
-) -> tuple[list[tuple[bytes, bytes]], list[tuple[bytes, ...]]]:
-    """Return the inputs of requests column by column: the fields of ``DenseColumn`` and ``SparseColumn``.
+    blocks: Sequence[AnsweredBlock], dense: Sequence[tuple[str, int]], sparse: Sequence[str]
+) -> tuple[tuple[Any, ...], list[tuple[bytes, bytes]], list[tuple[bytes, ...]]]:
+    """Return the columns of blocks: the fields of ``RequestColumns``, ``DenseColumn`` and ``SparseColumn``.
 
     Args:
-        messages: serialized ``recsys.v1.PredictRequest``s.
+        blocks: the requests, of one version.
         dense: names and widths of the dense inputs.
         sparse: names of the sparse inputs.
 
@@ -90,9 +106,8 @@ class Engine:
         * ``("ended", fields)``: a dict with the fields of EndedEvent in ``cpp_client/engine/events.h``; ``times`` is a
           dict or None.
         * ``("captured", time_s, model, version, message)``: ``time_s`` on the clock of ``time.monotonic()``.
-        * ``("answered", time_s, protocol, model, version, request_id, num_rows, draw, message, outputs)``: ``time_s``
-          since 1970; ``outputs``: a list of bytes, one for each output. They make ``fileno()`` readable by dozens:
-          call ``take`` at intervals too.
+        * ``("answered", model, version, block)``: an ``AnsweredBlock`` of requests of one version. They make
+          ``fileno()`` readable by hundreds: call ``take`` at intervals too. Up to 16 times ``at_most`` requests.
         * ``("shadow", model, version, shadow, request_id, num_rows, expected, got)``: lists of float32 bytes, one for
           each output.
         * ``("log", level, logger, text)``: ``level``: ``INFO``, ``WARNING``, ``ERROR`` or ``CRITICAL``.

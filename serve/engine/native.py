@@ -30,7 +30,7 @@ from serve.config.models import ModelSettings
 from serve.engine.interface import EngineCounts, HostCall, ModelInfo, PortSettings, SubmitOptions, Submitted
 from serve.engine.native_errors import ERROR_OF_KIND
 from serve.engine.native_events import (
-    answered_of,
+    NativeAnswered,
     captured_of,
     ended_of,
     error_of_answer,
@@ -43,7 +43,7 @@ from serve.engine.native_settings import (
     VersionSettings,
     as_json,
 )
-from serve.engine.records import TRACE_PARENT, Answered, Observer
+from serve.engine.records import TRACE_PARENT, Observer
 from serve.engine.routes import Routes, RouteTable
 from serve.errors import ModelChangeError, QueueFullError, status_of
 from serve.metrics.counters import ModelDescription, ModelTotals
@@ -381,7 +381,6 @@ class NativeEngine:
     def _take(self) -> int:
         """Take the waiting events and return their number."""
         events = self._engine.take(_MAX_EVENTS)
-        answered: list[Answered] = []
         for kind, *fields in events:
             if kind == "call":
                 self._start(self._answer_call(*fields))
@@ -392,16 +391,15 @@ class NativeEngine:
             elif kind == "captured":
                 self._observer.captured(captured_of(*fields))
             elif kind == "answered":
-                signature = self._signature_of(fields[2], fields[3])
+                model, version, block = fields
+                signature = self._signature_of(model, version)
                 if signature is not None:
-                    answered.append(answered_of(fields, signature))
+                    self._observer.answered(NativeAnswered(block, (model, version), signature))
             elif kind == "shadow":
                 self._report_pair(*fields)
             elif kind == "log":
                 level, logger, text = fields
                 logging.getLogger(logger).log(logging.getLevelNamesMapping()[level], "%s", text)
-        if answered:
-            self._observer.answered(answered)
         return len(events)
 
     async def _answer_call(self, call: int, method: str, message: bytes, *_: object) -> None:

@@ -50,6 +50,28 @@ def answered_of(fields: Sequence[Any], signature: Signature) -> Answered:
     return Answered._make([*fields, signature])
 
 
+class NativeAnswered(Sequence[Answered]):
+    """Answered requests of one version as the engine has them; each is made a Python object only where it is read.
+
+    Args:
+        block: the binding's object.
+        names: the model and its version.
+        signature: the model's inputs and outputs.
+    """
+
+    def __init__(self, block: Any, names: tuple[str, str], signature: Signature) -> None:
+        self.block, self.names, self.signature = block, names, signature
+        self._records: list[Answered] | None = None
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+    def __getitem__(self, place: Any) -> Any:
+        if self._records is None:
+            self._records = [answered_of(fields, self.signature) for fields in self.block.records()]
+        return self._records[place]
+
+
 def pair_of(
     primary: Servable,
     shadow: Servable,

@@ -245,7 +245,7 @@ class Observer(Protocol):
         ...
 
     def answered(self, requests: Sequence[Answered]) -> None:
-        """Take answered requests, several at a time."""
+        """Take answered requests of one version, several at a time."""
         ...
 
     def shadowed(self, pair: ShadowPair) -> None:

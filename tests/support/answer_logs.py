@@ -67,6 +67,7 @@ def answered(
 def write_log(folder: Path, records: Sequence[Answered], **settings: Any) -> None:
     """Write a log whose files are whole."""
     log = AnswerLog(AnswerLogConfig(destination=str(folder), **settings))
-    log.offer(records)
+    for record in records:
+        log.offer([record])
     log.close()
     assert log.counts() == {"written": len(records), "queue_full": 0, "write_failed": 0}

@@ -70,6 +70,8 @@ class Request {
   /// Owns the memory that `raw` points into.
   Bytes payload;
   RawRequest raw;
+  /// Whether `payload` is a recsys.v1.PredictRequest.
+  bool is_predict_request = false;
   /// Empty for the only model.
   std::string model;
   /// Empty for the version that the routing chooses.

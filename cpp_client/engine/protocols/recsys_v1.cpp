@@ -38,6 +38,7 @@ void PredictCall::Load(const Call& /*call*/) {
   version = fields.version;
   request_id = fields.request_id;
   is_cut_ = fields.is_cut;
+  is_predict_request = true;
 }
 
 void PredictCall::Read(const Servable& by) {

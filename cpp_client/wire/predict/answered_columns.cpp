@@ -44,13 +44,27 @@ void Mark(std::size_t num_with, std::size_t num_rows, std::string* marks) {
 void Append(const RawSparse& input, std::size_t num_with, std::size_t num_rows,
             SparseColumn* column) {
   const bool has_texts = input.texts.num_texts > 0;
-  std::string& counts = has_texts ? column->text_lengths : column->lengths;
-  counts.append(input.lengths).append(kNumberBytes * (num_rows - num_with), '\0');
-  (has_texts ? column->lengths : column->text_lengths).append(kNumberBytes * num_rows, '\0');
+  const std::size_t num_before = column->has_ids.size();
+  if (has_texts && column->has_texts.empty()) {
+    column->has_texts.assign(num_before, '\0');
+    column->text_lengths.assign(kNumberBytes * num_before, '\0');
+  }
   Mark(has_texts ? 0 : num_with, num_rows, &column->has_ids);
-  Mark(has_texts ? num_with : 0, num_rows, &column->has_texts);
-  column->values.append(input.values);
+  const std::size_t rest_bytes = kNumberBytes * (num_rows - num_with);
+  if (!has_texts) {
+    column->lengths.append(input.lengths).append(rest_bytes, '\0');
+    column->values.append(input.values);
+  } else {
+    column->lengths.append(kNumberBytes * num_rows, '\0');
+  }
   column->weights.append(input.weights);
+  if (!has_texts && column->has_texts.empty()) return;
+  Mark(has_texts ? num_with : 0, num_rows, &column->has_texts);
+  if (!has_texts) {
+    column->text_lengths.append(kNumberBytes * num_rows, '\0');
+    return;
+  }
+  column->text_lengths.append(input.lengths).append(rest_bytes, '\0');
   input.texts.ForEach([column](std::string_view text) {
     const auto size = static_cast<std::int32_t>(text.size());
     column->sizes.append(reinterpret_cast<const char*>(&size), sizeof(size));

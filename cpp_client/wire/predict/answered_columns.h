@@ -29,6 +29,7 @@ struct SparseColumn {
   /// float32 [N], of IDs and texts, row by row; empty without weights.
   std::string weights = {};
   /// uint8 [R]: whether a row has texts; int32 [R]: how many; int32 [N]: the bytes of each; they.
+  /// All empty where no request has texts.
   std::string has_texts = {}, text_lengths = {}, sizes = {}, texts = {};
 };
 

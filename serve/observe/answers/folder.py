@@ -20,7 +20,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from pyarrow import parquet
 
-from recsys.inputs.answer_columns import IDS, OUTPUT, AnswerLayout
+from recsys.inputs.answer_columns import AnswerLayout
 from serve.config.settings import AnswerLogConfig
 from serve.observe.answers.table import SentKinds
 
@@ -53,9 +53,10 @@ class _File:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             schema = layout.schema()
             self._file = pa.OSFile(str(self._partial), "wb")
-            texts = [f.name for f in schema if not f.name.startswith((f"{IDS}.", f"{OUTPUT}."))]
+            texts = [one.name for one in schema if one.type == pa.string()]
+            # What costs least, for readers too: IDs compress little, and nobody looks for a range of them.
             self._writer = parquet.ParquetWriter(
-                self._file, schema, compression="zstd", compression_level=1, use_dictionary=texts
+                self._file, schema, compression="lz4", use_dictionary=texts, write_statistics=["time"]
             )
         except BaseException:
             self.discard()

@@ -5,7 +5,9 @@ No request waits for it: records go into a bounded queue, and those that find no
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -15,25 +17,28 @@ import pyarrow as pa
 
 from recsys.inputs.answer_columns import AnswerLayout
 from recsys.inputs.signature import Signature
+from recsys.streams.address import KafkaAddress, parse_stream_address
 from serve.config.settings import AnswerLogConfig
+from serve.engine.answered_columns import Part, is_native, part_of
 from serve.engine.records import Answered
 from serve.metrics.counters import ANSWER_RESULTS
 from serve.observe.answers.folder import Folder
 from serve.observe.answers.key import read_key
 from serve.observe.answers.table import SentKinds, table_of
+from serve.observe.answers.topic import Topic
 from serve.threads import Worker
 
 _log = logging.getLogger("serve.answers")
-_MAX_LISTS = 65536
+_MAX_PARTS = 65536
 _COLLECT_S = 0.25
 _IDLE_S = 0.25
-# Requests that are put together at a time, which bounds the memory of their columns.
-_MAX_TOGETHER = 8192
-# Python objects of a record, beside its bytes.
-_RECORD_BYTES = 600
+# Parts that are put together at a time; max_waiting_bytes bounds them, too.
+_MAX_TOGETHER = 1024
 # Grace period for writing what waits when the process ends.
 _GRACE_S = 30.0
 _MAX_LAYOUTS = 256
+# The thread's nice value on Linux: beside a busy thread of serving it gets a tenth of a processor.
+_NICE = 10
 # Interval of lines about failures.
 _REPORT_S = 60.0
 
@@ -65,7 +70,8 @@ class AnswerLog:
         config: what to write, and where.
 
     Raises:
-        ConfigError: the key or the destination cannot be used.
+        ConfigError: the key cannot be used.
+        StreamError: a property of Kafka is wrong.
         OSError: the folder or the key's file cannot be used.
     """
 
@@ -77,24 +83,25 @@ class AnswerLog:
         self._counts = dict.fromkeys(ANSWER_RESULTS, 0)
         self._layouts: dict[Signature, AnswerLayout] = {}
         self._reported_s = -_REPORT_S
-        self._destination = _opened(config, self._count)
-        self._records: Worker[list[Answered]] = Worker(
+        self._is_behind = False
+        # Arrow's own allocator gives memory back between batches, and the next one pays for new pages.
+        pa.set_memory_pool(pa.system_memory_pool())
+        self._destination = self._opened(config)
+        self._parts: Worker[Part] = Worker(
             "answer-log",
             self._write_all,
-            max_waiting=_MAX_LISTS,
+            max_waiting=_MAX_PARTS,
             max_waiting_bytes=config.max_waiting_bytes,
-            max_taken=_MAX_LISTS,
+            max_taken=_MAX_PARTS,
             collect_s=_COLLECT_S,
         )
-        self._records.idle_s = _IDLE_S
+        self._parts.idle_s = _IDLE_S
 
     def offer(self, records: Sequence[Answered]) -> None:
-        """Queue answered requests; never blocks and never raises."""
-        share = self._share
-        chosen = [one for one in records if one.draw < share]
-        num_bytes = sum(_RECORD_BYTES + len(one.message) for one in chosen)
-        if chosen and not self._records.put(chosen, num_bytes):
-            self._count("queue_full", len(chosen))
+        """Queue answered requests of one version; never blocks and never raises."""
+        part = part_of(records, self._share)
+        if part is not None and not self._parts.put(part, part.num_bytes):
+            self._count("queue_full", part.num_requests)
 
     def counts(self) -> dict[str, int]:
         """Return the chosen requests by ``ANSWER_RESULTS``; those that wait for a whole file are in none."""
@@ -103,41 +110,61 @@ class AnswerLog:
 
     def close(self) -> None:
         """Write the waiting records and finish the files, for half a minute at most; idempotent."""
-        if self._records.close(_GRACE_S):
+        if self._parts.close(_GRACE_S):
             try:
                 self._destination.close()
             except Exception as error:
                 self._report(error)
 
+    def _opened(self, config: AnswerLogConfig) -> Destination:
+        if not config.is_kafka:
+            return Folder(config, self._count)
+        address = parse_stream_address(config.destination)
+        assert isinstance(address, KafkaAddress)
+        return Topic(config, address, self._count, self._report)
+
     def _count(self, result: str, number: int) -> None:
         with self._lock:
             self._counts[result] += number
 
-    def _write_all(self, lists: list[list[Answered]]) -> None:
-        by_version: dict[tuple[str, str], list[Answered]] = {}
-        for records in lists:
-            for one in records:
-                by_version.setdefault((one.model, one.version), []).append(one)
-        for (model, version), records in by_version.items():
-            for start in range(0, len(records), _MAX_TOGETHER):
-                self._write(model, version, records[start : start + _MAX_TOGETHER])
+    def _write_all(self, parts: list[Part]) -> None:
+        self._step_back()
+        by_version: dict[tuple[str, str], list[Part]] = {}
+        for part in parts:
+            waiting = by_version.setdefault((part.model, part.version), [])
+            if waiting and (waiting[-1].signature is not part.signature or len(waiting) >= _MAX_TOGETHER):
+                self._write(waiting)
+                waiting.clear()
+            waiting.append(part)
+        for waiting in by_version.values():
+            self._write(waiting)
         try:
             self._destination.tick()
         except Exception as error:
             self._report(error)
 
-    def _write(self, model: str, version: str, records: list[Answered]) -> None:
+    def _step_back(self) -> None:
+        """Give serving the precedence over this thread, unless it works with the interpreter's lock."""
+        if not self._is_behind:
+            self._is_behind = True
+            if is_native():
+                with contextlib.suppress(OSError, AttributeError):
+                    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+
+    def _write(self, parts: list[Part]) -> None:
+        """Write requests of one version."""
         is_counted = False
+        first, num_requests = parts[0], sum(part.num_requests for part in parts)
         try:
-            layout = self._layout(model, records[-1].signature)
-            kinds = self._destination.kinds(model, version, layout)
-            batch = table_of(records, layout, self._key, kinds)
+            layout = self._layout(first.model, first.signature)
+            kinds = self._destination.kinds(first.model, first.version, layout)
+            batch = table_of(parts, layout, self._key, kinds)
             is_counted = True  # from here on by the destination
-            self._destination.write(model, version, batch, len(records))
+            self._destination.write(first.model, first.version, batch, num_requests)
         except Exception as error:
             # Any exception: a bug here must not end the log silently.
             if not is_counted:
-                self._count("write_failed", len(records))
+                self._count("write_failed", num_requests)
             self._report(error)
 
     def _layout(self, model: str, signature: Signature) -> AnswerLayout:
@@ -174,7 +201,3 @@ class AnswerLog:
             type(error).__name__,
             reason,
         )
-
-
-def _opened(config: AnswerLogConfig, count: object) -> Destination:
-    return Folder(config, count)  # type: ignore[arg-type]

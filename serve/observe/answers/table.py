@@ -16,8 +16,14 @@ import pyarrow.compute as pc
 
 from recsys.inputs.answer_columns import AnswerLayout, is_number
 from recsys.inputs.signature import DenseInput, Output, SparseInput
-from serve.engine.answered_columns import DenseColumn, SparseColumn, columns_of, text_ids
-from serve.engine.records import Answered
+from serve.engine.answered_columns import (
+    DenseColumn,
+    Part,
+    RequestColumns,
+    SparseColumn,
+    columns_of,
+    text_ids,
+)
 
 _HASH_BYTES = 8
 # The hashes are never negative, as the IDs of texts.
@@ -39,47 +45,45 @@ class SentKinds:
         self.has_texts: set[str] = set()
 
 
-def table_of(
-    records: Sequence[Answered], layout: AnswerLayout, key: bytes, kinds: SentKinds
-) -> pa.RecordBatch:
+def table_of(parts: Sequence[Part], layout: AnswerLayout, key: bytes, kinds: SentKinds) -> pa.RecordBatch:
     """Return the rows of requests with the layout's columns.
 
     Args:
-        records: requests of one model's version.
+        parts: requests of one model's version.
         layout: the columns.
         key: the key of hashed inputs.
         kinds: gets how the inputs were sent.
     """
-    schema = layout.schema()
-    dense, sparse = columns_of([one.message for one in records], layout.dense, layout.sparse)
-    num_rows = np.array([one.num_rows for one in records], np.int64)
-    arrays = _request_arrays(records, num_rows)
+    requests, dense, sparse = columns_of(parts, layout.dense, layout.sparse)
+    num_rows = np.frombuffer(requests.num_rows, "<i8")
+    arrays = _request_arrays(parts[0], requests, num_rows)
     for dense_input, numbers in zip(layout.dense, dense, strict=True):
         arrays.append(_dense_array(dense_input, numbers))
     for sparse_input, bags in zip(layout.sparse, sparse, strict=True):
         arrays += _sparse_arrays(sparse_input, bags, layout, key, kinds)
     places = {output.name: i for i, output in enumerate(layout.signature.outputs)}
     for output in layout.outputs:
-        values = [one.outputs[places[output.name]] for one in records]
-        arrays.append(_output_array(output, values, num_rows))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        at = places[output.name]
+        sizes = np.frombuffer(requests.output_sizes[at], "<i8")
+        arrays.append(_output_array(output, requests.outputs[at], sizes, num_rows))
+    return pa.RecordBatch.from_arrays(arrays, schema=layout.schema())
 
 
-def _request_arrays(records: Sequence[Answered], num_rows: npt.NDArray[np.int64]) -> list[pa.Array]:
+def _request_arrays(first: Part, requests: RequestColumns, num_rows: npt.NDArray[np.int64]) -> list[pa.Array]:
     total = int(num_rows.sum())
-    first = records[0]
-    micros = (np.array([one.time_s for one in records]) * 1e6).astype(np.int64)
-    starts = np.cumsum(num_rows) - num_rows
-    ids: pa.Array = pa.array([one.request_id for one in records], pa.string())
-    protocols: pa.Array = pa.array([one.protocol for one in records], pa.string())
-    if total != len(records):
-        of_row = pa.array(np.repeat(np.arange(len(records)), num_rows))
-        ids, protocols = ids.take(of_row), protocols.take(of_row)
-    row = np.arange(total) - np.repeat(starts, num_rows)
+    micros = (np.frombuffer(requests.times, "<f8") * 1e6).astype(np.int64)
+    ids = _texts(requests.id_sizes, requests.ids, pa.string())
+    protocols = _texts(requests.protocol_sizes, requests.protocols, pa.string())
+    row = np.zeros(total, np.int32)
+    if total != len(num_rows) or (num_rows != 1).any():
+        of_row = np.repeat(np.arange(len(num_rows)), num_rows)
+        ids, protocols = ids.take(pa.array(of_row)), protocols.take(pa.array(of_row))
+        row = (np.arange(total) - np.repeat(np.cumsum(num_rows) - num_rows, num_rows)).astype(np.int32)
+        micros = micros[of_row]
     return [
-        pa.array(np.repeat(micros, num_rows), pa.timestamp("us", "UTC")),
+        pa.array(micros, pa.timestamp("us", "UTC")),
         ids,
-        pa.array(row.astype(np.int32)),
+        pa.array(row),
         pa.array(np.repeat(num_rows, num_rows).astype(np.int32)),
         pa.repeat(pa.scalar(first.model), total),
         pa.repeat(pa.scalar(first.version), total),
@@ -101,15 +105,20 @@ def _sparse_arrays(
     sparse: SparseInput, bags: SparseColumn, layout: AnswerLayout, key: bytes, kinds: SentKinds
 ) -> list[pa.Array]:
     """Return the input's arrays, as many as it has columns."""
-    has_ids, has_texts = np.frombuffer(bags.has_ids, np.bool_), np.frombuffer(bags.has_texts, np.bool_)
-    lengths, text_lengths = np.frombuffer(bags.lengths, "<i4"), np.frombuffer(bags.text_lengths, "<i4")
+    has_ids, lengths = np.frombuffer(bags.has_ids, np.bool_), np.frombuffer(bags.lengths, "<i4")
+    has_texts, text_lengths = np.zeros_like(has_ids), np.zeros_like(lengths)
+    if bags.has_texts:
+        has_texts, text_lengths = (
+            np.frombuffer(bags.has_texts, np.bool_),
+            np.frombuffer(bags.text_lengths, "<i4"),
+        )
     ids = _lists(lengths, pa.array(np.frombuffer(bags.values, "<i8"), pa.int64()), has_ids)
     is_hashed = sparse.name in layout.hashed
     arrays = []
     if is_hashed:
         hashes = _hashed_ids(ids, key)
         if has_texts.any():
-            texts = _texts(bags, pa.binary())
+            texts = _texts(bags.sizes, bags.texts, pa.binary())
             of_texts = _lists(text_lengths, _hashed(texts, key, b"text"), has_texts)
             hashes = pc.coalesce(hashes, of_texts)
         arrays.append(hashes)
@@ -136,43 +145,42 @@ def _ids_and_texts(
         return pa.nulls(len(ids), pa.list_(pa.string())), ids
     if sparse.strings:
         try:
-            return _lists(text_lengths, _texts(bags, pa.binary()).cast(pa.string()), has), ids
+            return _lists(
+                text_lengths, _texts(bags.sizes, bags.texts, pa.binary()).cast(pa.string()), has
+            ), ids
         except pa.ArrowInvalid:
             pass  # not UTF-8
-    numbers = text_ids(sparse, _texts(bags, pa.binary()).to_pylist())
+    numbers = text_ids(sparse, _texts(bags.sizes, bags.texts, pa.binary()).to_pylist())
     of_texts = _lists(text_lengths, pa.array(numbers, pa.int64()), has)
     return pa.nulls(len(ids), pa.list_(pa.string())), pc.coalesce(ids, of_texts)
 
 
-def _texts(bags: SparseColumn, kind: pa.DataType) -> pa.Array:
-    sizes = np.frombuffer(bags.sizes, "<i4")
+def _texts(sizes: bytes, texts: bytes, kind: pa.DataType) -> pa.Array:
+    lengths = np.frombuffer(sizes, "<i4")
     return pa.Array.from_buffers(
-        kind, len(sizes), [None, pa.py_buffer(_offsets(sizes)), pa.py_buffer(bags.texts)]
+        kind, len(lengths), [None, pa.py_buffer(_offsets(lengths)), pa.py_buffer(texts)]
     )
 
 
-def _output_array(output: Output, values: Sequence[bytes], num_rows: npt.NDArray[np.int64]) -> pa.Array:
-    numbers: pa.Array = pa.array(
-        np.frombuffer(b"".join(values), "<i8" if output.is_integer else "<f4"),
-        pa.int64() if output.is_integer else pa.float32(),
-    )
+def _output_array(
+    output: Output, data: bytes, sizes: npt.NDArray[np.int64], num_rows: npt.NDArray[np.int64]
+) -> pa.Array:
+    """Return an output of all rows; ``sizes``: its bytes in each request."""
+    values = np.frombuffer(data, "<i8" if output.is_integer else "<f4")
+    numbers: pa.Array = pa.array(values)
     if is_number(output):
         return numbers
-    size = 8 if output.is_integer else 4
-    total = int(num_rows.sum())
-    counts = np.array([len(data) // size for data in values], np.int64)
+    counts = sizes // values.itemsize
+    total, has_rows = int(num_rows.sum()), num_rows > 0
     if 0 in output.batch_dims:
-        each = np.divide(counts, num_rows, out=np.zeros(len(counts)), where=num_rows > 0).astype(np.int64)
+        each = np.divide(counts, num_rows, out=np.zeros(len(counts)), where=has_rows).astype(np.int64)
         return _lists(np.repeat(each, num_rows), numbers, np.ones(total, np.bool_))
     # Without rows: the first row of the request has it.
     has = np.zeros(total, np.bool_)
-    has[(np.cumsum(num_rows) - num_rows)[num_rows > 0]] = True
+    has[(np.cumsum(num_rows) - num_rows)[has_rows]] = True
     lengths = np.zeros(total, np.int64)
-    lengths[has] = counts[num_rows > 0]
-    if not (num_rows > 0).all():
-        kept = [data for data, rows in zip(values, num_rows, strict=True) if rows]
-        numbers = pa.array(np.frombuffer(b"".join(kept), "<i8" if size == 8 else "<f4"), numbers.type)
-    return _lists(lengths, numbers, has)
+    lengths[has] = counts[has_rows]
+    return _lists(lengths, pa.array(values[np.repeat(has_rows, counts)]), has)
 
 
 def _lists(lengths: npt.NDArray[Any], values: pa.Array, has: Bools) -> pa.Array:

@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from recsys.inputs.answer_columns import layout_of
 from serve.config.settings import AnswerLogConfig
-from serve.engine.answered_columns import columns_of, python_columns_of
+from serve.engine.answered_columns import columns_of, part_of, python_columns_of
 from serve.observe.answers.log import AnswerLog
 from tests.support.answer_logs import SIGNATURE, answered, write_log
 
@@ -24,10 +24,11 @@ ROOT = Path(__file__).resolve().parents[4]
 
 def test_both_engines_put_the_same_columns_together() -> None:
     records = [answered("a", [3, 5]), answered("b", ["x", "yy"]), answered("c", []), answered("d", [8])]
-    messages = [one.message for one in records]
-    given = columns_of(messages, SIGNATURE.dense, SIGNATURE.sparse)
-    assert given == python_columns_of(messages, SIGNATURE.dense, SIGNATURE.sparse)
-    user, item = given[1]
+    part = part_of(records, share=1.0)
+    assert part is not None
+    given = columns_of([part], SIGNATURE.dense, SIGNATURE.sparse)
+    assert given == python_columns_of(records, SIGNATURE.dense, SIGNATURE.sparse)
+    user, item = given.sparse
     assert np.frombuffer(user.has_ids, np.uint8).tolist() == [1, 0, 1, 0, 1]
     assert np.frombuffer(item.has_texts, np.uint8).tolist() == [0, 0, 1, 1, 0]
 
