@@ -18,22 +18,8 @@ constexpr std::size_t kMostSearched = 4096;
 
 using Bucket = std::array<std::int64_t, kBucketNumbers>;
 
-std::uint64_t ShiftedIn(std::uint64_t bits) { return bits ^ (bits >> 33); }
-
-/// recsys.ops.multiplied_bits.
-std::uint64_t MultipliedBits(std::int64_t raw_id) {
-  auto bits = static_cast<std::uint64_t>(raw_id);
-  bits = ShiftedIn(bits) * 0xff51afd7ed558ccdU;
-  return ShiftedIn(bits) * 0xc4ceb9fe1a85ec53U;
-}
-
-/// Returns the two buckets of a raw ID; they differ.
-std::pair<std::int64_t, std::int64_t> BucketsOf(std::int64_t raw_id, std::int64_t num_buckets) {
-  const std::uint64_t bits = MultipliedBits(raw_id);
-  const auto mask = static_cast<std::uint64_t>(num_buckets - 1);
-  const std::uint64_t first = bits & mask;
-  return {static_cast<std::int64_t>(first),
-          static_cast<std::int64_t>(first ^ (((bits >> 32) & mask) | 1))};
+std::pair<std::int64_t, std::int64_t> BucketsIn(const Slots& slots, std::int64_t raw_id) {
+  return BucketsOf(raw_id, static_cast<std::uint64_t>(slots.num_buckets - 1));
 }
 
 /// Copies of the buckets that change.
@@ -42,7 +28,7 @@ class Work {
   explicit Work(const Slots& slots) : slots_(slots) {}
 
   void Remove(std::int64_t raw_id) {
-    const auto [first, second] = BucketsOf(raw_id, slots_.num_buckets);
+    const auto [first, second] = BucketsIn(slots_, raw_id);
     for (const std::int64_t number : {first, second}) {
       Bucket& bucket = At(number);
       for (std::int64_t i = 0; i < kSlots; ++i) {
@@ -61,7 +47,7 @@ class Work {
       std::size_t before;
       std::int64_t slot;
     };
-    const auto [first, second] = BucketsOf(raw_id, slots_.num_buckets);
+    const auto [first, second] = BucketsIn(slots_, raw_id);
     std::vector<Step> path = {{first, 0, -1}, {second, 0, -1}};
     std::unordered_set<std::int64_t> seen = {first, second};
     for (std::size_t at = 0; at < path.size(); ++at) {
@@ -79,7 +65,7 @@ class Work {
       }
       if (path.size() > kMostSearched) return false;
       for (std::int64_t slot = 0; slot < kSlots; ++slot) {
-        const auto both = BucketsOf(bucket[static_cast<std::size_t>(slot)], slots_.num_buckets);
+        const auto both = BucketsIn(slots_, bucket[static_cast<std::size_t>(slot)]);
         const std::int64_t other = both.first == path[at].number ? both.second : both.first;
         if (seen.insert(other).second) path.push_back({other, at, slot});
       }
@@ -119,14 +105,9 @@ class Work {
 }  // namespace
 
 std::int64_t RowOf(const Slots& slots, std::int64_t raw_id) {
-  const auto [first, second] = BucketsOf(raw_id, slots.num_buckets);
-  for (const std::int64_t number : {first, second}) {
-    const std::int64_t* bucket = slots.numbers + number * kBucketNumbers;
-    for (std::int64_t i = 0; i < kSlots; ++i) {
-      if (bucket[i] == raw_id && bucket[kSlots + i] >= 0) return bucket[kSlots + i];
-    }
-  }
-  return kFree;
+  const auto [first, second] = BucketsIn(slots, raw_id);
+  return RowIn(slots.numbers + first * kBucketNumbers, slots.numbers + second * kBucketNumbers,
+               raw_id);
 }
 
 std::string FaultIn(const Slots& slots, std::vector<bool>* is_owned) {
@@ -144,7 +125,7 @@ std::string FaultIn(const Slots& slots, std::vector<bool>* is_owned) {
         return "got a row of two raw IDs, expected each once";
       }
       (*is_owned)[static_cast<std::size_t>(row)] = true;
-      const auto [first, second] = BucketsOf(raw_id, slots.num_buckets);
+      const auto [first, second] = BucketsIn(slots, raw_id);
       if (number != first && number != second) {
         return "got a raw ID in another bucket than its hash selects";
       }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace recsys {
@@ -44,6 +45,29 @@ struct BucketChange {
   /// The rows that raw IDs lose, and those that they get.
   std::vector<std::int64_t> freed, taken;
 };
+
+/// Returns the two buckets of a raw ID; they differ. `mask`: the number of buckets less one.
+inline std::pair<std::int64_t, std::int64_t> BucketsOf(std::int64_t raw_id, std::uint64_t mask) {
+  // recsys.ops.multiplied_bits: MurmurHash3's fmix64 without its last step.
+  auto bits = static_cast<std::uint64_t>(raw_id);
+  bits = (bits ^ (bits >> 33)) * 0xff51afd7ed558ccdU;
+  bits = (bits ^ (bits >> 33)) * 0xc4ceb9fe1a85ec53U;
+  const std::uint64_t first = bits & mask;
+  return {static_cast<std::int64_t>(first),
+          static_cast<std::int64_t>(first ^ (((bits >> 32) & mask) | 1))};
+}
+
+/// Returns the row of a raw ID in one of two buckets; -1 if it owns none.
+inline std::int64_t RowIn(const std::int64_t* first, const std::int64_t* second,
+                          std::int64_t raw_id) {
+  std::int64_t row = -1;
+  for (std::int64_t i = 0; i < kSlots; ++i) {
+    // Free slots hold -1.
+    row = first[i] == raw_id && first[kSlots + i] >= 0 ? first[kSlots + i] : row;
+    row = second[i] == raw_id && second[kSlots + i] >= 0 ? second[kSlots + i] : row;
+  }
+  return row;
+}
 
 /// Returns the row of a raw ID; -1 if it owns none.
 std::int64_t RowOf(const Slots& slots, std::int64_t raw_id);

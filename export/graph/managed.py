@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import torch
 from torch import Tensor, nn
 
 from export.graph.modules.tree import replace_modules
@@ -17,13 +18,16 @@ from recsys.artifact.mappings import MappingInfo
 from recsys.embedding import FloatCollection
 from recsys.errors import ExportError
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
+from recsys.kernels import operators
 from recsys.kernels.bounds import StructureCheck
 from recsys.managed.collection import ManagedCollisionCollection
 from recsys.managed.embedding import BaseManagedCollisionEmbeddingCollection
 from recsys.managed.frozen import (
     FREEZABLE,
+    FindRows,
     FrozenLookup,
     filled_slots,
+    found_rows,
     freezable_modules,
     freezable_names,
     slot_tables,
@@ -44,12 +48,18 @@ class FrozenCollisions(nn.Module):
     Args:
         collection: The model's collection, which is not changed.
         slots: As ``FrozenLookup``.
+        find_rows: As ``FrozenLookup``.
     """
 
-    def __init__(self, collection: ManagedCollisionCollection, slots: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        collection: ManagedCollisionCollection,
+        slots: Tensor | None = None,
+        find_rows: FindRows = found_rows,
+    ) -> None:
         super().__init__()
         self.structure = StructureCheck()
-        self.lookup = FrozenLookup(collection, slots)
+        self.lookup = FrozenLookup(collection, slots, find_rows)
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
         """Replace raw IDs by rows; parts that were already sent to devices are kept.
@@ -90,13 +100,28 @@ class ManagedTables:
         Args:
             with_ids: Whether they hold the raw IDs; else graphs get them when they are loaded.
         """
-        sizes = {info.path: info.num_buckets for info in self.infos()}
         return {
-            path: FrozenCollisions(mapping, self.slots[path] if with_ids else placeholder(sizes[slots_path]))
-            for (path, mapping), slots_path in zip(
-                self.mappings.items(), self.slots_paths().values(), strict=True
-            )
+            path: FrozenCollisions(mapping, self.slots[path] if with_ids else placeholder(num_buckets))
+            for path, mapping, num_buckets in self._sizes()
         }
+
+    def in_program(self) -> dict[str, nn.Module]:
+        """Return the replacements of the mappings in a program, by path.
+
+        They call a native operator where the native kernels are built; programs run only where they are.
+        """
+        find_rows = found_rows if operators.why_missing() else torch.ops.recsys_ops.mapped_rows
+        return {
+            path: FrozenCollisions(mapping, placeholder(num_buckets), find_rows)
+            for path, mapping, num_buckets in self._sizes()
+        }
+
+    def _sizes(self) -> list[tuple[str, ManagedCollisionCollection, int]]:
+        """Return the path, the mapping and the number of its buckets."""
+        return [
+            (path, mapping, info.num_buckets)
+            for (path, mapping), info in zip(self.mappings.items(), self.infos(), strict=True)
+        ]
 
     @cached_property
     def slots(self) -> Mapping[str, Tensor]:

@@ -370,7 +370,7 @@ def leaves_of(prepared: PreparedModel, *, is_ranking: bool) -> Leaves:
     context = prepared.signature.context if is_ranking else ()
     names = prepared.input_mapping.wire_names
     leaves = Leaves(
-        modules={**prepared.managed.frozen(with_ids=False)},
+        modules={**prepared.managed.in_program()},
         names={
             Space.ROWS: [name for name in names if name not in context],
             Space.CONTEXTS: [name for name in names if name in context],

@@ -14,7 +14,7 @@ selects.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +40,29 @@ FREEZABLE = (MCHManagedCollisionModule, HashZchManagedCollisionModule)
 Freezable = MCHManagedCollisionModule | HashZchManagedCollisionModule
 
 
+#: As ``found_rows``.
+FindRows = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def found_rows(slots: Tensor, masks: Tensor, starts: Tensor, tables: Tensor, ids: Tensor) -> Tensor:
+    """Return the row of each raw ID, ``[N]`` int64; -1 for those that own none. Traceable by FX.
+
+    Args:
+        slots: ``[Q, WIDTH]`` int64, the buckets of all tables.
+        masks: ``[M]`` int64, the number of buckets of each table less one.
+        starts: ``[M]`` int64, its first bucket.
+        tables: ``[N]`` int64, the table of each ID.
+        ids: ``[N]`` int64.
+    """
+    first, second = buckets_of(ids, masks.index_select(0, tables))
+    start = starts.index_select(0, tables)
+    # The first buckets of all IDs, then the second ones: comparing tensors of more dimensions takes three times as
+    # long.
+    both = slots.index_select(0, torch.cat([first + start, second + start]))
+    is_equal = torch.eq(both.narrow(1, 0, SLOTS), ids.repeat(2).unsqueeze(1))
+    return torch.where(is_equal, both.narrow(1, SLOTS, SLOTS), -1).amax(dim=1).view(2, -1).amax(dim=0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SlotTable:
     """A managed table in a lookup's buckets.
@@ -62,6 +85,7 @@ class FrozenLookup(nn.Module):
         collection: All of its modules must be of ``FREEZABLE`` kinds. No reference to it is kept.
         slots: Its buckets, as ``filled_slots`` returns them, or a placeholder for buckets that are set later; None for
             buckets of its own.
+        find_rows: How it finds the rows of raw IDs.
 
     Attributes:
         tables: The managed tables, in the order of their buckets.
@@ -81,9 +105,15 @@ class FrozenLookup(nn.Module):
     shared_starts: Tensor
     runs: Tensor
 
-    def __init__(self, collection: ManagedCollisionCollection, slots: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        collection: ManagedCollisionCollection,
+        slots: Tensor | None = None,
+        find_rows: FindRows = found_rows,
+    ) -> None:
         super().__init__()
         modules = freezable_modules(collection)
+        self._find_rows = find_rows
         self._table_of = {f: list(modules).index(table) for f, table in collection.table_of_feature().items()}
         self._num_tables = len(modules)
         self._hashes_of = {
@@ -165,13 +195,7 @@ class FrozenLookup(nn.Module):
         )
 
     def _rows(self, table: Tensor, ids: Tensor) -> Tensor:
-        first, second = buckets_of(ids, self.masks.index_select(0, table))
-        start = self.first_slots.index_select(0, table)
-        # The first buckets of all IDs, then the second ones: comparing tensors of more dimensions takes three times as
-        # long.
-        both = self.slots.index_select(0, torch.cat([first + start, second + start]))
-        is_equal = torch.eq(both.narrow(1, 0, SLOTS), ids.repeat(2).unsqueeze(1))
-        row = torch.where(is_equal, both.narrow(1, SLOTS, SLOTS), -1).amax(dim=1).view(2, -1).amax(dim=0)
+        row = self._find_rows(self.slots, self.masks, self.first_slots, table, ids)
         return torch.where(torch.ge(row, 0), row, self._shared(table, ids))
 
     def _tables(self, tables: Sequence[int], *, traced: bool) -> Tensor:

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ops/kernels/kernels.h"
+#include "ops/torch/mapped_rows.h"
 
 namespace recsys::ops {
 namespace {
@@ -216,10 +217,14 @@ void RegisterOperators() {
   schemas.def("pack_linear(Tensor weight, Tensor? bias, str dtype) -> Tensor");
   schemas.def("linear(Tensor input, Tensor packed, int out_features, str activation) -> Tensor");
   schemas.def("dot_interaction(Tensor dense, Tensor sparse) -> Tensor");
+  schemas.def(
+      "mapped_rows(Tensor slots, Tensor masks, Tensor starts, Tensor tables, Tensor ids) -> "
+      "Tensor");
   torch::Library& on_cpu = *add(torch::Library::IMPL, c10::DispatchKey::CPU);
   on_cpu.impl("pack_linear", PackLinear);
   on_cpu.impl("linear", LinearOp);
   on_cpu.impl("dot_interaction", DotOp);
+  on_cpu.impl("mapped_rows", MappedRows);
   torch::Library& shapes = *add(torch::Library::IMPL, c10::DispatchKey::Meta);
   shapes.impl("dot_interaction", DotShape);
 }

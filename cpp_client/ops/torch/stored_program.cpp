@@ -134,6 +134,8 @@ RegionStep StoredProgram::RegionOf(const FileStep& step, const Weights& weights)
   const FileTensor& script = file_.tensors.at(step.name);
   std::istringstream stream(std::string(bytes_.substr(script.offset, script.num_bytes)));
   torch::jit::Module module;
+  // Regions call some of them.
+  RegisterOperators();
   try {
     module = torch::jit::load(stream, at::kCPU);
   } catch (const std::exception&) {

@@ -283,8 +283,8 @@ class TestTheArtifact:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
     ) -> None:
         class Wrong(FrozenLookup):
-            def __init__(self, collection: ManagedCollisionCollection, slots: Tensor | None = None) -> None:
-                super().__init__(collection, slots)
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments)
                 self.fallbacks[:-1] = 0
 
         def wrong_slots(modules: Any) -> Tensor:
