@@ -27,8 +27,12 @@ from serve.observe.logs import set_up_logging, shut_down_logging
 _log = logging.getLogger("serve")
 
 
-def source_of(found: Effective) -> ModelSource:
+def source_of(found: Effective, *, is_check: bool = False) -> ModelSource:
     """Return the source of the models.
+
+    Args:
+        found: the settings.
+        is_check: whether it is only looked at.
 
     Raises:
         ConfigError: the settings name no source, or two.
@@ -45,7 +49,7 @@ def source_of(found: Effective) -> ModelSource:
     if source.repository is not None:
         _check_deltas(found)
     try:
-        made = _source(source)
+        made = _source(source, is_check=is_check)
     except AddressError as error:
         key = "repository" if source.artifact is None else "artifact"
         raise ConfigError(f"source.{key}: {error}") from None
@@ -56,7 +60,7 @@ def source_of(found: Effective) -> ModelSource:
     )
 
 
-def _source(source: SourceConfig) -> ModelSource | None:
+def _source(source: SourceConfig, *, is_check: bool) -> ModelSource | None:
     """Return the source that the settings name; None if they name none.
 
     Raises:
@@ -66,7 +70,8 @@ def _source(source: SourceConfig) -> ModelSource | None:
     if isinstance(source.artifact, str):
         return StoredSingleArtifact(parse_address(source.artifact), cache)
     if isinstance(source.repository, str):
-        return StoredRepository(parse_address(source.repository), source.models, cache)
+        address = parse_address(source.repository)
+        return StoredRepository(address, source.models, cache, starts_from_copies=not is_check)
     if source.artifact is not None:
         return SingleArtifact(source.artifact)
     return None if source.repository is None else Repository(source.repository, source.models)
@@ -91,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         found = read().with_routing_file()
-        source = source_of(found)
+        source = source_of(found, is_check=args.check_config)
         if args.check_config:
             return int(imported("serve.app.start").check_all(found, source, as_json=args.json))
         for text in missing_packages(found.settings.server):

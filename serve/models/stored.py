@@ -15,9 +15,10 @@ from pathlib import Path
 
 from recsys.artifact.remote.cache import ArtifactCache, Copy
 from recsys.artifact.remote.fetch import ArtifactStore, StoredArtifact
-from recsys.base.remote import RemoteAddress, RemoteFolder, RemoteNotFoundError
+from recsys.base.remote import RemoteAddress, RemoteError, RemoteFolder, RemoteNotFoundError
 from recsys.errors import ArtifactError, ArtifactNotFoundError, MissingPartError
 from serve.errors import ModelNotFoundError
+from serve.models.fetched import Fetched, FetchedFile
 from serve.models.repository import (
     DELTAS,
     FILE_SUFFIX,
@@ -69,6 +70,7 @@ class StoredRepository:
         address: its root.
         models: those to serve; empty for all.
         cache: where copies lie.
+        starts_from_copies: whether copies that an earlier process fetched are served until the store can be asked.
 
     Raises:
         AddressError: the package that opens the store is not installed.
@@ -76,7 +78,14 @@ class StoredRepository:
 
     is_single = False
 
-    def __init__(self, address: RemoteAddress, models: Sequence[str], cache: ArtifactCache) -> None:
+    def __init__(
+        self,
+        address: RemoteAddress,
+        models: Sequence[str],
+        cache: ArtifactCache,
+        *,
+        starts_from_copies: bool = True,
+    ) -> None:
         self._folder = RemoteFolder(address)
         self._models = frozenset(models)
         self._store = ArtifactStore(self._folder, cache)
@@ -85,7 +94,11 @@ class StoredRepository:
         self._listed: dict[str, Mapping[str, StoredArtifact]] = {}
         # Those of which there are files, whole or not.
         self._there: dict[str, set[str]] = {}
-        self._fetched: dict[tuple[str, str], StoredArtifact] = {}
+        self._kept = FetchedFile(self._store)
+        self._fetched = self._kept.read()
+        self._starts_from_copies = starts_from_copies
+        # Models that were listed once, and the root as an empty name; until then copies of an earlier process stand in.
+        self._seen: set[str] = set()
         self._told: set[str] = set()
 
     def names(self) -> list[str]:
@@ -102,8 +115,13 @@ class StoredRepository:
         Raises:
             RemoteError: the store cannot be asked.
         """
+        try:
+            entries = self._folder.entries()
+        except RemoteError as error:
+            return sorted({model for model, _ in self._copies_instead("", error)})
+        self._seen.add("")
         names = []
-        for entry in self._folder.entries():
+        for entry in entries:
             if entry.name.startswith("."):
                 continue
             if not is_name(entry.name):
@@ -122,9 +140,17 @@ class StoredRepository:
         """
         if not is_name(name):
             return []
+        try:
+            entries = self._folder.entries(name)
+        except RemoteError as error:
+            copies = self._copies_instead(name, error)
+            self._listed[name] = {
+                version: copies[model, version] for model, version in copies if model == name
+            }
+            return sorted(self._listed[name], key=version_order)
         found: dict[str, StoredArtifact] = {}
         there: set[str] = set()
-        for entry in self._folder.entries(name):
+        for entry in entries:
             version = entry.name if entry.is_folder else entry.name.removesuffix(FILE_SUFFIX)
             if entry.name == DELTAS or entry.name.startswith("."):
                 continue
@@ -138,6 +164,7 @@ class StoredRepository:
             elif entry.name.endswith(FILE_SUFFIX):
                 single = StoredArtifact(name=f"{name}/{entry.name}", files=(entry,), is_folder=False)
                 found.setdefault(version, single)
+        self._seen.add(name)
         self._listed[name], self._there[name] = found, there | {*found}
         self._let_go(name, found)
         return sorted(found, key=version_order)
@@ -155,7 +182,9 @@ class StoredRepository:
         self.versions(name)
         found = self._known(name, version)
         path = self._copies.artifact(found, name, version)
-        self._fetched[name, version] = found
+        if self._fetched.get((name, version)) != found:
+            self._fetched[name, version] = found
+            self._kept.write(self._fetched)
         return path
 
     def is_removed(self, name: str, version: str) -> bool:
@@ -172,6 +201,19 @@ class StoredRepository:
             raise ModelNotFoundError(f"model: got {name[:64]!r}, expected one that lies in the repository")
         check_file_name(file_name)
         return _delta(self._copies, f"{name}/{DELTAS}/{file_name}", name, file_name)
+
+    def _copies_instead(self, name: str, error: RemoteError) -> Fetched:
+        """Return what stands in for a model, or for the root, that has not been listed yet.
+
+        Raises:
+            RemoteError: ``error``, if nothing does.
+        """
+        if not self._starts_from_copies or name in self._seen or not self._fetched:
+            raise error
+        self._tell(
+            f"the store cannot be asked: {error}; copies that were fetched before are served until it can"
+        )
+        return dict(self._fetched)
 
     def _known(self, name: str, version: str) -> StoredArtifact:
         found = self._listed.get(name, {}).get(version)
@@ -204,6 +246,7 @@ class StoredRepository:
             if self.is_removed(name, version):
                 if self._store.cache.remove(self._store.key(fetched)):
                     del self._fetched[model, version]
+                    self._kept.write(self._fetched)
             elif now is not None:
                 self._tell(
                     f"{name}/{version} was written to after it was fetched; the copy that is loaded stays until it is "

@@ -102,6 +102,22 @@ def test_a_restart_serves_the_copy_that_is_there(root: str, small: Exported, tmp
     assert len(copies(tmp_path)) == 1
 
 
+def test_a_server_that_starts_while_its_store_is_away_serves_its_copies(
+    root: str, small: Exported, other: Exported, proxy: Proxy, tmp_path: Path
+) -> None:
+    environment = {"AWS_ENDPOINT_URL": proxy.endpoint}
+    with serving(root, tmp_path, environment=environment) as server:
+        asserts_answer(server, small, "1")
+    upload(other.path, f"{root}/m/2")
+    proxy.cut = "list-type"
+    with serving(root, tmp_path, environment=environment) as server:
+        asserts_answer(server, small, "1")
+        assert "copies that were fetched before are served until it can" in server.log.read_text()
+        proxy.cut = ""
+        comes(lambda: state(server, "2") == "READY")
+        asserts_answer(server, other, "2")
+
+
 def test_a_version_that_is_being_uploaded_is_not_taken(
     root: str, small: Exported, other: Exported, tmp_path: Path
 ) -> None:
