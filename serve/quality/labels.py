@@ -15,7 +15,7 @@ from serve.wire import feedback_pb2 as wire
 
 #: What becomes of a label; docs/operate/quality.md says what each means.
 RESULTS = ("taken", "late", "unknown", "doubled", "invalid")
-#: Items of one call: so many are taken in some milliseconds, during which no other call of Python is answered.
+#: Items of one call: so many are taken in about 60 ms, during which no other call of Python is answered.
 MAX_ITEMS = 4096
 MAX_LABELS = 1 << 17
 _MAX_REFUSALS = 100
