@@ -31,8 +31,6 @@ _FACTORIES = {
 }
 #: By torch's names for them.
 MATMUL_PRECISIONS = {"float32": "highest", "bfloat16": "medium"}
-#: Batches between two admissions of raw IDs to a table with zero-collision mapping.
-ADMISSION_INTERVAL = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +59,7 @@ class ModelConfig:
         objective: One of ``OBJECTIVES``; "next-item" for sasrec and hstu alone.
         mapping_buckets: Parts of the mapping of each table of raw IDs, of which every rank holds as many; 1 for a copy
             of the whole mapping on every rank.
+        admission_interval: Batches between two admissions of raw IDs to tables of raw IDs.
     """
 
     model: str = "dlrm"
@@ -82,6 +81,7 @@ class ModelConfig:
     dropout: float = 0.2
     objective: str = "click"
     mapping_buckets: int = 1
+    admission_interval: int = 10
 
     def __post_init__(self) -> None:
         if self.model not in MODELS:
@@ -89,6 +89,7 @@ class ModelConfig:
         stacks = (self.over_layers, self.tower_layers, self.attention_layers)
         sizes = (
             *(self.embedding_dim, self.max_history, self.encoder_layers, self.heads, self.mapping_buckets),
+            self.admission_interval,
             *self.dense_layers,
             *chain(*stacks),
         )
@@ -213,7 +214,9 @@ class ModelConfig:
                     f"mapping_buckets: got {self.mapping_buckets}, expected a divisor of the "
                     f"{table.num_embeddings} rows of table {table.name!r}"
                 )
-            managed = {"managed": {"eviction": "distance_lfu", "interval": ADMISSION_INTERVAL, **buckets}}
+            managed = {
+                "managed": {"eviction": "distance_lfu", "interval": self.admission_interval, **buckets}
+            }
         return {
             "name": table.name,
             "num_embeddings": table.num_embeddings,

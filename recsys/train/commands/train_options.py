@@ -247,6 +247,12 @@ _MODEL = (
         f"{ModelConfig.dropout:g})",
         metavar="P",
     ),
+    Option(
+        "--admission-interval",
+        COUNT,
+        'batches between two admissions of raw IDs to tables with ids = "zero_collision" (default '
+        f"{ModelConfig.admission_interval}); 1 where new IDs must be served within seconds",
+    ),
 )
 _TRAINING = (
     Option("--epochs", COUNT, f"passes over the training rows {_default('epochs')}"),

@@ -1,0 +1,7 @@
+"""See ``benchmarks.freshness.cli``."""
+
+import sys
+
+from benchmarks.freshness.cli import main
+
+sys.exit(main())
