@@ -43,7 +43,8 @@ UNKNOWN_ITEM = -1
 SHOWN_PER_NEW_ITEM = 24
 CANDIDATES = 20
 NEW_ITEM_EVERY_S = 1.0
-START_TIMEOUT_S = 120.0
+SIZES = ["--embedding-dim", "8", "--over-layers", "32", "--epochs", "3", "--row-learning-rate", "0.2"]
+SIZES += ["--admission-interval", "1"]
 
 SCHEMA = """
 held_out = 0.2
@@ -199,6 +200,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     mock = {"test.mock.num.brokers": 1} if args.broker is None else {}
     producer = Producer({"bootstrap.servers": args.broker or "mock", "linger.ms": 0, "log_level": 4, **mock})
     broker = args.broker or address_of(producer)
+    for topic in ("clicks", "deltas"):
+        producer.list_topics(topic, timeout=10)  # a topic is made when it is first asked for
     with ExitStack() as stack:
         stack.callback(producer.flush, 10)
         addresses = [
@@ -252,9 +255,7 @@ def first_model(console: Console, world: World, folder: Path, num_rows: int) -> 
             writer.writerow([int(world.clicks(user, item)), user, item])
     model, artifact = folder / "model.pt", folder / "model.artifact"
     data = ["--data", str(folder / "before.csv"), "--schema", str(folder / "schema.toml")]
-    sizes = ["--embedding-dim", "8", "--over-layers", "32", "--epochs", "3", "--row-learning-rate", "0.2"]
-    sizes += ["--admission-interval", "1"]
-    run(console, "recsys-train", *data, *sizes, "--out", str(model))
+    run(console, "recsys-train", *data, *SIZES, "--out", str(model))
     run(console, "recsys-export", str(model), "--out", str(artifact))
     return model, artifact
 
@@ -316,8 +317,8 @@ def joined(console: Console, folder: Path) -> dict[str, Any]:
     table = folder / "joined.parquet"
     inputs = ["--log", str(folder / "answers"), "--labels", str(folder / "labels.csv"), "--within", "1s"]
     report = run(console, "recsys-data", "join", *inputs, "--out", str(table), "--json")
-    data = ["--data", str(table), "--schema", str(folder / "schema.toml"), "--embedding-dim", "8", "--json"]
-    trained_ = run(console, "recsys-train", *data, "--out", str(folder / "next.pt"))
+    data = ["--data", str(table), "--schema", str(folder / "schema.toml"), "--json"]
+    trained_ = run(console, "recsys-train", *data, *SIZES, "--out", str(folder / "next.pt"))
     return {"join": json.loads(report), "auc": json.loads(trained_)["metrics"]["auc"]}
 
 
