@@ -27,6 +27,8 @@ from recsys.streams.kafka.positions import Positions
 
 _log = logging.getLogger(__name__)
 _POLL_S = 0.1
+# Between two looks for a topic that does not exist yet.
+_NO_TOPIC_S = 1.0
 _MAX_DELTAS = 100_000
 # For the thread to end: a call that waits for brokers holds it up.
 _LAST_WORDS_S = 1.0
@@ -274,14 +276,19 @@ class KafkaSource(DeltaSource):
 
     def _read(self, consumer: Any) -> None:
         """Read messages until the source is closed."""
+        told_s = time.monotonic()
         try:
             while not self._is_closed:
                 with self._read_on:
                     places, self._places = self._places, None
+                    is_empty = not self._positions
                 if places is not None:
                     consumer.assign(places)
                 message = consumer.poll(_POLL_S)
-                if message is not None and self._take(message):
+                # Nothing arrives of a topic that does not exist yet: a scan finds out.
+                is_time = is_empty and time.monotonic() > told_s + _NO_TOPIC_S
+                if is_time or (message is not None and self._take(message)):
+                    told_s = time.monotonic()
                     self._wake()
         except Exception as error:
             _log.exception("deltas: topic %s is no longer read", self._address.topic)

@@ -125,6 +125,23 @@ def test_deltas_with_one_name_have_names_of_their_own(
     assert source.fetch(first).read_bytes() != source.fetch(second).read_bytes()
 
 
+def test_the_follower_is_woken_to_look_for_a_topic_that_does_not_exist_yet(
+    kafka: Broker, topic: str, source: DeltaSource, tmp_path: Path
+) -> None:
+    woken = threading.Event()
+    source.on_arrival(woken.set)
+    assert source.scan() == []
+    write(tmp_path / "a.delta", num_bytes=100)
+    with open_sink(kafka.address(topic, chunk_bytes=CHUNK_BYTES)) as sink:
+        sink.publish(tmp_path / "a.delta")
+    found: list[StreamedDelta] = []
+    while not found:
+        assert woken.wait(PATIENCE_S)
+        woken.clear()
+        found = source.scan()
+    assert [delta.name for delta in found] == ["a.delta"]
+
+
 def test_the_follower_is_woken_when_a_delta_is_whole(
     kafka: Broker, topic: str, source: DeltaSource, tmp_path: Path
 ) -> None:
