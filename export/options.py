@@ -33,7 +33,7 @@ examples:
   recsys-export towers.pt --top-k 100 --items vectors.parquet     the best items for a user, out of those of the file
   recsys-export model.pt --linear-dtype auto --auto-data clicks.csv   the fastest linear layers that keep the AUC
   recsys-export --delta old.pt new.pt --artifact old.artifact     what changed, into new.delta, for the artifact
-  recsys-export --compact deltas/ --out chain.delta               one delta in the place of many
+  recsys-export --compact deltas/ --out chain.delta               one delta instead of many
 
 exit codes: 0 written, 1 the model or its file cannot be exported so, 2 bad usage
 """
@@ -238,7 +238,7 @@ _DELTAS = (
     Option(
         "--compact",
         SWITCH,
-        "write one delta in the place of a chain: its files, or one folder that holds them, instead of checkpoints",
+        "write one delta for a chain: name its files, or one folder that holds them, instead of checkpoints",
     ),
 )
 COMMAND = Command(

@@ -26,7 +26,7 @@ MOST_SLOWER = 1.2
 _DIM = 64
 _NUM_TABLES = 8
 _EVERY_S = 1.0
-# Of the highest rate of a closed loop.
+# The share of a closed loop's rate that is sent.
 _SHARE_OF_RATE = 0.4
 
 

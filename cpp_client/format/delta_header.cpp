@@ -44,7 +44,7 @@ MappingDelta MappingOf(const Json& item, const std::string& at, std::int64_t end
   mapping.num_rows = JsonCount(item, "num_rows", at);
   mapping.num_ids = JsonWhole(item, "num_ids", at);
   mapping.num_evicted = JsonWhole(item, "num_evicted", at);
-  // Of a compacted chain more raw IDs may be evicted than there are rows.
+  // A compacted chain may evict more raw IDs than there are rows.
   if (mapping.num_ids > mapping.num_rows) {
     throw WrongField(at, "num_ids", std::to_string(mapping.num_ids),
                      "at most the table's " + std::to_string(mapping.num_rows) + " rows");

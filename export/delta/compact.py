@@ -1,4 +1,4 @@
-"""Compaction: one delta in the place of a chain of deltas, so that a server that starts applies one file.
+"""Compaction: one delta instead of a chain of deltas, so that a server that starts applies one file.
 
 Shape letters: N rows of a delta.
 
@@ -46,7 +46,7 @@ class _Link:
 
 
 def compact(paths: Sequence[Path], out: Path, *, overwrite: bool = False) -> DeltaReport:
-    """Write one delta in the place of a chain.
+    """Write one delta instead of a chain.
 
     Args:
         paths: The deltas, in any order, or one folder that holds them. Files that a compacted delta among them

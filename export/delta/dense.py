@@ -25,8 +25,7 @@ from export.prepare import in_range, prepare
 from export.verify.float_model import float_outputs, with_outputs
 from export.verify.reference import float_model
 from recsys.artifact.batches.warm_up import warm_up_rows
-from recsys.artifact.graphs import dense_tensors
-from recsys.artifact.load import load_skeletons
+from recsys.artifact.graphs import dense_tensors, load_skeletons
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.parts import checked_part
 from recsys.artifact.targets import DENSE_DTYPES, Target

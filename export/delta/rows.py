@@ -21,9 +21,9 @@ from recsys.rows.format import quantize_rows
 from recsys.rows.layout import RowBlock, block_rows
 from recsys.rows.quantize import CHUNK_ROWS, QuantizationError, StoredTable, stored_rows
 
-# Of rows that are equal in both models, each so-manieth is compared with the artifact.
+# One in so many rows that are equal in both models is compared with the artifact.
 _CHECK_EVERY = 64
-# Of rows that were not touched, so many are compared in both models and with the artifact.
+# So many rows that were not touched are compared in both models and with the artifact.
 _NUM_CHECKED = 512
 _SEED = 20260102
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -17,8 +18,10 @@ from torch import Tensor
 from recsys.artifact.batches.samples import Batch, fewest_rows
 from recsys.artifact.batches.warm_up import warm_up_inputs, warm_up_rows
 from recsys.artifact.cuda.graphs import METHODS, BucketedForward, Capture, check_recordable
+from recsys.artifact.manifest import Manifest
+from recsys.artifact.parts import checked_part
 from recsys.artifact.targets import RankingGraph, Target
-from recsys.errors import ManifestError
+from recsys.errors import ManifestError, TargetError
 from recsys.inputs.signature import Signature
 from recsys.scripting import torchscript
 from recsys.sharding.plan.device_rows import DeviceRows
@@ -284,3 +287,26 @@ def set_attribute(module: Any, path: str, value: Tensor) -> None:
 
 def _other_attributes() -> ManifestError:
     return ManifestError("manifest.targets: the skeleton has other attributes than the manifest says")
+
+
+def load_skeletons(path: Path, manifest: Manifest, target: Target) -> list[torch.jit.ScriptModule]:
+    """Return the forms of a target as they were written, without rows in place, whatever devices it needs.
+
+    Raises:
+        ArtifactError: They cannot be used; the subclass says why.
+    """
+    if not path.is_dir():
+        return [torchscript.load(path)]
+    modules = []
+    for graph in target.graphs:
+        with checked_part(path, manifest, _skeleton_of(graph)) as file:
+            modules.append(torchscript.load(Path(file.name)))
+    return modules
+
+
+def _skeleton_of(graph: Target | RankingGraph) -> str:
+    if graph.skeleton is None:
+        raise TargetError(
+            "manifest.targets: holds no TorchScript, expected it; run recsys-export --format both"
+        )
+    return graph.skeleton

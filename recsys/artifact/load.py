@@ -22,7 +22,14 @@ from torch import Tensor
 
 from recsys.artifact.batches.answers import Answers
 from recsys.artifact.cuda.graphs import Capture, CudaGraphOptions
-from recsys.artifact.graphs import LoadedGraphs, place, place_mappings, share, tensor_at
+from recsys.artifact.graphs import (
+    LoadedGraphs,
+    load_skeletons,
+    place,
+    place_mappings,
+    share,
+    tensor_at,
+)
 from recsys.artifact.inputs import check_same_lengths, computed_id_error, without_rows
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.artifact.manifest import Manifest
@@ -31,7 +38,6 @@ from recsys.artifact.native_kernels import has_running_programs, log_gain, log_p
 from recsys.artifact.parts import (
     check_rows,
     check_scripts,
-    checked_part,
     damaged_member,
     load_mappings,
     open_rows,
@@ -40,7 +46,7 @@ from recsys.artifact.parts import (
 )
 from recsys.artifact.programs import FormPart, ProgramGraphs, ProgramPart
 from recsys.artifact.remote.fetch import local_artifact
-from recsys.artifact.targets import RankingGraph, Target
+from recsys.artifact.targets import Target
 from recsys.errors import (
     ChecksumError,
     ManifestError,
@@ -438,29 +444,6 @@ def load_rows(path: str | os.PathLike[str], *, verify_checksums: bool = True) ->
         _, blob = _load_file(where, manifest, manifest.targets[0], verify_checksums)
     rank = DeviceRows(device=torch.device("cpu"), layout=manifest.layout, rows=blob)
     return LoadedRows(manifest=manifest, ranks=[rank], file=file, mappings=load_mappings(where, manifest))
-
-
-def load_skeletons(path: Path, manifest: Manifest, target: Target) -> list[torch.jit.ScriptModule]:
-    """Return the forms of a target as they were written, without rows in place, whatever devices it needs.
-
-    Raises:
-        ArtifactError: They cannot be used; the subclass says why.
-    """
-    if not path.is_dir():
-        return [torchscript.load(path)]
-    modules = []
-    for graph in target.graphs:
-        with checked_part(path, manifest, _skeleton_of(graph)) as file:
-            modules.append(torchscript.load(Path(file.name)))
-    return modules
-
-
-def _skeleton_of(graph: Target | RankingGraph) -> str:
-    if graph.skeleton is None:
-        raise TargetError(
-            "manifest.targets: holds no TorchScript, expected it; run recsys-export --format both"
-        )
-    return graph.skeleton
 
 
 def _load_file(

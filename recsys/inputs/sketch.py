@@ -25,12 +25,12 @@ from recsys.inputs.example_rows import DATA_SKETCH, ExampleRows
 _NUM_QUANTILES = 10
 #: Lengths by powers of two: 0, 1, 2, 3 to 4, 5 to 8, ..., and all above 2**14.
 NUM_LENGTH_BINS = 17
-# Of a feature the values that are at least so frequent, and so many at most: others are too few to compare.
+# Values of a feature that are at least so frequent, and so many at most: others are too few to compare.
 _LEAST_SHARE = 0.005
 _MOST_VALUES = 32
 #: Columns and features: others have no sketch.
 MAX_INPUTS = 2048
-# Of a bin that is empty on one side; the index is infinite otherwise.
+# The share of a bin that is empty on one side; the index would be infinite.
 _FLOOR = 1e-4
 _Counts = NDArray[np.int64] | NDArray[np.float64]
 

@@ -270,7 +270,7 @@ def fault_in(slots: Tensor, num_rows: int) -> str:
     first, second = buckets_of(ids, len(slots) - 1)
     if not bool(((number == first) | (number == second)).all()):
         return "got a raw ID in another bucket than its hash selects"
-    # Of an ID that is there twice, one of the rows is found.
+    # An ID that is there twice finds one of its rows.
     if not torch.equal(rows_in(slots, ids), used):
         return "got a raw ID with two rows, expected each once"
     return ""

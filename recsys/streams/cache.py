@@ -33,7 +33,7 @@ class DeltaCache:
         self.folder = folder
         self._max_bytes = max_bytes
         self._writing_bytes = 0
-        # Of the files, as far as this process knows; None before it has looked.
+        # Bytes of the files, as far as this process knows; None before it has looked.
         self._used_bytes: int | None = None
 
     def get(self, key: str) -> Path | None:

@@ -19,7 +19,7 @@ from serve.config.settings import QualityConfig
 #: Memory of an answer and of an ID beside their numbers: objects and entries of tables, as CPython 3.11 has them.
 ANSWER_BYTES = 600
 EXPIRED_BYTES = 150
-# Of the bytes, the share that IDs may have whose answers were let go.
+# The share of the bytes for IDs whose answers were let go.
 _EXPIRED_SHARE = 1 / 8
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.artifact.cuda.graphs import BucketedForward, Capture, CudaGraphOptions
-from recsys.artifact.graphs import LoadedGraphs, place, set_attribute
-from recsys.artifact.load import LoadedArtifact, load_artifact, load_skeletons
+from recsys.artifact.graphs import LoadedGraphs, load_skeletons, place, set_attribute
+from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.rows.layout import copy_blocks
 from recsys.sharding.plan.device_rows import DeviceRows, device_layouts

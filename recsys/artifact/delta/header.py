@@ -262,7 +262,7 @@ def _mapping_to_json(mapping: MappingDelta) -> dict[str, Any]:
 def _mapping_from_json(data: Any, at: str, start: int, end: int) -> tuple[MappingDelta, int]:
     """Return a mapping's change whose sections are in ``[start, end)``, and the end of its last section."""
     num_rows = count(data, "num_rows", at)
-    # Of a compacted chain more raw IDs may be evicted than there are rows.
+    # A compacted chain may evict more raw IDs than there are rows.
     num_ids, num_evicted = (whole(data, key, at) for key in ("num_ids", "num_evicted"))
     if num_ids > num_rows:
         raise wrong(at, "num_ids", num_ids, f"at most the table's {num_rows} rows")

@@ -14,7 +14,7 @@ from recsys.streams.interface import DeltaSink, StreamError
 from recsys.streams.kafka.config import opened, settings, text_of
 from recsys.streams.kafka.message import chunks_of, parts_of
 
-# Of chunks that wait for the brokers.
+# Chunks that wait for the brokers.
 _QUEUE_KIB = 32 << 10
 # Headers and key of a message.
 _OVERHEAD_BYTES = 64 << 10

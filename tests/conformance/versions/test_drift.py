@@ -79,7 +79,7 @@ def test_inputs_unlike_the_training_data_are_shown(tmp_path: Path) -> None:
         indices = shown(server, "recsys_drift_psi")
         assert indices["price[0]", "numbers"] < 0.1
         assert indices["user", "values"] < 0.2 < 0.4 < indices["item", "values"]
-        # Of inputs that the data did not have there is no index.
+        # Inputs that the data did not have get no index.
         assert ("tags", "lengths") not in indices
         unknown = shown(server, "recsys_drift_unknown_ratio")
         assert 0.4 < unknown[("item",)] < 0.6

@@ -1,4 +1,4 @@
-"""Compaction: one delta in the place of a chain, for models in any state of the chain."""
+"""Compaction: one delta instead of a chain, for models in any state of the chain."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_labels_are_taken_late_unknown_and_doubled_by_their_rules() -> None:
     quality.answered(answered("a", [0.1, 0.2, 0.3]))
     taken = quality.take([item("a", [1, 0], rows=[2, 0]), item("b", [1])], "grpc")
     assert taken.counts == {"taken": 2, "unknown": 1}
-    # Of rows that have the label the first one counts; another label is another matter.
+    # The first row that has the label counts; another label is another matter.
     taken = quality.take([item("a", [0, 0, 0], "click"), item("a", [1], "buy", rows=[0])], "rest")
     assert taken.counts == {"taken": 2, "doubled": 2}
     assert [(place, result) for place, result, _ in taken.refused] == [(0, "doubled")]
