@@ -31,6 +31,8 @@ _FACTORIES = {
 }
 #: By torch's names for them.
 MATMUL_PRECISIONS = {"float32": "highest", "bfloat16": "medium"}
+#: Seconds between two deltas that a training publishes.
+PUBLISH_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)

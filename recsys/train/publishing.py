@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recsys.train.callbacks import Callback
+from recsys.train.config import PUBLISH_EVERY_S
 
-if TYPE_CHECKING:  # options and their defaults need no torch
+if TYPE_CHECKING:
     from recsys.train.trainer import Trainer
     from recsys.training import Publisher
 
-DEFAULT_EVERY_S = 30.0
 # Steps between two questions to rank 0 whether a snapshot is due.
 _ASK_EVERY = 8
 
@@ -33,7 +33,7 @@ class Publishing:
 
     destination: str
     artifact: Path
-    every_s: float = DEFAULT_EVERY_S
+    every_s: float = PUBLISH_EVERY_S
     log: Callable[[str], None] = print
 
 

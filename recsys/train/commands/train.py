@@ -36,6 +36,7 @@ from recsys.train.commands.defaults import DEFAULTS
 from recsys.train.commands.sources import DataConfig, open_dataset
 from recsys.train.commands.train_options import given, parse
 from recsys.train.config import (
+    PUBLISH_EVERY_S,
     ModelConfig,
     RunConfig,
     TrainConfig,
@@ -43,7 +44,7 @@ from recsys.train.config import (
 from recsys.train.job import Trained, TrainJob, next_item_columns, train_over_ranks
 from recsys.train.loop import DivergedError
 from recsys.train.progress import Epoch
-from recsys.train.publishing import DEFAULT_EVERY_S, Publishing
+from recsys.train.publishing import Publishing
 from recsys.train.ranks import Ranks, find_ranks
 from recsys.train.warm_start import WarmStart, read_start
 
@@ -201,7 +202,7 @@ def _publishing(args: argparse.Namespace) -> Publishing | None:
     return Publishing(
         destination=str(args.publish),
         artifact=args.artifact,
-        every_s=DEFAULT_EVERY_S if args.publish_every is None else args.publish_every,
+        every_s=PUBLISH_EVERY_S if args.publish_every is None else args.publish_every,
         log=_complain,
     )
 

@@ -26,8 +26,15 @@ from recsys.options.kinds import (
 from recsys.options.table import Command, Group, Option, json_option, threads_option
 from recsys.train.best import BEST_METRICS
 from recsys.train.commands.defaults import DEFAULTS, SYNTHETIC_ROWS
-from recsys.train.config import MATMUL_PRECISIONS, MODELS, OBJECTIVES, ModelConfig, RunConfig, TrainConfig
-from recsys.train.publishing import DEFAULT_EVERY_S
+from recsys.train.config import (
+    MATMUL_PRECISIONS,
+    MODELS,
+    OBJECTIVES,
+    PUBLISH_EVERY_S,
+    ModelConfig,
+    RunConfig,
+    TrainConfig,
+)
 
 _EXAMPLES = """\
 examples:
@@ -164,7 +171,7 @@ _PUBLISHING = (
     Option(
         "--publish-every",
         DURATION,
-        f"time between two deltas (default {DEFAULT_EVERY_S:g}s)",
+        f"time between two deltas (default {PUBLISH_EVERY_S:g}s)",
     ),
     Option("--artifact", PATH, "with --publish: the artifact of this model that servers have loaded"),
 )

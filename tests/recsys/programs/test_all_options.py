@@ -140,6 +140,7 @@ _DIFFERENT = {
     "--data",  # in training also the name of a source
     "--ids-per-bag",  # of one batch in profiles; of each input in a load
     "--model",  # one to train, and one of a server
+    "--out",  # an export's also in an object store
     "--plan",  # one for each target in an export
     "--rows",  # a mix in a load
     "--seed",  # of 32 bits in a load
