@@ -8,29 +8,17 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
-from recsys.inputs.example_rows import ExampleRows
-from recsys.inputs.signature import IdPolicy, Signature, SparseInput, TableUse
-from recsys.inputs.sketch import sketch_of
-from serve.client.packing import build_request
 from serve.config.models import BatchLimits
-from serve.config.settings import QualityConfig
-from serve.engine.records import Answered
 from serve.metrics.counters import ModelCounters, ModelDescription
 from serve.metrics.registry import Metrics
 from serve.metrics.streams import StreamStatus
-from serve.quality.drift import InputWatch
-from serve.quality.families import QualityCollector
-from serve.quality.labels import FeedbackItem
-from serve.quality.monitor import LabelledQuality
-from serve.quality.store import KeptAnswer
 from tests.deploy.promql import PromqlError, Reader
+from tests.support.serve.quality import quality_collector
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "deploy" / "grafana" / "dashboard.json"
@@ -38,32 +26,6 @@ RECORDING, ALERTS = (ROOT / "deploy" / "prometheus" / name for name in ("recordi
 PAGE = ROOT / "docs" / "operate" / "metrics.md"
 # What Prometheus adds to all that it scrapes.
 TARGET = frozenset({"job", "instance"})
-
-
-def compared_inputs() -> InputWatch:
-    """Inputs with every kind of drift."""
-    table = TableUse(name="t", num_embeddings=2, id_policy=IdPolicy.HASH)
-    sparse = SparseInput(name="user", tables=(table,), pooling="sum")
-    sketch = sketch_of(ExampleRows(num_rows=1, dense={}, sparse={"user": [[1]]}))
-    watch = InputWatch(QualityConfig(drift_share=1.0))
-    servable = SimpleNamespace(info=SimpleNamespace(data_sketch=sketch), num_owned=lambda _table, _ids: None)
-    routes: Any = SimpleNamespace(servables={"1": servable})
-    watch.table = lambda _: routes
-    request = Answered(
-        time_s=0.0,
-        protocol="recsys",
-        model="m",
-        version="1",
-        request_id="",
-        num_rows=500,
-        draw=0.0,
-        message=build_request({}, {"user": [[1]] * 500}).SerializeToString(),
-        outputs=[],
-        signature=Signature(dense=(), sparse=(sparse,), outputs=()),
-    )
-    watch.offer(request)
-    watch.close()
-    return watch
 
 
 def metrics_of_a_server() -> dict[str, frozenset[str]]:
@@ -75,18 +37,7 @@ def metrics_of_a_server() -> dict[str, frozenset[str]]:
     model.describe(ModelDescription(target="cpu", digest="d", num_executors=1, limits=BatchLimits()))
     metrics.set_state("m", "1", "ready")
     metrics.set_stream("m", "1", StreamStatus(last="1.delta", last_created_s=1.0))
-    quality = LabelledQuality(QualityConfig())
-    one = KeptAnswer(
-        request_id="a",
-        model="m",
-        version="1",
-        arm="serving",
-        num_rows=2,
-        scores={"score": np.full(2, 0.5, np.float32)},
-    )
-    quality.keep(one)
-    quality.take([FeedbackItem(request_id="a", labels={"click": [0, 1]})], "grpc")
-    metrics.registry.register(QualityCollector(quality, compared_inputs()))
+    metrics.registry.register(quality_collector())
     names: dict[str, set[str]] = {"up": set()}
     for family in metrics.registry.collect():
         for sample in family.samples:

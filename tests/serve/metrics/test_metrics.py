@@ -18,6 +18,7 @@ from serve.engine.interface import EngineCounts
 from serve.metrics.counters import OUTCOMES, STAGES, STATES, Histogram, ModelCounters, ModelDescription
 from serve.metrics.registry import Metrics
 from serve.metrics.streams import StreamState, StreamStatus
+from tests.support.serve.quality import quality_collector
 
 PAGE = Path(__file__).parents[3] / "docs" / "operate" / "metrics.md"
 KEY = {"model": "dlrm", "version": "7"}
@@ -350,6 +351,7 @@ def busy(metrics: Metrics, dlrm: ModelCounters) -> Metrics:
     metrics.set_stream("dlrm", "7", StreamStatus(last="7.delta", last_created_s=940.5))
     metrics.refused("not_found")
     metrics.watch_engine(lambda: EngineCounts(port=PORT))
+    metrics.registry.register(quality_collector())
     return metrics
 
 

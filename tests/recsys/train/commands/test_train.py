@@ -12,6 +12,7 @@ import torch
 
 from recsys import KeyedJaggedTensor
 from recsys.checkpoint import build_model, load_checkpoint
+from recsys.checkpoint.touched import weights_digest
 from recsys.configs import BaseEmbeddingConfig
 from recsys.data.cli import main as data_main
 from recsys.sharding.plan.plan import ShardingPlan
@@ -77,6 +78,7 @@ def test_json_is_one_object_that_agrees_with_the_checkpoint(
     info = load_checkpoint(out).info
     assert info.pop("example_rows")["num_rows"] == 256
     assert info.pop("data_sketch")["num_rows"] == 400
+    assert info.pop("weights") == weights_digest(load_checkpoint(out).state_dict)
     assert info == {key: result[key] for key in info}
     assert result["metrics"]["auc"] == result["epochs"][result["epoch"] - 1]["auc"]
     assert result["train"]["seed"] == 3
