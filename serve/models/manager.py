@@ -229,8 +229,9 @@ class ModelManager:
                 )
                 continue
             self._given[model.name] = given
-            _log.info("model %s: routing: %s, as in the settings", model.name, text_of(given))
+            # First, so that a server that is ended after the line does not come back with the routing of before.
             await self._keep(model)
+            _log.info("model %s: routing: %s, as in the settings", model.name, text_of(given))
 
     async def rollback(self, name: str) -> ModelStatus:
         """Return to the routing and the version before the last change. A second rollback undoes the first.

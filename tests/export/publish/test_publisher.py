@@ -45,7 +45,7 @@ class Loop:
             self.optimizer.step()
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+def until(condition: Callable[[], bool], timeout_s: float = 180) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline

@@ -128,12 +128,17 @@ def test_a_training_that_is_killed_and_resumed_continues_the_chain(tmp_path: Pat
     command += ["--init-from", str(tmp_path / "old.pt"), "--artifact", str(tmp_path / "old.artifact")]
     command += ["--publish", str(tmp_path / "deltas"), "--publish-every", "10ms"]
     command += ["--checkpoint-dir", str(tmp_path / "run"), "--checkpoint-every", "100", "--resume"]
-    training = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    until(
-        lambda: len([*(tmp_path / "deltas").glob("*.delta")]) >= 3 and (tmp_path / "run" / "latest").exists()
-    )
-    training.send_signal(signal.SIGKILL)
-    training.wait()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as training:
+        try:
+            until(
+                lambda: (
+                    len([*(tmp_path / "deltas").glob("*.delta")]) >= 3
+                    and (tmp_path / "run" / "latest").exists()
+                ),
+                timeout_s=240,
+            )
+        finally:
+            training.send_signal(signal.SIGKILL)
     num_before = len([*(tmp_path / "deltas").glob("*.delta")])
     subprocess.run([*command, "--out", str(tmp_path / "new.pt")], check=True, stdout=subprocess.DEVNULL)
     assert len([*(tmp_path / "deltas").glob("*.delta")]) > num_before
