@@ -97,8 +97,8 @@ def test_a_request_leaves_an_answer_and_its_records(engine: Any, small: Exported
     assert (model, version) == ("small", "1")
     assert wire.PredictRequest.FromString(captured).sparse == message.sparse
 
-    model, version, shadow, num_rows, first, second = events["shadow"]
-    assert (model, version, shadow, num_rows) == ("small", "1", "2", 3)
+    *about, first, second = events["shadow"]
+    assert about == ["small", "1", "2", "one", 3]
     assert first == second == [output.values for output in outputs]
 
 

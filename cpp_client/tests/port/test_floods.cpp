@@ -329,10 +329,11 @@ TEST_F(Floods, WhatAStreamDoesNotReadStaysWithinItsWindow) {
 }
 
 TEST_F(Floods, SilentConnectionsAreClosed) {
-  options_.connections.handshake_timeout_s = 0.1;
-  options_.connections.first_call_timeout_s = 0.2;
-  options_.connections.keepalive_s = 0.3;
-  options_.connections.keepalive_timeout_s = 0.1;
+  // Far apart, so that on a loaded machine too each connection meets its own.
+  options_.connections.handshake_timeout_s = 0.4;
+  options_.connections.first_call_timeout_s = 0.8;
+  options_.connections.keepalive_s = 2.0;
+  options_.connections.keepalive_timeout_s = 0.4;
   Serve();
   RawClient silent(server_->port()), idle(server_->port()), gone(server_->port());
   idle.Send(Hello());
