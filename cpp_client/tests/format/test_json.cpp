@@ -76,7 +76,7 @@ TEST(ReadManifestTest, RefusesWhatIsNoManifest) {
   EXPECT_EQ(kind_of("[]"), ErrorKind::kForeignFile);
   EXPECT_EQ(kind_of(R"({"format": "x"})"), ErrorKind::kForeignFile);
   EXPECT_EQ(kind_of(R"({"format": "recsys-artifact"})"), ErrorKind::kManifest);
-  EXPECT_EQ(kind_of(R"({"format": "recsys-artifact", "format_version": 4})"),
+  EXPECT_EQ(kind_of(R"({"format": "recsys-artifact", "format_version": 1000})"),
             ErrorKind::kNewerFormat);
   EXPECT_EQ(kind_of(R"({"format": "recsys-artifact", "format_version": 1})"), ErrorKind::kManifest);
 }
