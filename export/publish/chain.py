@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.errors import ExportError
-from recsys.streams.interface import DeltaSource, StreamedDelta
+from recsys.streams.interface import DeltaSource, StreamedDelta, next_delta
 
 
 def follow(source: DeltaSource, held: LoadedRows) -> int:
@@ -28,7 +26,7 @@ def follow(source: DeltaSource, held: LoadedRows) -> int:
     found = [delta for delta in source.scan() if delta.artifact in ("", held.digest)]
     passed = {held.digest, held.state}
     num_applied = 0
-    while (delta := _next(found, held.state, passed)) is not None:
+    while (delta := next_delta(found, held.digest, held.state, passed)) is not None:
         apply(prepare(held, source.fetch(delta)))
         passed.add(held.state)
         passed.update(delta.replaces)
@@ -44,23 +42,7 @@ def has_moved(source: DeltaSource, held: LoadedRows) -> bool:
     Raises:
         OSError: The destination cannot be read now.
     """
-    return _next(source.scan(), held.state, {held.state}, held.digest) is not None
-
-
-def _next(
-    found: Sequence[StreamedDelta], state: str, passed: set[str], artifact: str = ""
-) -> StreamedDelta | None:
-    """Return the delta that servers apply next: the compacted one that replaces most, else the oldest."""
-    following = [
-        delta
-        for delta in found
-        if delta.digest
-        and not delta.error
-        and delta.digest not in passed
-        and state in (delta.base, *delta.replaces[:-1])
-        and artifact in ("", delta.artifact)
-    ]
-    return min(following, key=lambda d: (-len(d.replaces), d.created_s, d.name), default=None)
+    return next_delta(source.scan(), held.digest, held.state, {held.state}) is not None
 
 
 def _check_passed(delta: StreamedDelta, held: LoadedRows, passed: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a transport of deltas does. It moves whole files; ``serve.models.delta_stream`` decides which one comes next.
+"""What a transport of deltas does. It moves whole files; ``next_delta`` says which one comes next.
 
 A source shows everything that its transport holds, in any order, with whatever is wrong with it, and hands out only
 deltas that are whole. So loss, duplicates, reordering and damage look alike for all transports.
@@ -6,7 +6,7 @@ deltas that are whole. So loss, duplicates, reordering and damage look alike for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -43,6 +43,36 @@ class StreamedDelta:
     base: str = ""
     replaces: tuple[str, ...] = ()
     error: str = ""
+
+    def leads_on(self, artifact: str, state: str, passed: Container[str]) -> bool:
+        """Return whether it can be applied to an artifact's rows in a state, after which they are in a new one.
+
+        Args:
+            artifact: the artifact's digest.
+            state: the state of the rows.
+            passed: the states that the rows were in, this one included.
+        """
+        fits = self.base == state or state in self.replaces
+        return fits and self.artifact == artifact and self.digest not in passed
+
+
+def next_delta(
+    found: Sequence[StreamedDelta], artifact: str, state: str, passed: Container[str]
+) -> StreamedDelta | None:
+    """Return the delta to apply next; None if there is none.
+
+    Of several, the longest compacted chain is taken, else the oldest, so that all who follow a stream take the same
+    one. A chain that begins before the present state repeats what is applied: it is taken only if nothing else follows.
+
+    Args:
+        found: the deltas of a stream, oldest first.
+        artifact: the artifact's digest.
+        state: the state of the rows.
+        passed: the states that the rows were in, this one included.
+    """
+    fitting = [d for d in found if not d.error and d.leads_on(artifact, state, passed)]
+    following = [delta for delta in fitting if delta.base == state]
+    return max(following or fitting, key=lambda delta: len(delta.replaces), default=None)
 
 
 class DeltaSource:

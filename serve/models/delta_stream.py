@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from recsys.streams.interface import StreamedDelta
+from recsys.streams.interface import StreamedDelta, next_delta
 from serve.metrics.streams import StreamState, StreamStatus
 
 
@@ -40,14 +40,9 @@ class DeltaStream:
         self._overdue: dict[str, tuple[int, int | str]] = {}
 
     def next(self, found: Sequence[StreamedDelta]) -> StreamedDelta | None:
-        """Return the delta to apply next; None if there is none.
-
-        Of several, the longest compacted chain is taken, else the oldest, so that each server takes the same one. A
-        chain that begins before the present state repeats what is applied: it is taken only if nothing else follows.
-        """
-        fitting = [d for d in found if self._leads_on(d) and not d.error and not self._has_failed(d)]
-        following = [delta for delta in fitting if delta.base == self._state]
-        return max(following or fitting, key=lambda delta: len(delta.replaces), default=None)
+        """Return the delta to apply next, of those that have not failed; None if there is none."""
+        usable = [delta for delta in found if not self._has_failed(delta)]
+        return next_delta(usable, self._artifact, self._state, self._passed)
 
     def applied(self, delta: StreamedDelta, at_s: float = 0.0) -> None:
         """Note that a delta was applied.
@@ -144,12 +139,8 @@ class DeltaStream:
     def _is_ahead(self, delta: StreamedDelta) -> bool:
         """Return whether a delta is applied next or later: others are applied, or lie beside those that were."""
         is_ours = delta.artifact == self._artifact and delta.digest not in self._passed
-        return is_ours and (self._leads_on(delta) or delta.base not in self._passed)
-
-    def _leads_on(self, delta: StreamedDelta) -> bool:
-        """Return whether a delta can be applied in the present state."""
-        fits = delta.base == self._state or self._state in delta.replaces
-        return fits and delta.artifact == self._artifact and delta.digest not in self._passed
+        leads_on = delta.leads_on(self._artifact, self._state, self._passed)
+        return is_ours and (leads_on or delta.base not in self._passed)
 
     def _has_failed(self, delta: StreamedDelta) -> bool:
         failed = self._failed.get(delta.name)
