@@ -87,12 +87,20 @@ class ManagedTables:
     Attributes:
         mappings: Each ManagedCollisionCollection, by its path.
         rows_paths: The path of the collection with the rows of each mapping, by the mapping's path.
-        known_ids: By table path, int64 raw IDs that own rows; a spread sample if there are many.
     """
 
     mappings: Mapping[str, ManagedCollisionCollection] = field(default_factory=dict)
     rows_paths: Mapping[str, str] = field(default_factory=dict)
-    known_ids: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def known_ids(self) -> Mapping[str, Tensor]:
+        """By table path, int64 raw IDs that own rows; a spread sample if there are many."""
+        found = {}
+        for path, mapping in self.mappings.items():
+            for table, module in freezable_modules(mapping).items():
+                ids = module.owners()[0]
+                found[table_path(self.rows_paths[path], table)] = ids[:: 1 + ids.numel() // _MOST_KNOWN_IDS]
+        return found
 
     def frozen(self, *, with_ids: bool) -> dict[str, nn.Module]:
         """Return the replacements of the mappings in a graph, by path.
@@ -175,7 +183,6 @@ def find_managed(model: nn.Module, collections: Mapping[str, FloatCollection]) -
     """
     path_of = {id(collection): path for path, collection in collections.items()}
     mappings: dict[str, ManagedCollisionCollection] = {}
-    known_ids: dict[str, Tensor] = {}
     rows_path_of: dict[int, str] = {}
     owned: set[int] = set()
     for module in model.modules():
@@ -195,8 +202,6 @@ def find_managed(model: nn.Module, collections: Mapping[str, FloatCollection]) -
                         f"table {table!r}: got a {type(managed).__name__}, expected a {freezable_names()}: no "
                         "other kind can be frozen"
                     )
-                ids = managed.owners()[0]
-                known_ids[table_path(path_of[id(inner)], table)] = ids[:: 1 + ids.numel() // _MOST_KNOWN_IDS]
     for path, module in model.named_modules():
         if isinstance(module, ManagedCollisionCollection):
             if id(module) not in owned:
@@ -207,7 +212,7 @@ def find_managed(model: nn.Module, collections: Mapping[str, FloatCollection]) -
                 )
             mappings[path] = module
     rows_paths = {path: rows_path_of[id(mapping)] for path, mapping in mappings.items()}
-    return ManagedTables(mappings=mappings, rows_paths=rows_paths, known_ids=known_ids)
+    return ManagedTables(mappings=mappings, rows_paths=rows_paths)
 
 
 def mapping_in_front(model: nn.Module, collection: nn.Module) -> nn.Module | None:
