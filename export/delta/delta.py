@@ -91,8 +91,9 @@ def export_delta(
     with written(path, config.overwrite) as work:
         with closing(DeltaWriter(work, header)) as writer:
             _write_tables(writer, tables, base, config, progress or (lambda *_: None))
+            managed = tables_of(base.mappings)
             for table, change in mappings.items():
-                writer.add_mapping(table, tables_of(base.mappings)[table].info.num_rows, change)
+                writer.add_mapping(table, managed[table].info.num_rows, change)
             for name, weight in dense.items():
                 writer.add_dense(name, weight)
             writer.finish()
@@ -135,8 +136,9 @@ def read_back(work: Path, base: LoadedRows, dense: Mapping[str, Tensor]) -> tupl
         check_fit(file.header, base)
         for table in file.header.tables:
             file.read(table)
+        managed = tables_of(base.mappings)
         for mapping in file.header.mappings:
-            planned(tables_of(base.mappings)[mapping.name], file.read_mapping(mapping))
+            planned(managed[mapping.name], file.read_mapping(mapping))
         for weight in file.header.dense:
             if not torch.equal(file.read_dense(weight), dense[weight.name]):
                 raise VerificationError(

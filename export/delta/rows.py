@@ -8,7 +8,7 @@ training touched, only these are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -137,32 +137,19 @@ def _check_artifact(pair: Pair, blob: Tensor, numbers: Tensor, old: Tensor) -> N
         ExportError: Names the first that it does not hold.
     """
     try:
-        rows = _quantized_old(pair.table, numbers, old)
+        # No error of quantization is measured.
+        rows = _by_number(lambda rows, first: quantize_rows(rows, pair.table.data_type, first), numbers, old)
     except ValueError as error:
         raise ExportError(
             f"delta: old checkpoint: table {pair.table.name!r}, {error}; expected the checkpoint that the artifact was "
             "made of"
         ) from None
-    foreign = numbers[_differ(rows, pair, blob, numbers)]
+    foreign = numbers[differ(rows, pair.table, pair.blocks, blob, numbers)]
     if foreign.numel():
         raise ExportError(
             f"delta: table {pair.table.name!r}, row {int(foreign[0])}: the artifact holds other numbers than the "
             "old checkpoint; expected the checkpoint that the artifact was made of, or, with --after, the last delta"
         )
-
-
-def _quantized_old(table: StoredTable, numbers: Tensor, weights: Tensor) -> Tensor:
-    """Return stored rows; no error of quantization is measured.
-
-    Raises:
-        ValueError: A row cannot be stored; names its number.
-    """
-    try:
-        return quantize_rows(weights, table.data_type, 0)
-    except ValueError:
-        for number, row in zip(numbers.tolist(), weights.split(1), strict=True):
-            quantize_rows(row, table.data_type, number)
-        raise
 
 
 def _stored(pair: Pair, blob: Tensor, numbers: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,8 +160,8 @@ def _stored(pair: Pair, blob: Tensor, numbers: Tensor, new: Tensor) -> tuple[Ten
         rows = quantized(pair.table, numbers, new)
     except ValueError as error:
         raise ExportError(f"delta: new checkpoint: {error}") from None
-    differ = _differ(rows, pair, blob, numbers)
-    return numbers[differ], rows[differ]
+    found = differ(rows, pair.table, pair.blocks, blob, numbers)
+    return numbers[found], rows[found]
 
 
 def quantized(table: StoredTable, numbers: Tensor, weights: Tensor) -> Tensor:
@@ -183,25 +170,34 @@ def quantized(table: StoredTable, numbers: Tensor, weights: Tensor) -> Tensor:
     Raises:
         ValueError: A row cannot be stored; names its number.
     """
+    return _by_number(
+        lambda rows, first: stored_rows(rows, table, first, QuantizationError()), numbers, weights
+    )
+
+
+def _by_number(store: Callable[[Tensor, int], Tensor], numbers: Tensor, weights: Tensor) -> Tensor:
+    """Return what a function, which is told the first row's number, makes of rows.
+
+    Raises:
+        ValueError: A row cannot be stored; names its number.
+    """
     try:
-        return stored_rows(weights, table, 0, QuantizationError())
+        return store(weights, 0)
     except ValueError:
         for number, row in zip(numbers.tolist(), weights.split(1), strict=True):
-            stored_rows(row, table, number, QuantizationError())
+            store(row, number)
         raise
 
 
-def _differ(rows: Tensor, pair: Pair, blob: Tensor, numbers: Tensor) -> Tensor:
-    return differ(rows, pair.table.embedding_dim, pair.blocks, blob, numbers)
-
-
-def differ(rows: Tensor, dim: int, blocks: Sequence[RowBlock], blob: Tensor, numbers: Tensor) -> Tensor:
+def differ(
+    rows: Tensor, table: StoredTable, blocks: Sequence[RowBlock], blob: Tensor, numbers: Tensor
+) -> Tensor:
     """Return which rows differ from an artifact's, bool ``[N]``.
 
     Args:
         rows: ``[N, row_bytes]`` uint8.
-        dim: D.
-        blocks: The places of the table's rows.
+        table: The table.
+        blocks: The places of its rows.
         blob: The artifact's rows.
         numbers: ``[N]`` int64.
     """
@@ -210,5 +206,5 @@ def differ(rows: Tensor, dim: int, blocks: Sequence[RowBlock], blob: Tensor, num
     for block in blocks:
         held = block.rows(blob)
         held = held[int(numbers[0]) : int(numbers[-1]) + 1] if is_run else held[numbers]
-        found |= (block_rows(rows, dim, block) != held).any(dim=1)
+        found |= (block_rows(rows, table.embedding_dim, block) != held).any(dim=1)
     return found

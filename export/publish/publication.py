@@ -24,6 +24,7 @@ from recsys.artifact.load import load_rows
 from recsys.artifact.mappings import tables_of
 from recsys.errors import ExportError
 from recsys.rows.quantize import CHUNK_ROWS
+from recsys.sharding.plan.device_rows import table_path
 from recsys.training.skeletons import with_weights
 
 
@@ -46,8 +47,7 @@ class Publication:
         manifest = self.held.manifest
         self._model = model
         self._part = part = read_of_forward(manifest.options).get("submodule", "")
-        prefix = f"{part}." if part else ""
-        self._tables = {prefix + info.table.name: info.table for info in manifest.tables}
+        self._tables = {table_path(part, info.table.name): info.table for info in manifest.tables}
         self._blocks = {
             name: [block for block in manifest.layout.blocks if block.table == table.name]
             for name, table in self._tables.items()
@@ -82,7 +82,7 @@ class Publication:
         for first in range(0, len(numbers), CHUNK_ROWS):
             part = slice(first, first + CHUNK_ROWS)
             rows = quantized(stored, numbers[part], weights[part].contiguous())
-            differs = differ(rows, stored.embedding_dim, self._blocks[table], blob, numbers[part])
+            differs = differ(rows, stored, self._blocks[table], blob, numbers[part])
             if differs.any():
                 self._changed.setdefault(table, []).append((numbers[part][differs], rows[differs]))
 
@@ -115,8 +115,9 @@ class Publication:
             for name, parts in self._changed.items():
                 for numbers, rows in parts:
                     writer.add(self._tables[name], numbers, rows)
+            managed = tables_of(self.held.mappings)
             for name, change in mappings.items():
-                writer.add_mapping(name, tables_of(self.held.mappings)[name].info.num_rows, change)
+                writer.add_mapping(name, managed[name].info.num_rows, change)
             for name, weight in dense.items():
                 writer.add_dense(name, weight)
             writer.finish()
