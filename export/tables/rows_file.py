@@ -10,13 +10,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from export.tables.mapped import release
 from export.tables.tables import StoredModel
-from recsys.base.files import reserve
+from recsys.base.files import reserve, write_all_at
 from recsys.errors import ExportError
 from recsys.rows.layout import BlobLayout
 from recsys.rows.quantize import QuantizationError, Writer, store_table
@@ -46,7 +45,7 @@ class RowsWriter:
             at = next(i for i in mine if self._next[i] == offset < self._ends[i])
             data = rows.flatten().numpy().data
             self._digests[at].update(data)
-            _write_all(self._file.fileno(), data, offset)
+            write_all_at(self._file.fileno(), data, offset)
             self._next[at] += len(data)
 
         return write
@@ -77,12 +76,6 @@ def drop_cached(path: Path) -> None:
 
 def _drop_cached(descriptor: int) -> None:
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _write_all(descriptor: int, data: Any, offset: int) -> None:
-    while len(data):
-        written = os.pwrite(descriptor, data, offset)
-        data, offset = data[written:], offset + written
 
 
 @contextmanager

@@ -107,6 +107,17 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+def write_all_at(descriptor: int, data: Any, offset: int) -> None:
+    """Write all bytes of a buffer at a place of a file: the system may write fewer at a time.
+
+    Raises:
+        OSError: They cannot be written.
+    """
+    while len(data):
+        written = os.pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written
+
+
 @contextmanager
 def naming_full_disk(what: str) -> Iterator[None]:
     """Raise errors of a full disk as one that says what was not written, and what to do.

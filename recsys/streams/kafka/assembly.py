@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from recsys.artifact.delta.file import DeltaFile
+from recsys.base.files import write_all_at
 from recsys.errors import ArtifactError, ChecksumError
 from recsys.streams.cache import DeltaCache
 from recsys.streams.interface import StreamedDelta
@@ -42,9 +43,7 @@ class Assembly:
             return
         descriptor = os.open(self._path, os.O_WRONLY)
         try:
-            done = 0
-            while done < len(chunk):
-                done += os.pwrite(descriptor, chunk[done:], index * self._parts.chunk_bytes + done)
+            write_all_at(descriptor, memoryview(chunk), index * self._parts.chunk_bytes)
         finally:
             os.close(descriptor)
         self._missing.discard(index)
