@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from recsys.managed.mapping import rows_of
+
 
 @dataclass(frozen=True, kw_only=True)
 class MappingChange:
@@ -73,5 +75,4 @@ def _rows_at(known: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
     """Return the row of each ID, ``[N]`` int64; -1 for those that own none."""
     if not known.numel():
         return torch.full_like(ids, -1)
-    place = torch.searchsorted(known, ids).clamp_(max=known.numel() - 1)
-    return torch.where(known[place] == ids, rows[place], -1)
+    return rows_of(known, rows, ids, -1)

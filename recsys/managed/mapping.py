@@ -275,9 +275,8 @@ def admit(state: MappingState, uses: Uses, policy: MCHEvictionPolicy, step: int)
         IDs.
     """
     fallback, first = state.fallback, state.first_row
-    place = torch.searchsorted(state.raw_ids, uses.ids).clamp(max=state.raw_ids.numel() - 1)
-    row = state.rows[place]
-    is_known = (state.raw_ids[place] == uses.ids) & (row != fallback)
+    row = rows_of(state.raw_ids, state.rows, uses.ids, fallback)
+    is_known = row != fallback
     state.counts[row[is_known] - first] += uses.counts[is_known]
     state.last_steps[row[is_known] - first] = uses.last_steps[is_known]
 
