@@ -11,9 +11,7 @@ import pyarrow as pa
 from recsys.artifact.parts import read_manifest
 from recsys.base.files import replacing
 from recsys.data.answers.columns import trained_schema
-from recsys.data.answers.join import join_labels
-from recsys.data.answers.labels import open_labels
-from recsys.data.answers.log_files import open_log
+from recsys.data.answers.join import join_labels, open_inputs
 from recsys.data.answers.rules import JoinRules
 from recsys.data.tables.schema_file import read_schema, to_toml
 from recsys.data.tables.values.moments import moments_of
@@ -47,8 +45,12 @@ def join(args: argparse.Namespace) -> list[str]:
         until_us=_until_us(args.until),
         memory_bytes=args.memory,
     )
-    text = None if args.model_file is None else to_toml(_schema(args.model_file, args, rules))
-    counts = join_labels(args.log, args.labels, args.out, rules)
+    inputs = open_inputs(args.log, args.labels, rules)
+    text = None
+    if args.model_file is not None:
+        schema = trained_schema(_schema_of(args.model_file), inputs.files.layout, inputs.columns.labels)
+        text = to_toml(schema)
+    counts = join_labels(inputs, args.out, rules)
     if text is not None:
         with replacing(args.schema_out) as partial:
             partial.write_text(f"# Of {args.out.name}, by recsys-data join.\n{text}", encoding="utf-8")
@@ -66,13 +68,6 @@ def _until_us(text: str) -> int | None:
     if moments is None:
         raise AnswerLogError(f"--until: got {text[:40]!r}, expected a time such as 2026-11-27T12:00:00Z")
     return int(moments.cast(pa.int64())[0].as_py())
-
-
-def _schema(path: Path, args: argparse.Namespace, rules: JoinRules) -> Schema:
-    """Return the schema of the table, by that of the model."""
-    files = open_log(args.log, rules.model, rules.version)
-    _, columns = open_labels(args.labels, rules.labels, rules.label_time, rules.candidate)
-    return trained_schema(_schema_of(path), files.layout, columns.labels)
 
 
 def _schema_of(path: Path) -> Schema:

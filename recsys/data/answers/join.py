@@ -53,19 +53,32 @@ class _Part:
         self.is_known = np.zeros(len(self.labels), np.bool_)
 
 
-def join_labels(log: Path, labels: Path, out: Path, rules: JoinRules) -> JoinCounts:
-    """Write the table of examples, as Parquet that only its owner can read; it appears when it is whole.
+@dataclass(frozen=True, kw_only=True)
+class JoinInputs:
+    """A log and labels, opened.
+
+    Attributes:
+        files: The log's files.
+        tables: The tables of labels.
+        columns: Their columns.
+    """
+
+    files: LogFiles
+    tables: Sequence[TableFile]
+    columns: LabelColumns
+
+
+def open_inputs(log: Path, labels: Path, rules: JoinRules) -> JoinInputs:
+    """Open a log and labels.
 
     Args:
         log: The folder of the answer log.
         labels: A table of labels: a file, a folder of them, or a pattern.
-        out: The table.
         rules: How they meet.
 
     Raises:
         AnswerLogError: The log or the labels cannot be used.
         DataError: The labels cannot be read.
-        OSError: The table cannot be written.
     """
     files = open_log(log, rules.model, rules.version)
     sparse = {one.name for one in files.layout.sparse}
@@ -78,29 +91,42 @@ def join_labels(log: Path, labels: Path, out: Path, rules: JoinRules) -> JoinCou
             f"--candidate: got {rules.candidate!r}, which the log has hashes of, expected an input with IDs or texts"
         )
     tables, columns = open_labels(labels, rules.labels, rules.label_time, rules.candidate)
+    return JoinInputs(files=files, tables=tables, columns=columns)
+
+
+def join_labels(inputs: JoinInputs, out: Path, rules: JoinRules) -> JoinCounts:
+    """Write the table of examples, as Parquet that only its owner can read; it appears when it is whole.
+
+    Args:
+        inputs: The log and the labels.
+        out: The table.
+        rules: How they meet.
+
+    Raises:
+        AnswerLogError: The log or the labels cannot be used.
+        DataError: The labels cannot be read.
+        OSError: The table cannot be written.
+    """
+    files = inputs.files
     counts = JoinCounts(files=len(files.paths))
-    num_labels = sum(piece.num_rows for table in tables for piece in table.pieces())
+    num_labels = sum(piece.num_rows for table in inputs.tables for piece in table.pieces())
     needed = files.num_rows * _SEEN_BYTES + num_labels * _LABEL_BYTES
     counts.passes = max(1, -(-needed // rules.memory_bytes))
-    schema = table_schema(files.layout, columns.labels)
+    schema = table_schema(files.layout, inputs.columns.labels)
     with replacing(out) as partial:
         partial.touch(mode=0o600)
         with parquet.ParquetWriter(partial, schema, compression="zstd") as writer:
             for part in range(counts.passes):
-                for table in _part(files, (tables, columns), rules, counts, part):
-                    writer.write_table(table.cast(schema))
+                for table in _part(inputs, schema, rules, counts, part):
+                    writer.write_table(table)
     return counts
 
 
 def _part(
-    files: LogFiles,
-    tables: tuple[Sequence[TableFile], LabelColumns],
-    rules: JoinRules,
-    counts: JoinCounts,
-    number: int,
+    inputs: JoinInputs, schema: pa.Schema, rules: JoinRules, counts: JoinCounts, number: int
 ) -> Iterator[pa.Table]:
-    columns = tables[1]
-    part = _Part(read_labels(*tables, number, counts.passes))
+    files = inputs.files
+    part = _Part(read_labels(inputs.tables, inputs.columns, number, counts.passes))
     counts.labels += len(part.labels)
     end_us = files.end_us if rules.until_us is None else rules.until_us
     for all_requests in requests_of(files, input_columns(files.layout)):
@@ -112,7 +138,7 @@ def _part(
         of_young = is_young[pair_requests]
         counts.labels_of_young += int(of_young.sum())
         rows, used = _rows_of(
-            requests, (pair_requests[~of_young], pair_labels[~of_young]), part.labels, files, rules
+            requests, (pair_requests[~of_young], pair_labels[~of_young]), part.labels, rules
         )
         counts.labels_without_row += int((~of_young).sum()) - len(np.unique(used))
         rows, used = _in_time(requests, (rows, used), part.labels, rules, counts)
@@ -129,9 +155,9 @@ def _part(
         if kept.any():
             arrays = [
                 *row_columns(files.layout, requests),
-                *(pa.array(values[:, i], pa.float32()) for i in range(len(columns.labels))),
+                *(pa.array(values[:, i], pa.float32()) for i in range(values.shape[1])),
             ]
-            table = pa.table(arrays, schema=table_schema(files.layout, columns.labels))
+            table = pa.table(arrays, schema=schema)
             yield table.filter(pa.array(kept))
     counts.labels_unknown += int((~part.is_known).sum())
 
@@ -165,7 +191,7 @@ def _meet(requests: Requests, part: _Part) -> tuple[Ints, Ints]:
 
 
 def _rows_of(
-    requests: Requests, pairs: tuple[Ints, Ints], labels: Labels, files: LogFiles, rules: JoinRules
+    requests: Requests, pairs: tuple[Ints, Ints], labels: Labels, rules: JoinRules
 ) -> tuple[Ints, Ints]:
     """Return pairs of a row and its label."""
     of_request, of_label = pairs
@@ -186,7 +212,7 @@ def _rows_of(
     rows = np.repeat(requests.starts[of_request], lengths)
     rows += np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     of_label = np.repeat(of_label, lengths)
-    given = text_of(files.layout, requests, rules.candidate).take(pa.array(rows))
+    given = text_of(requests, rules.candidate).take(pa.array(rows))
     same = pc.fill_null(pc.equal(given, labels.candidates.take(pa.array(of_label))), False)
     is_same = same.to_numpy(zero_copy_only=False)
     return rows[is_same], of_label[is_same]

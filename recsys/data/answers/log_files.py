@@ -186,11 +186,13 @@ def input_columns(layout: AnswerLayout) -> list[str]:
     return columns
 
 
-def text_of(layout: AnswerLayout, requests: Requests, name: str) -> pa.Array:
-    """Return the only value of a sparse input in each row as text, ``[R]``; null where there are none or several."""
-    kinds = (HASHES,) if name in layout.hashed else (TEXTS, IDS)
+def text_of(requests: Requests, name: str) -> pa.Array:
+    """Return the only value of a sparse input in each row as text, ``[R]``; null where there are none or several.
+
+    The input has texts, IDs or both, and no hashes.
+    """
     found: Any = None
-    for kind in kinds:
+    for kind in (TEXTS, IDS):
         column = column_of(kind, name)
         if column not in requests.table.column_names:
             continue
@@ -202,7 +204,7 @@ def text_of(layout: AnswerLayout, requests: Requests, name: str) -> pa.Array:
     return found
 
 
-_ONE: dict[str, list[Any]] = {HASHES: [0], IDS: [0], TEXTS: [""]}
+_ONE: dict[str, list[Any]] = {IDS: [0], TEXTS: [""]}
 
 
 def _opened(path: Path) -> parquet.ParquetFile:
