@@ -112,8 +112,7 @@ def items_of_json(body: object) -> list[FeedbackItem]:
     Raises:
         RequestError: it is not such a body; the message says where.
     """
-    _check_fields("body", body, ("items",))
-    given = body.get("items") if isinstance(body, dict) else None
+    given = _checked_fields("body", body, ("items",)).get("items")
     if not isinstance(given, list):
         raise RequestError(f"items: got {short(given)}, expected a list")
     _check_sizes(len(given), 0)
@@ -139,9 +138,8 @@ def items_of_record(value: bytes) -> list[FeedbackItem]:
         ) from None
 
 
-def _item_of_json(at: str, item: object) -> FeedbackItem:
-    _check_fields(at, item, _ITEM_FIELDS)
-    assert isinstance(item, dict)
+def _item_of_json(at: str, given: object) -> FeedbackItem:
+    item = _checked_fields(at, given, _ITEM_FIELDS)
     for name in ("request_id", "model"):
         if type(item.get(name, "")) is not str:
             raise RequestError(f"{at}.{name}: got {short(item[name])}, expected a text")
@@ -161,12 +159,13 @@ def _item_of_json(at: str, item: object) -> FeedbackItem:
     )
 
 
-def _check_fields(at: str, given: object, known: Sequence[str]) -> None:
+def _checked_fields(at: str, given: object, known: Sequence[str]) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise RequestError(f"{at}: got {short(given)}, expected an object")
     unknown = next((name for name in given if name not in known), None)
     if unknown is not None:
         raise RequestError(f"{at}: got an unknown field {short(unknown)}, expected {listed(known)}")
+    return given
 
 
 def _check_sizes(num_items: int, num_labels: int) -> None:

@@ -64,12 +64,10 @@ class Windows(Generic[SumT]):
     def __init__(self, make: Callable[[], SumT], now: Callable[[], float]) -> None:
         self._make, self._now = make, now
         self._windows: dict[str, _Window[SumT]] = {name: _Window(s) for name, s in WINDOWS.items()}
-        #: When something was added last.
-        self.last_s = now()
 
     def add(self, add: Callable[[SumT], None]) -> None:
         """Call ``add`` with a sum of each window that the present belongs to."""
-        self.last_s = now_s = self._now()
+        now_s = self._now()
         for window in self._windows.values():
             add(window.present(now_s, self._make))
 

@@ -78,14 +78,7 @@ class _File:
     def finish(self) -> None:
         """Write all and give the file its name."""
         self._write_group()
-        layout = AnswerLayout(
-            signature=self.layout.signature,
-            left_out=self.layout.left_out,
-            hashed=self.layout.hashed,
-            has_ids=frozenset(self.kinds.has_ids),
-            has_texts=frozenset(self.kinds.has_texts),
-        )
-        self._writer.add_key_value_metadata(layout.metadata())
+        self._writer.add_key_value_metadata(self.kinds.completed(self.layout).metadata())
         self._writer.close()
         self._file.close()
         os.fsync(self._descriptor)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,10 @@ class SentKinds:
     def __init__(self) -> None:
         self.has_ids: set[str] = set()
         self.has_texts: set[str] = set()
+
+    def completed(self, layout: AnswerLayout) -> AnswerLayout:
+        """Return a layout with what was collected."""
+        return replace(layout, has_ids=frozenset(self.has_ids), has_texts=frozenset(self.has_texts))
 
 
 def table_of(parts: Sequence[Part], layout: AnswerLayout, key: bytes, kinds: SentKinds) -> pa.RecordBatch:

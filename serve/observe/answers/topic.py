@@ -7,7 +7,6 @@ do not take in time are counted as ``write_failed``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -69,10 +68,7 @@ class Topic:
     def write(self, model: str, version: str, batch: pa.RecordBatch, num_requests: int) -> None:
         """See ``Destination``; a failure is reported, and counted for the requests that it concerns."""
         assert self._layout is not None
-        layout = replace(
-            self._layout, has_ids=frozenset(self._kinds.has_ids), has_texts=frozenset(self._kinds.has_texts)
-        )
-        batch = batch.replace_schema_metadata(layout.metadata())
+        batch = batch.replace_schema_metadata(self._kinds.completed(self._layout).metadata())
         headers = [("model", model.encode()), ("version", version.encode())]
         starts = np.flatnonzero(batch.column("row").to_numpy() == 0)
         # Requests without rows have nothing to send.
