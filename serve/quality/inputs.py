@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.base.hashing import hash_texts
 from recsys.inputs.signature import IdPolicy, Signature, SparseInput
 from recsys.inputs.sketch import (
     NUM_LENGTH_BINS,
@@ -22,6 +21,7 @@ from recsys.inputs.sketch import (
     length_bins,
     stability_index,
 )
+from serve.engine.answered_columns import text_ids
 from serve.wire import predict_pb2 as wire
 
 #: Columns and features of a model that are watched: the first ones.
@@ -223,8 +223,4 @@ class InputCounter:
 
 def _ids(sparse: SparseInput, given: wire.SparseInput) -> _Ints:
     """Return the IDs of a sparse input, ``[N]``, as sketches have them."""
-    if not given.strings:
-        return np.frombuffer(given.values, "<i8")
-    if sparse.strings:
-        return hash_texts([sparse.value_of(text) or b"" for text in given.strings])
-    return np.asarray([int(text.split(b".")[0]) for text in given.strings], dtype=np.int64)
+    return text_ids(sparse, given.strings) if given.strings else np.frombuffer(given.values, "<i8")
