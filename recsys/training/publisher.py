@@ -29,7 +29,7 @@ from torch import distributed as dist
 from torch import nn
 
 from recsys.artifact.parts import read_manifest
-from recsys.model_parallel import DistributedModelParallel
+from recsys.base.remote import is_address
 from recsys.training.skeletons import pickled, skeleton_of
 from recsys.training.snapshot import Snapshots
 from recsys.training.touched import DEFAULT_CONSUMER, TouchedRows
@@ -108,7 +108,6 @@ class Publisher:
         log: Callable[[str], None] = _LOGGER.warning,
     ) -> None:
         self._snapshots = Snapshots(model)
-        self._group = model.env.process_group if isinstance(model, DistributedModelParallel) else None
         self._child: _Child | None = None
         if self._snapshots.rank == 0:
             read_manifest(Path(artifact))
@@ -206,11 +205,12 @@ class Publisher:
 
     def _agreed(self, number: int) -> int:
         """Return rank 0's number."""
-        if self._group is None or self._snapshots.world_size == 1:
+        group = self._snapshots.group
+        if group is None or self._snapshots.world_size == 1:
             return number
-        device = "cpu" if "gloo" in dist.get_backend(self._group) else "cuda"
+        device = "cpu" if "gloo" in dist.get_backend(group) else "cuda"
         told = torch.tensor([number], device=device)
-        dist.broadcast(told, group=self._group, group_src=0)
+        dist.broadcast(told, group=group, group_src=0)
         return int(told)
 
 
@@ -360,7 +360,7 @@ def _write(pipe: Connection, outbox: queue.Queue[list[Any] | None]) -> None:
 
 
 def _absolute(address: str | os.PathLike[str]) -> str:
-    return str(address) if "://" in str(address) else str(Path(address).absolute())
+    return str(address) if is_address(str(address)) else str(Path(address).absolute())
 
 
 def _has_descriptor(stream: Any) -> bool:

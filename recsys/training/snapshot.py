@@ -25,14 +25,19 @@ class Snapshots:
 
     Args:
         model: The model; on several ranks, a ``DistributedModelParallel``.
+
+    Attributes:
+        group: The ranks; None for a model of one process.
+        rank: This rank.
+        world_size: The number of ranks.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._group = model.env.process_group if isinstance(model, DistributedModelParallel) else None
+        self.group = model.env.process_group if isinstance(model, DistributedModelParallel) else None
         self._device = model.device if isinstance(model, DistributedModelParallel) else torch.device("cpu")
-        self.rank = 0 if self._group is None else dist.get_rank(self._group)
-        self.world_size = 1 if self._group is None else dist.get_world_size(self._group)
+        self.rank = 0 if self.group is None else dist.get_rank(self.group)
+        self.world_size = 1 if self.group is None else dist.get_world_size(self.group)
         self._sharded: dict[str, TableShards] = {}
         self._unsharded: dict[str, tuple[FloatCollection, str]] = {}
         self._names: set[str] = set()
@@ -100,9 +105,9 @@ class Snapshots:
                 rows = torch.empty(stop - start, right - left, device=self._device)
             if shard.rank:
                 if whole is None:
-                    dist.send(rows, group=self._group, group_dst=0)
+                    dist.send(rows, group=self.group, group_dst=0)
                 else:
-                    dist.recv(rows, group=self._group, group_src=shard.rank)
+                    dist.recv(rows, group=self.group, group_src=shard.rank)
             if whole is not None:
                 whole[start:stop, left:right] = rows.cpu()
         return whole
@@ -116,8 +121,8 @@ class Snapshots:
             if name in self._names:
                 continue
             if isinstance(tensor, ShardedTensor):  # of a mapping of raw IDs
-                assert self._group is not None
-                whole = gathered(tensor, self._group, self._device)
+                assert self.group is not None
+                whole = gathered(tensor, self.group, self._device)
                 if whole is not None:
                     found[name] = whole
             elif self.rank == 0:
