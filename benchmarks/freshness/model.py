@@ -94,7 +94,7 @@ class OnlineModel:
             "inputs": schema.to_json(),
         }
         torch.manual_seed(0)
-        model = self._built({})
+        model = empty_model(_FACTORY, self._arguments)
         ranks = find_ranks("cpu")
         sharder = EmbeddingBagCollectionSharder(_FUSED)
         self.sharded = DistributedModelParallel(
@@ -102,12 +102,6 @@ class OnlineModel:
         )
         dense = [parameter for _, parameter in in_backward_optimizer_filter(self.sharded.named_parameters())]
         self._optimizer = torch.optim.Adam(dense, lr=0.002)
-
-    def _built(self, state: dict[str, Tensor]) -> Any:
-        model = empty_model(_FACTORY, self._arguments)
-        if state:
-            return build_model(Checkpoint(factory=_FACTORY, arguments=self._arguments, state_dict=state))
-        return model
 
     def learn(self, ids: Tensor, clicked: Tensor) -> None:
         """Learn from clicks: IDs int64 ``[2, B]``, labels ``[B]``."""
@@ -123,7 +117,8 @@ class OnlineModel:
         """Export what it has learned."""
         state = whole_state_dict(self.sharded)
         assert state is not None
-        export_model(self._built(state), path, ExportConfig())
+        checkpoint = Checkpoint(factory=_FACTORY, arguments=self._arguments, state_dict=state)
+        export_model(build_model(checkpoint), path, ExportConfig())
         return path
 
     def publisher(self, artifact: Path, destination: Path) -> Publisher:
