@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "binding/values.h"
 #include "recsys/error.h"
 #include "wire/predict/answered_columns.h"
 #include "wire/predict/predict_request.h"
@@ -19,13 +20,6 @@ namespace {
 namespace py = pybind11;
 
 using Blocks = std::vector<std::shared_ptr<AnsweredBlock>>;
-
-py::str Text(std::string_view text) {
-  PyObject* decoded =
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
-  if (decoded == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::str>(decoded);
-}
 
 /// Returns the request without model, version and request ID.
 std::string InputsOf(const std::string& message) {
@@ -93,12 +87,6 @@ struct RequestColumns {
     }
   }
 };
-
-py::list Raw(const std::vector<std::string>& all) {
-  py::list list;
-  for (const std::string& bytes : all) list.append(py::bytes(bytes));
-  return list;
-}
 
 py::tuple Columns(const Blocks& blocks,
                   const std::vector<std::pair<std::string, std::int64_t>>& dense,

@@ -2,31 +2,13 @@
 
 #include <pybind11/stl.h>
 
-#include <string>
-#include <string_view>
-#include <vector>
+#include "binding/values.h"
 
 namespace recsys {
 namespace {
 
 namespace py = pybind11;
 using py::literals::operator""_a;
-
-/// Text that may have come over the wire: invalid UTF-8 is replaced by U+FFFD.
-py::str Text(std::string_view text) {
-  PyObject* decoded =
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
-  if (decoded == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::str>(decoded);
-}
-
-py::bytes Raw(const std::string& bytes) { return {bytes.data(), bytes.size()}; }
-
-py::list Raw(const std::vector<std::string>& all) {
-  py::list list;
-  for (const std::string& bytes : all) list.append(Raw(bytes));
-  return list;
-}
 
 py::object DictOf(const BatchTimes& times) {
   return py::dict("taken_s"_a = times.taken_s, "collated_s"_a = times.collated_s,
@@ -42,13 +24,14 @@ struct ToTuple {
       const py::str name = Text(key);
       if (!metadata.contains(name)) metadata[name] = Text(value);
     }
-    return py::make_tuple("call", event.id, Text(event.method), Raw(event.message),
+    return py::make_tuple("call", event.id, Text(event.method), py::bytes(event.message),
                           event.deadline_s, metadata, Text(event.peer), event.is_last);
   }
 
   py::tuple operator()(const AnswerEvent& event) const {
     return py::make_tuple("answer", event.ticket, static_cast<int>(event.status.code),
-                          Text(event.status.text), event.status.retry_after_ms, Raw(event.message));
+                          Text(event.status.text), event.status.retry_after_ms,
+                          py::bytes(event.message));
   }
 
   py::tuple operator()(const EndedEvent& event) const {
@@ -66,7 +49,7 @@ struct ToTuple {
 
   py::tuple operator()(const CapturedEvent& event) const {
     return py::make_tuple("captured", event.time_s, Text(event.model), Text(event.version),
-                          Raw(event.message));
+                          py::bytes(event.message));
   }
 
   py::tuple operator()(const AnsweredEvent&) const {
