@@ -48,23 +48,24 @@ class DlrmDcn(nn.Module):
 
     Args:
         library: ``recsys`` or ``torchrec``: what collections come from.
-        num_rows: Rows of each table.
+        num_rows: Rows of each table, or of all.
     """
 
     features = tuple(f"f{i}" for i in range(26))
     ids_per_feature = _MULTI_HOT
     fewest_ids = _MULTI_HOT
 
-    def __init__(self, library: ModuleType, num_rows: int) -> None:
+    def __init__(self, library: ModuleType, num_rows: int | Sequence[int]) -> None:
         super().__init__()
+        sizes = [num_rows] * len(self.features) if isinstance(num_rows, int) else num_rows
         dim, rank, num_layers = 128, 512, 3
         width = (len(self.features) + 1) * dim
         self.sparse = library.EmbeddingBagCollection(
             tables=[
                 library.EmbeddingBagConfig(
-                    name=f"t_{name}", embedding_dim=dim, num_embeddings=num_rows, feature_names=[name]
+                    name=f"t_{name}", embedding_dim=dim, num_embeddings=rows, feature_names=[name]
                 )
-                for name in self.features
+                for name, rows in zip(self.features, sizes, strict=True)
             ],
             device=torch.device("cpu"),
         )

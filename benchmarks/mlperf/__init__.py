@@ -1,0 +1,1 @@
+"""MLPerf's recommendation models under MLPerf's load generator."""
