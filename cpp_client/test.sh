@@ -58,7 +58,7 @@ style() {
 }
 
 unit() {
-  ctest --test-dir "$build" --output-on-failure --timeout 300 -R '^(client|bench|port|protocols|engine|ops_torch)$'
+  ctest --test-dir "$build" --output-on-failure --timeout 300 -R '^(client|bench|port|protocols|engine|ops_torch)(_[0-9]_threads)?$'
 }
 
 address() {
@@ -81,7 +81,7 @@ thread() {
   configure "$build-thread" thread
   cmake --build "$build-thread" --target "${rooms[@]/#/test_}" test_ops
   TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1" \
-    ctest --test-dir "$build-thread" --output-on-failure --timeout 300 -R "^($(IFS='|' && echo "${rooms[*]}"))\$"
+    ctest --test-dir "$build-thread" --output-on-failure --timeout 300 -R "^($(IFS='|' && echo "${rooms[*]}"))(_[0-9]_threads)?\$"
   # The kernels have no state.
   TSAN_OPTIONS="halt_on_error=1" "$build-thread/test_ops" --gtest_brief=1 --gtest_filter='ContextCache.*'
 }

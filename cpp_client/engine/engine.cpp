@@ -25,6 +25,7 @@
 #include "engine/routes/route_table.h"
 #include "format/json/json.h"
 #include "format/json/signature_json.h"
+#include "port/polling/loops.h"
 #include "port/rpc_server.h"
 #include "recsys/error.h"
 
@@ -114,6 +115,7 @@ struct Engine::Parts {
   std::shared_ptr<TlsStore> tls;
   /// Guards the members below; the port is null before Listen.
   mutable std::mutex mutex;
+  std::shared_ptr<http2::Loops> loops;
   std::unique_ptr<RpcServer> port;
   bool is_closed = false;
   bool was_idle = true;
@@ -166,10 +168,12 @@ void Engine::Parts::Start(const PortSettings& settings, const std::vector<std::s
   RpcOptions options;
   options.host = settings.host;
   options.port = static_cast<int>(settings.port);
-  options.num_threads = static_cast<int>(std::min<std::int64_t>(settings.num_threads, 1024));
   options.connections = settings.connections;
   if (pem) options.tls = tls = std::make_shared<TlsStore>(*pem);
-  options.make_deferred_work = [] { return std::make_unique<PendingDecisions>(); };
+  loops = std::make_shared<http2::Loops>(
+      static_cast<int>(std::min<std::int64_t>(settings.num_threads, 1024)),
+      [] { return std::make_unique<PendingDecisions>(); });
+  options.loops = loops;
   port = std::make_unique<RpcServer>(std::move(options),
                                      Services(settings.connections, calls, streams));
 }
@@ -310,7 +314,11 @@ std::string Engine::Counts() const {
                  {"shadow", dropped.shadow},
                  {"log", dropped.log}}}};
   const std::lock_guard<std::mutex> lock(parts_->mutex);
-  if (parts_->port != nullptr) counted["port"] = JsonOf(parts_->port->counters());
+  if (parts_->port != nullptr) {
+    counted["port"] = JsonOf(parts_->port->counters());
+    counted["port"]["threads"] = parts_->loops->size();
+    counted["port"]["busy_us"] = static_cast<std::int64_t>(parts_->loops->busy_s() * 1e6);
+  }
   return counted.dump();
 }
 
@@ -336,6 +344,7 @@ bool Engine::Close(double grace_s) {
   Drain();
   parts_->was_idle = parts_->WaitUntilIdle(MonotonicSeconds() + grace_s);
   if (parts_->port != nullptr) parts_->port->Close();
+  if (parts_->loops != nullptr) parts_->loops->Stop();
   return parts_->was_idle;
 }
 

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "bench/peers/echo_stream.h"
-#include "port/polling/loop.h"
-#include "port/port_state.h"
+#include "port/connection/connection.h"
+#include "port/polling/loops.h"
 
 namespace {
 
@@ -20,7 +20,7 @@ using recsys::Message;
 
 /// A polling thread without a port: connections are passed to it directly.
 struct Polled {
-  Polled() : state(Limits()), loop(&state) {
+  Polled() : state(Limits()), loops(1, nullptr) {
     state.methods["/a/U"].unary = [](std::shared_ptr<recsys::UnaryCall> call, Bytes request) {
       Message answer;
       answer.parts.push_back(std::move(request));
@@ -32,7 +32,6 @@ struct Polled {
       call->Read();
       return std::make_shared<recsys::EchoStream>(call);
     };
-    loop.Start();
   }
   static recsys::ConnectionLimits Limits() {
     recsys::ConnectionLimits limits;
@@ -40,8 +39,8 @@ struct Polled {
     limits.max_connection_bytes = 1 << 18;
     return limits;
   }
-  recsys::http2::PortState state;
-  recsys::http2::Loop loop;
+  recsys::http2::RpcPortState state;
+  recsys::http2::Loops loops;
 };
 
 constexpr char kHello[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0";
@@ -59,9 +58,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
     data = std::string(kHello, sizeof kHello) + data.substr(1);
   if (send(client.number(), data.data(), data.size(), MSG_NOSIGNAL) < 0 && !data.empty()) return 0;
   shutdown(client.number(), SHUT_WR);
-  polled.loop.Adopt(recsys::FileHandle(files[1]));
+  polled.loops.Adopt(recsys::FileHandle(files[1]), &polled.state);
   // The connection must end too, and hold no memory.
-  while (polled.loop.num_connections() != 0) {
+  while (polled.state.num_connections != 0) {
     char answer[4096];
     while (recv(client.number(), answer, sizeof answer, 0) > 0) {
     }

@@ -7,21 +7,20 @@
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 
 #include "base/clock.h"
 #include "port/bounds/counters.h"
 #include "port/bounds/memory_ledger.h"
-#include "port/deferred_work.h"
 #include "port/limits.h"
+#include "port/net/listening.h"
 #include "port/net/tls.h"
-#include "port/service.h"
 
 namespace recsys::http2 {
+
+class Loop;
+class Polled;
 
 /// Counts the open calls of a port. Thread-safe; calls share no lock, except for the last one while
 /// a thread waits.
@@ -60,26 +59,34 @@ inline std::int64_t MemoryBound(const ConnectionLimits& limits, std::int64_t bou
   return bound == 0 ? 0 : std::max(bound, 2 * limits.max_message_bytes);
 }
 
-/// State shared by the connections of one port. Outlives them.
+/// State shared by the connections of one port, whatever its protocol. Outlives them.
 struct PortState {
   explicit PortState(const ConnectionLimits& the_limits)
       : limits(the_limits),
         ledger(MemoryBound(the_limits, the_limits.max_port_bytes), &counters.held_bytes) {}
+  virtual ~PortState() = default;
+  PortState(const PortState&) = delete;
+  PortState& operator=(const PortState&) = delete;
+
+  /// Makes a connection of the port's protocol, in its loop's thread. `id` names it in the loop.
+  virtual std::unique_ptr<Polled> Open(Loop* loop, std::int64_t id, FileHandle file) = 0;
 
   const ConnectionLimits limits;
-  /// By path, "/package.Service/Method".
-  std::map<std::string, Method, std::less<>> methods;
   /// Null for plain text.
   std::shared_ptr<TlsStore> tls;
-  std::function<std::unique_ptr<DeferredWork>()> make_deferred_work = [] {
-    return std::make_unique<DeferredWork>();
-  };
   PortCounters counters;
   MemoryLedger ledger;
   OpenCalls open_calls;
+  /// Connections that loops have, or are about to open.
+  std::atomic<std::int64_t> num_connections{0};
   std::atomic<bool> is_draining{false};
-  std::atomic<std::uint64_t> last_connection_number{0};
 };
+
+/// Returns a number that no other connection of the process has.
+inline std::uint64_t NextConnectionNumber() {
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
 
 }  // namespace recsys::http2
 

@@ -1,13 +1,13 @@
 #include "port/rpc_server.h"
 
-#include <algorithm>
 #include <mutex>
 #include <system_error>
 #include <utility>
 
+#include "port/connection/connection.h"
 #include "port/net/listening.h"
 #include "port/polling/listener.h"
-#include "port/polling/loop.h"
+#include "port/polling/loops.h"
 #include "port/port_state.h"
 #include "recsys/error.h"
 
@@ -28,16 +28,18 @@ ListeningSocket ListenAsAsked(const RpcOptions& options) {
 struct RpcServer::Parts {
   explicit Parts(const ConnectionLimits& limits) : state(limits) {}
 
-  http2::PortState state;
-  std::vector<std::unique_ptr<http2::Loop>> loops;
+  http2::RpcPortState state;
+  std::shared_ptr<http2::Loops> loops;
+  bool owns_loops = false;
   std::unique_ptr<http2::Listener> listener;
   int port = 0;
   std::mutex closing;
+  bool is_closed = false;
 };
 
 RpcServer::RpcServer(RpcOptions options, std::vector<Service> services)
     : parts_(std::make_unique<Parts>(options.connections)) {
-  http2::PortState& state = parts_->state;
+  http2::RpcPortState& state = parts_->state;
   for (Service& service : services) {
     for (auto& [name, method] : service.methods) {
       const std::string path = "/" + service.name + "/" + name;
@@ -47,15 +49,16 @@ RpcServer::RpcServer(RpcOptions options, std::vector<Service> services)
     }
   }
   state.tls = std::move(options.tls);
-  if (options.make_deferred_work) state.make_deferred_work = std::move(options.make_deferred_work);
   ListeningSocket socket = ListenAsAsked(options);
   parts_->port = socket.port;
-  for (int i = 0; i < std::max(options.num_threads, 1); ++i) {
-    parts_->loops.push_back(std::make_unique<http2::Loop>(&state));
+  parts_->loops = std::move(options.loops);
+  parts_->owns_loops = parts_->loops == nullptr;
+  if (parts_->owns_loops) {
+    parts_->loops = std::make_shared<http2::Loops>(options.num_threads, nullptr);
   }
-  parts_->listener = std::make_unique<http2::Listener>(std::move(socket), &state, &parts_->loops);
-  parts_->loops.front()->Watch(parts_->listener.get());
-  for (const auto& loop : parts_->loops) loop->Start();
+  parts_->listener =
+      std::make_unique<http2::Listener>(std::move(socket), &state, parts_->loops.get());
+  parts_->loops->Watch(parts_->listener.get());
 }
 
 RpcServer::~RpcServer() { Close(); }
@@ -67,7 +70,7 @@ const PortCounters& RpcServer::counters() const { return parts_->state.counters;
 void RpcServer::Drain() {
   if (parts_->state.is_draining.exchange(true)) return;
   parts_->listener->Refuse();
-  for (const auto& loop : parts_->loops) loop->Drain();
+  parts_->loops->Drain(&parts_->state);
 }
 
 bool RpcServer::WaitUntilIdle(double until_s) {
@@ -77,7 +80,9 @@ bool RpcServer::WaitUntilIdle(double until_s) {
 void RpcServer::Close() {
   Drain();
   const std::lock_guard<std::mutex> lock(parts_->closing);
-  for (const auto& loop : parts_->loops) loop->Stop();
+  if (std::exchange(parts_->is_closed, true)) return;
+  parts_->loops->End(&parts_->state);
+  if (parts_->owns_loops) parts_->loops->Stop();
 }
 
 }  // namespace recsys

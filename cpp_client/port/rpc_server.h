@@ -1,18 +1,19 @@
 #ifndef RECSYS_PORT_RPC_SERVER_H_
 #define RECSYS_PORT_RPC_SERVER_H_
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "port/bounds/counters.h"
-#include "port/deferred_work.h"
 #include "port/limits.h"
 #include "port/net/tls.h"
 #include "port/service.h"
 
 namespace recsys {
+namespace http2 {
+class Loops;
+}
 
 /// Settings of one gRPC port.
 struct RpcOptions {
@@ -22,10 +23,10 @@ struct RpcOptions {
   ConnectionLimits connections;
   /// Null for plain text.
   std::shared_ptr<TlsStore> tls;
-  /// Threads that poll connections; each connection belongs to one of them.
+  /// The threads that poll connections, which other ports may share; null for its own.
+  std::shared_ptr<http2::Loops> loops;
+  /// How many it starts, if they are its own.
   int num_threads = 1;
-  /// Makes the deferred work of a polling thread, in that thread; empty for none.
-  std::function<std::unique_ptr<DeferredWork>()> make_deferred_work;
 };
 
 /// A gRPC port over HTTP/2: every method takes and returns bytes.

@@ -103,7 +103,13 @@ class Server:
         if config.socket_path is not None:
             self._started.enter_context(unix_socket(config.socket_path))
         self.port = await self.engine.listen(
-            PortSettings(host=config.host, port=config.port, connections=config.connections, tls=config.tls),
+            PortSettings(
+                host=config.host,
+                port=config.port,
+                num_threads=config.num_polling_threads,
+                connections=config.connections,
+                tls=config.tls,
+            ),
             host_calls(self.backend, config.connections.max_message_bytes),
         )
         if config.metrics_port is not None:

@@ -24,6 +24,10 @@ _MAX_PORT = 65535
 _UNIX = "unix:"
 # The size of sockaddr_un's path, whose last byte ends it.
 _MAX_SOCKET_BYTES = 107
+_MAX_POLLING_THREADS = 1024
+# A call of a small model costs its polling thread more than the executors; requests of many rows need fewer polling
+# threads, but those that have nothing to do cost nothing.
+_PROCESSORS_PER_POLLING_THREAD = 4
 # gRPC's channel arguments are int32, including times in milliseconds.
 _MAX_INT32 = 2**31 - 1
 
@@ -303,6 +307,8 @@ class ServerConfig:
         capture: None for no capture.
         answer_log: None for no log of answers.
         quality: None for neither labels nor drift.
+        polling_threads: threads that read and write the connections of the gRPC services; 0 for one with up to 7
+            processors, else one for each 4; native engine only.
         poll_repository_s: interval between scans of the repository for new versions; 0 for none.
         drain_timeout_s: time that accepted requests may take after the server was asked to stop.
 
@@ -325,10 +331,12 @@ class ServerConfig:
     capture: CaptureConfig | None = None
     answer_log: AnswerLogConfig | None = None
     quality: QualityConfig | None = None
+    polling_threads: int = bounded(0, 0, _MAX_POLLING_THREADS)
     poll_repository_s: float = 0.0
     drain_timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         object.__setattr__(self, "host", _checked_socket(self.host) or _checked_host(self.host))
         for name in ("port", "metrics_port", "http_port"):
             port = getattr(self, name)
@@ -348,6 +356,13 @@ class ServerConfig:
     def tcp_host(self) -> str:
         """The address of the ports for HTTP and metrics."""
         return self.host if self.socket_path is None else "127.0.0.1"
+
+    @property
+    def num_polling_threads(self) -> int:
+        """Return ``polling_threads``, or what the number of processors asks for if it is 0."""
+        from recsys.base.machine import num_processors  # clients read settings too, without torch
+
+        return self.polling_threads or max(1, num_processors() // _PROCESSORS_PER_POLLING_THREAD)
 
     def settings_of(self, model: str) -> ModelSettings:
         """Return the settings of ``model``."""

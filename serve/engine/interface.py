@@ -136,14 +136,14 @@ class PortSettings:
     Attributes:
         host: the address to listen on.
         port: 0 lets the system choose.
-        num_threads: threads that poll the port.
+        num_threads: threads that poll the port; native engine only.
         connections: limits on connections and messages.
         tls: not set for plain text.
     """
 
     host: str = "127.0.0.1"
     port: int = bounded(0, 0, 65535)
-    num_threads: int = bounded(1, 1)
+    num_threads: int = bounded(1, 1, 1024)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     tls: TlsConfig | None = None
 

@@ -315,11 +315,16 @@ def _port(counts: dict[str, int]) -> Iterator[Metric]:
             "held_bytes",
             "Sessions, open calls, unfinished messages and untaken answers",
         ),
+        (GaugeMetricFamily, "recsys_polling_threads", "threads", "Threads that read and write connections"),
     ):
         family = kind(name, text)
         if counts:
             family.add_metric((), counts[key])
         yield family
+    polling = CounterMetricFamily("recsys_polling_seconds", "Time in which those threads had something to do")
+    if counts:
+        polling.add_metric((), counts["busy_us"] / 1e6)
+    yield polling
 
 
 def _add(family: HistogramMetricFamily, labels: Sequence[str], totals: HistogramTotals) -> None:

@@ -61,7 +61,7 @@ struct PortSettings {
   std::string host = "127.0.0.1";
   /// 0 lets the system choose.
   std::int64_t port = 0;
-  /// Threads that poll the port.
+  /// Threads that poll the port; native engine only.
   std::int64_t num_threads = 1;
   /// Limits on connections and messages.
   ConnectionLimits connections;
@@ -73,7 +73,7 @@ struct PortSettings {
   static void ForEach(Self& self, Visit visit) {
     visit("host", self.host, Bounds());
     visit("port", self.port, Bounds{0, 65535});
-    visit("num_threads", self.num_threads, Bounds{1, kUnbounded});
+    visit("num_threads", self.num_threads, Bounds{1, 1024});
     visit("connections", self.connections, Bounds());
   }
 };

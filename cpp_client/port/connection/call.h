@@ -16,6 +16,7 @@
 #include "port/framing/outgoing.h"
 #include "port/framing/request_headers.h"
 #include "port/polling/outbox.h"
+#include "port/polling/polled.h"
 #include "port/polling/timers.h"
 #include "port/service.h"
 
@@ -40,7 +41,7 @@ struct CallOrigin {
 
 /// A call as seen by its connection: receives messages, sends messages and a status. Polling thread
 /// only, unless stated otherwise.
-class WireCall : public Timed, public std::enable_shared_from_this<WireCall> {
+class WireCall : public Timed, public Posted, public std::enable_shared_from_this<WireCall> {
  public:
   explicit WireCall(CallOrigin origin)
       : reader(origin.max_message_bytes, origin.headers.encoding()), origin_(std::move(origin)) {}
@@ -52,8 +53,6 @@ class WireCall : public Timed, public std::enable_shared_from_this<WireCall> {
   virtual void Start() = 0;
   /// Bytes were added to `reader`, or the client has finished sending (`is_half_closed`).
   virtual void OnData() = 0;
-  /// Another thread has posted the call to the outbox.
-  virtual void Deliver() = 0;
   /// Notifies the handler of an early end, once, unless the call has already ended.
   virtual void Cancel() = 0;
   /// Whether the call cannot go on without a message of the client that has not begun.
@@ -64,7 +63,7 @@ class WireCall : public Timed, public std::enable_shared_from_this<WireCall> {
   void Over();
 
   int stream_id() const { return origin_.stream_id; }
-  std::uint64_t connection_number() const { return origin_.connection_number; }
+  std::uint64_t connection_number() const override { return origin_.connection_number; }
   bool is_light() const { return origin_.is_light; }
   double deadline_s() const { return origin_.deadline_s; }
   const RequestHeaders& headers() const { return origin_.headers; }

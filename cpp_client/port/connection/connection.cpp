@@ -41,13 +41,17 @@ TokenBucket MakeBucket(double per_s, double now_s) {
 
 }  // namespace
 
-Connection::Connection(Loop* loop, std::int64_t id, FileHandle file,
-                       std::shared_ptr<SSL_CTX> context)
-    : loop_(loop),
-      port_(loop->port()),
+std::unique_ptr<Polled> RpcPortState::Open(Loop* loop, std::int64_t id, FileHandle file) {
+  return std::make_unique<Connection>(loop, id, std::move(file), this);
+}
+
+Connection::Connection(Loop* loop, std::int64_t id, FileHandle file, RpcPortState* port)
+    : Polled(port),
+      loop_(loop),
+      port_(*port),
       id_(id),
-      number_(++port_.last_connection_number),
-      context_(std::move(context)),
+      number_(NextConnectionNumber()),
+      context_(port_.tls != nullptr ? port_.tls->context() : std::shared_ptr<SSL_CTX>()),
       socket_(std::move(file), context_.get()),
       peer_(std::make_shared<const std::string>(PeerOf(socket_.number()))),
       account_(&port_.ledger,

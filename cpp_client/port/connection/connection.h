@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,8 +22,9 @@
 #include "port/bounds/token_bucket.h"
 #include "port/connection/call.h"
 #include "port/net/socket.h"
-#include "port/polling/timers.h"
+#include "port/polling/polled.h"
 #include "port/port_state.h"
+#include "port/service.h"
 
 namespace recsys::http2 {
 
@@ -31,31 +34,39 @@ class Loop;
 /// not go on, as without memory.
 enum class CloseReason { kResets, kControlFrames, kMemory, kHeaders, kSession };
 
+/// State of a gRPC port.
+struct RpcPortState final : PortState {
+  using PortState::PortState;
+  std::unique_ptr<Polled> Open(Loop* loop, std::int64_t id, FileHandle file) override;
+
+  /// By path, "/package.Service/Method".
+  std::map<std::string, Method, std::less<>> methods;
+};
+
 /// A client's connection: an nghttp2 session between a socket and calls. Polling thread only.
-class Connection final : public Timed {
+class Connection final : public Polled {
  public:
-  Connection(Loop* loop, std::int64_t id, FileHandle file, std::shared_ptr<SSL_CTX> context);
+  Connection(Loop* loop, std::int64_t id, FileHandle file, RpcPortState* port);
   ~Connection() override;
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
 
   std::int64_t id() const { return id_; }
   int file() const { return socket_.number(); }
   /// Whether it can be deleted.
-  bool is_closed() const { return state_ == State::kClosed; }
+  bool is_closed() const override { return state_ == State::kClosed; }
 
   /// Handles epoll's events.
-  void OnReady(std::uint32_t events);
+  void OnReady(std::uint32_t events) override;
   /// Takes a turn of the backlog: handles input that was left for later, for which epoll sends no
   /// event.
-  void OnTurn();
+  void OnTurn() override;
   /// Sends pending data.
-  void Flush();
+  void Flush() override;
   void OnDue(double now_s) override;
   /// Lets open calls finish and accepts no new ones (GOAWAY), then closes.
-  void Drain();
+  void Drain() override;
   /// Ends all calls with CANCELLED, sends what can be sent at once, and closes.
-  void End();
+  void End() override;
+  void CloseForMemory() override { CloseFor(CloseReason::kMemory); }
   void CloseFor(CloseReason reason);
 
   // For calls.
@@ -160,7 +171,7 @@ class Connection final : public Timed {
   bool Charge(TokenBucket* bucket, double tokens, CloseReason reason);
 
   Loop* const loop_;
-  PortState& port_;
+  RpcPortState& port_;
   const std::int64_t id_;
   /// Unlike the ID, unique among all loops.
   const std::uint64_t number_;

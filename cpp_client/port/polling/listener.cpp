@@ -3,13 +3,14 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/log.h"
+#include "port/polling/loops.h"
 
 namespace recsys::http2 {
 namespace {
@@ -23,12 +24,22 @@ constexpr double kLogAgainS = 60;
 
 }  // namespace
 
-Listener::Listener(ListeningSocket socket, PortState* port,
-                   std::vector<std::unique_ptr<Loop>>* loops)
+Listener::Listener(ListeningSocket socket, PortState* port, Loops* loops)
     : socket_(std::move(socket)), port_(port), loops_(loops) {}
 
 // The file stays open until the listener is destroyed, so that its number is not reused.
 void Listener::Refuse() { shutdown(file(), SHUT_RDWR); }
+
+void Listener::Begin(Loop* loop, std::int64_t id) {
+  loop_ = loop;
+  id_ = id;
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u64 = static_cast<std::uint64_t>(id_);
+  if (epoll_ctl(loop_->epoll(), EPOLL_CTL_ADD, file(), &event) != 0) {
+    throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+  }
+}
 
 void Listener::AcceptAll(double now_s) {
   for (int i = 0; i < kMostAtOnce && !is_stopped_; ++i) {
@@ -47,17 +58,12 @@ void Listener::AcceptAll(double now_s) {
 
 void Listener::Take(FileHandle file) {
   const std::int64_t most = port_->limits.max_connections;
-  std::int64_t num_open = 0;
-  for (const auto& loop : *loops_) num_open += loop->num_connections();
-  if (most > 0 && num_open >= most) {
+  if (most > 0 && port_->num_connections.load() >= most) {
     ++port_->counters.refused;
     return;
   }
   ++port_->counters.accepted;
-  const auto& least = *std::min_element(loops_->begin(), loops_->end(), [](auto& a, auto& b) {
-    return a->num_connections() < b->num_connections();
-  });
-  least->Adopt(std::move(file));
+  loops_->Adopt(std::move(file), port_);
 }
 
 void Listener::Pause(double now_s, int error) {
@@ -68,7 +74,7 @@ void Listener::Pause(double now_s, int error) {
                               (error == EMFILE ? " (raise the process's limit, ulimit -n)" : ""));
   }
   Watch(0);
-  first().timers().Set(this, now_s + kPauseS);
+  loop_->timers().Set(this, now_s + kPauseS);
 }
 
 void Listener::OnDue(double /*now_s*/) {
@@ -77,15 +83,15 @@ void Listener::OnDue(double /*now_s*/) {
 
 void Listener::Stop() {
   if (std::exchange(is_stopped_, true)) return;
-  first().timers().Remove(this);
-  epoll_ctl(first().epoll(), EPOLL_CTL_DEL, file(), nullptr);
+  loop_->timers().Remove(this);
+  epoll_ctl(loop_->epoll(), EPOLL_CTL_DEL, file(), nullptr);
 }
 
 void Listener::Watch(std::uint32_t events) {
   epoll_event event = {};
   event.events = events;
-  event.data.u64 = Loop::kListenerId;
-  epoll_ctl(first().epoll(), EPOLL_CTL_MOD, file(), &event);
+  event.data.u64 = static_cast<std::uint64_t>(id_);
+  epoll_ctl(loop_->epoll(), EPOLL_CTL_MOD, file(), &event);
 }
 
 }  // namespace recsys::http2

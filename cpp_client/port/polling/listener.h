@@ -1,25 +1,35 @@
 #ifndef RECSYS_PORT_POLLING_LISTENER_H_
 #define RECSYS_PORT_POLLING_LISTENER_H_
 
-#include <memory>
-#include <vector>
+#include <cstdint>
 
 #include "port/net/listening.h"
-#include "port/polling/loop.h"
+#include "port/polling/timers.h"
+#include "port/port_state.h"
 
 namespace recsys::http2 {
 
-/// Accepts a port's connections in the thread of its first loop, and distributes them over all
+class Loops;
+
+/// Accepts a port's connections in the thread of the first loop, and hands each to one of the
 /// loops. Connections above the maximum are closed at once.
+///
+/// The kernel could spread them over sockets of their own (SO_REUSEPORT), but it does so by a hash
+/// of the addresses: of a dozen connections, which is what a few clients open, one thread would get
+/// several times as many as another.
 class Listener final : public Timed {
  public:
-  Listener(ListeningSocket socket, PortState* port, std::vector<std::unique_ptr<Loop>>* loops);
+  Listener(ListeningSocket socket, PortState* port, Loops* loops);
 
   int file() const { return socket_.file.number(); }
   /// Any thread: refuses further connections.
   void Refuse();
 
+  PortState& port() const { return *port_; }
+
   // First loop's thread only, like everything below.
+  /// Begins to accept, under an ID of the loop. Throws std::system_error.
+  void Begin(Loop* loop, std::int64_t id);
   void AcceptAll(double now_s);
   void Stop();
   void OnDue(double now_s) override;
@@ -28,11 +38,13 @@ class Listener final : public Timed {
   void Pause(double now_s, int error);
   void Take(FileHandle file);
   void Watch(std::uint32_t events);
-  Loop& first() { return *loops_->front(); }
 
   const ListeningSocket socket_;
   PortState* const port_;
-  std::vector<std::unique_ptr<Loop>>* const loops_;
+  Loops* const loops_;
+  /// Null before Begin.
+  Loop* loop_ = nullptr;
+  std::int64_t id_ = 0;
   bool is_stopped_ = false;
   double logs_at_s_ = 0;
 };

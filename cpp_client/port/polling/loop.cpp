@@ -56,8 +56,8 @@ void BlockBrokenPipes() {
 
 }  // namespace
 
-Loop::Loop(PortState* port)
-    : port_(port),
+Loop::Loop(std::function<std::unique_ptr<DeferredWork>()> make_deferred_work)
+    : make_deferred_work_(std::move(make_deferred_work)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       outbox_(std::make_shared<Outbox>()),
       freed_memory_(&timers_, ReturnMemory),
@@ -68,8 +68,11 @@ Loop::Loop(PortState* port)
 
 Loop::~Loop() { Stop(); }
 
-void Loop::Start() {
-  thread_ = std::thread([this] { Run(); });
+void Loop::Start(std::string name) {
+  thread_ = std::thread([this, name = std::move(name)] {
+    pthread_setname_np(pthread_self(), name.c_str());
+    Run();
+  });
 }
 
 void Loop::Stop() {
@@ -79,42 +82,59 @@ void Loop::Stop() {
 }
 
 void Loop::Watch(Listener* listener) {
-  listener_ = listener;
-  http2::Watch(epoll(), listener->file(), kListenerId);
+  const std::int64_t id = ++last_id_;
+  listener->Begin(this, id);
+  listeners_.emplace(id, listener);
 }
 
-void Loop::Adopt(FileHandle file) {
+void Loop::StopListening(const PortState* port) {
+  for (auto one = listeners_.begin(); one != listeners_.end();) {
+    if (&one->second->port() != port) {
+      ++one;
+      continue;
+    }
+    one->second->Stop();
+    one = listeners_.erase(one);
+  }
+}
+
+void Loop::Adopt(FileHandle file, PortState* port) {
   ++num_connections_;
+  ++port->num_connections;
   // std::function must be copyable; files are not.
   auto shared = std::make_shared<FileHandle>(std::move(file));
-  const bool is_taken = outbox_->Run([this, shared] { Open(std::move(*shared)); });
-  if (!is_taken) --num_connections_;
+  const bool is_taken = outbox_->Run([this, shared, port] { Open(std::move(*shared), port); });
+  if (is_taken) return;
+  --num_connections_;
+  --port->num_connections;
 }
 
-void Loop::Drain() {
-  outbox_->Run([this] {
-    if (listener_ != nullptr) listener_->Stop();
-    for (const auto& [id, connection] : connections_) connection->Drain();
+void Loop::Drain(const PortState* port) {
+  outbox_->Run([this, port] {
+    for (const auto& [id, listener] : listeners_) {
+      if (&listener->port() == port) listener->Stop();
+    }
+    for (const auto& [id, connection] : connections_) {
+      if (&connection->port() == port) connection->Drain();
+    }
   });
 }
 
-void Loop::Open(FileHandle file) {
+void Loop::Open(FileHandle file, PortState* port) {
   const std::int64_t id = ++last_id_;
-  auto connection = std::make_unique<Connection>(
-      this, id, std::move(file),
-      port_->tls != nullptr ? port_->tls->context() : std::shared_ptr<SSL_CTX>());
-  Connection& opened = *connection;
+  std::unique_ptr<Polled> connection = port->Open(this, id, std::move(file));
+  Polled& opened = *connection;
   connections_.emplace(id, std::move(connection));
-  if (port_->is_draining) opened.Drain();
+  if (port->is_draining) opened.Drain();
 }
 
 bool Loop::IsRoundLong() const { return MonotonicSeconds() - now_s_ > kBacklogS; }
 
 void Loop::CloseForMemory(std::int64_t id) {
-  if (Connection* const connection = Find(id)) connection->CloseFor(CloseReason::kMemory);
+  if (Polled* const connection = Find(id)) connection->CloseForMemory();
 }
 
-Connection* Loop::Find(std::int64_t id) {
+Polled* Loop::Find(std::int64_t id) {
   const auto found = connections_.find(id);
   return found == connections_.end() ? nullptr : found->second.get();
 }
@@ -154,7 +174,7 @@ void Loop::PauseAfter(int error) {
 void Loop::Run() {
   BlockBrokenPipes();
   outbox_->BeginPolling();
-  const std::unique_ptr<DeferredWork> deferred = port_->make_deferred_work();
+  const std::unique_ptr<DeferredWork> deferred = make_deferred_work_();
   epoll_event events[kMaxEvents];
   while (!is_ending_) {
     const int num_events = Wait(PatienceS(*deferred), events);
@@ -174,17 +194,24 @@ void Loop::Run() {
     timers_.Fire(now_s_, kTimersPerRound);
     if (num_events <= 0 || has_backlog) deferred->AfterRound();
     FlushDirty();
-    freed_memory_.Note(port_->counters.held_bytes.load(std::memory_order_relaxed), now_s_);
+    NoteBusy();
+    if (!listeners_.empty()) freed_memory_.Note(HeldBytes(), now_s_);
   }
   deferred->AfterRound();
   EndAll();
 }
 
+void Loop::NoteBusy() {
+  const auto taken_ns = static_cast<std::int64_t>((MonotonicSeconds() - now_s_) * 1e9);
+  busy_ns_.store(busy_ns_.load(std::memory_order_relaxed) + taken_ns, std::memory_order_relaxed);
+}
+
 void Loop::Dispatch(const epoll_event& event) {
   const auto id = static_cast<std::int64_t>(event.data.u64);
   if (id == kOutboxId) return outbox_->ClearWake();
-  if (id == kListenerId) return listener_->AcceptAll(now_s_);
-  if (Connection* const connection = Find(id)) connection->OnReady(event.events);
+  if (Polled* const connection = Find(id)) return connection->OnReady(event.events);
+  const auto found = listeners_.find(id);
+  if (found != listeners_.end()) found->second->AcceptAll(now_s_);
 }
 
 bool Loop::TakeTurns() {
@@ -194,7 +221,7 @@ bool Loop::TakeTurns() {
   for (std::size_t i = 0; i < most && (i == 0 || MonotonicSeconds() < end_s); ++i) {
     const std::int64_t id = backlog_.front();
     backlog_.pop_front();
-    if (Connection* const connection = Find(id)) connection->OnTurn();
+    if (Polled* const connection = Find(id)) connection->OnTurn();
   }
   return most > 0;
 }
@@ -216,24 +243,57 @@ void Loop::FlushDirty() {
   // Flushing may mark other connections dirty.
   for (std::size_t i = 0; i < dirty_.size(); ++i) {
     const std::int64_t id = dirty_[i];
-    Connection* const connection = Find(id);
+    Polled* const connection = Find(id);
     if (connection == nullptr) continue;
     if (!connection->is_closed()) connection->Flush();
-    if (!connection->is_closed()) continue;
-    connections_.erase(id);
-    --num_connections_;
+    if (connection->is_closed()) Delete(id);
   }
   dirty_.clear();
+}
+
+void Loop::Delete(std::int64_t id) {
+  const auto found = connections_.find(id);
+  PortState& port = found->second->port();
+  connections_.erase(found);
+  --num_connections_;
+  // Last: without connections, the port may be destroyed.
+  --port.num_connections;
+}
+
+std::int64_t Loop::HeldBytes() const {
+  std::int64_t sum = 0;
+  for (const auto& [id, listener] : listeners_) {
+    sum += listener->port().counters.held_bytes.load(std::memory_order_relaxed);
+  }
+  return sum;
+}
+
+void Loop::SendPosted() {
+  for (int i = 0; i < 2; ++i) DeliverPosted(std::numeric_limits<std::size_t>::max());
+  FlushDirty();
+}
+
+void Loop::EndPort(const PortState* port) {
+  SendPosted();
+  std::vector<std::int64_t> ended;
+  for (const auto& [id, connection] : connections_) {
+    if (&connection->port() != port) continue;
+    connection->End();
+    ended.push_back(id);
+  }
+  for (const std::int64_t id : ended) Delete(id);
 }
 
 void Loop::EndAll() {
   // Answers posted before the end are still sent.
   RunTasks();
-  for (int i = 0; i < 2; ++i) DeliverPosted(std::numeric_limits<std::size_t>::max());
-  FlushDirty();
-  for (const auto& [id, connection] : connections_) connection->End();
-  num_connections_ -= static_cast<std::int64_t>(connections_.size());
-  connections_.clear();
+  SendPosted();
+  std::vector<std::int64_t> ended;
+  for (const auto& [id, connection] : connections_) {
+    connection->End();
+    ended.push_back(id);
+  }
+  for (const std::int64_t id : ended) Delete(id);
   outbox_->Close();
 }
 

@@ -9,13 +9,16 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
-#include "port/connection/connection.h"
+#include "port/deferred_work.h"
+#include "port/net/listening.h"
 #include "port/polling/freed_memory.h"
 #include "port/polling/outbox.h"
+#include "port/polling/polled.h"
 #include "port/polling/posted_calls.h"
 #include "port/polling/timers.h"
 #include "port/port_state.h"
@@ -28,27 +31,32 @@ class Listener;
 class Loop {
  public:
   /// Throws std::system_error if the process has no file descriptors left.
-  explicit Loop(PortState* port);
+  explicit Loop(std::function<std::unique_ptr<DeferredWork>()> make_deferred_work);
   /// Stops the loop.
   ~Loop();
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  void Start();
+  /// Starts its thread under a name.
+  void Start(std::string name);
   /// Ends all calls and connections, then the thread. Idempotent; any thread but its own.
   void Stop();
   std::int64_t num_connections() const { return num_connections_.load(); }
+  /// Time in which its thread had something to do.
+  double busy_s() const { return static_cast<double>(busy_ns_.load()) * 1e-9; }
   const std::shared_ptr<Outbox>& outbox() const { return outbox_; }
-  /// Any thread, like the three above: takes over an accepted connection.
-  void Adopt(FileHandle file);
-  /// Any thread: drains all connections.
-  void Drain();
-  /// Before Start: notifies `listener` when a connection is waiting.
-  void Watch(Listener* listener);
+  /// Any thread, like the four above: takes over an accepted connection of a port.
+  void Adopt(FileHandle file, PortState* port);
+  /// Any thread: drains all connections of a port, and stops its listener.
+  void Drain(const PortState* port);
 
   // Polling thread only, like everything below.
+  /// Notifies `listener` when a connection is waiting, until StopListening.
+  void Watch(Listener* listener);
+  void StopListening(const PortState* port);
+  /// Ends all connections of a port; answers that were posted before are still sent.
+  void EndPort(const PortState* port);
   Timers& timers() { return timers_; }
-  PortState& port() { return *port_; }
   /// Time at the beginning of this round of events.
   double now_s() const { return now_s_; }
   /// Whether this round has taken so long that turns should be short.
@@ -70,8 +78,6 @@ class Loop {
   void AddBacklog(std::int64_t id) { backlog_.push_back(id); }
   int epoll() const { return epoll_.number(); }
   void CloseForMemory(std::int64_t id);
-  /// The listener's ID in epoll; connections have larger numbers.
-  static constexpr std::int64_t kListenerId = 1;
 
  private:
   static constexpr std::int64_t kOutboxId = 0;
@@ -80,37 +86,45 @@ class Loop {
   double PatienceS(const DeferredWork& deferred);
   int Wait(double seconds, epoll_event* events);
   void PauseAfter(int error);
+  /// Counts the time since the beginning of this round.
+  void NoteBusy();
   void Dispatch(const epoll_event& event);
   /// Gives the first connections of the backlog a turn each; returns whether there were any.
   bool TakeTurns();
   void RunTasks();
   void DeliverPosted(std::size_t at_most);
   void FlushDirty();
-  void Open(FileHandle file);
+  void Open(FileHandle file, PortState* port);
+  void Delete(std::int64_t id);
+  void SendPosted();
   void EndAll();
-  Connection* Find(std::int64_t id);
+  /// Returns how many bytes the connections of all ports hold that listen here.
+  std::int64_t HeldBytes() const;
+  Polled* Find(std::int64_t id);
 
-  PortState* const port_;
+  const std::function<std::unique_ptr<DeferredWork>()> make_deferred_work_;
   FileHandle epoll_;
   const std::shared_ptr<Outbox> outbox_;
   std::thread thread_;
   std::atomic<std::int64_t> num_connections_{0};
-  Listener* listener_ = nullptr;
+  std::atomic<std::int64_t> busy_ns_{0};
+  std::unordered_map<std::int64_t, Listener*> listeners_;
   Timers timers_;
   FreedMemory freed_memory_;
   double now_s_ = 0;
   std::vector<char> buffer_;
   /// By ID, which is never reused, unlike a file's number.
-  std::unordered_map<std::int64_t, std::unique_ptr<Connection>> connections_;
-  std::int64_t last_id_ = kListenerId;
+  std::unordered_map<std::int64_t, std::unique_ptr<Polled>> connections_;
+  /// Of connections and listeners.
+  std::int64_t last_id_ = kOutboxId;
   std::vector<std::int64_t> dirty_;
   std::vector<std::int64_t> unflushed_;
   std::deque<std::int64_t> backlog_;
   int num_busy_ = 0;
   double busy_until_s_ = 0;
   /// Calls with answers: just posted, and those that were posted before.
-  std::vector<std::shared_ptr<WireCall>> posted_;
-  PostedCalls<WireCall> posted_before_;
+  std::vector<std::shared_ptr<Posted>> posted_;
+  PostedCalls<Posted> posted_before_;
   std::vector<std::function<void()>> tasks_;
   bool is_ending_ = false;
   int logged_error_ = 0;

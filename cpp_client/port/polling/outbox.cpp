@@ -6,6 +6,8 @@
 #include <system_error>
 #include <utility>
 
+#include "port/polling/polled.h"
+
 namespace recsys::http2 {
 namespace {
 
@@ -17,7 +19,7 @@ Outbox::Outbox() : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!wake_.is_open()) throw std::system_error(errno, std::generic_category(), "eventfd");
 }
 
-void Outbox::Post(std::shared_ptr<WireCall> call) {
+void Outbox::Post(std::shared_ptr<Posted> call) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (is_closed_) return;
   calls_.push_back(std::move(call));
@@ -45,7 +47,7 @@ void Outbox::WakeIfAsleep() {
   if (std::exchange(is_asleep_, false)) eventfd_write(wake_.number(), 1);
 }
 
-void Outbox::TakeCalls(std::vector<std::shared_ptr<WireCall>>* calls) {
+void Outbox::TakeCalls(std::vector<std::shared_ptr<Posted>>* calls) {
   const std::lock_guard<std::mutex> lock(mutex_);
   calls->swap(calls_);
 }
@@ -67,7 +69,7 @@ void Outbox::Awake() {
 }
 
 void Outbox::Close() {
-  std::vector<std::shared_ptr<WireCall>> calls;
+  std::vector<std::shared_ptr<Posted>> calls;
   std::vector<std::function<void()>> tasks;
   const std::lock_guard<std::mutex> lock(mutex_);
   is_closed_ = true;

@@ -10,7 +10,7 @@
 
 namespace recsys::http2 {
 
-class WireCall;
+class Posted;
 
 /// Passes calls and tasks from other threads to a polling thread. The thread is woken only while it
 /// sleeps, and only once for everything posted meanwhile. Outlives the thread: later items are
@@ -20,8 +20,8 @@ class Outbox {
   /// Throws std::system_error if the process has no file descriptors left.
   Outbox();
 
-  /// Has the polling thread call WireCall::Deliver.
-  void Post(std::shared_ptr<WireCall> call);
+  /// Has the polling thread call Posted::Deliver.
+  void Post(std::shared_ptr<Posted> call);
   /// Has the polling thread run a task. Returns false if the thread has ended.
   bool Run(std::function<void()> task);
 
@@ -35,7 +35,7 @@ class Outbox {
   int file() const { return wake_.number(); }
   void ClearWake();
   /// Take all items of a kind, in order, into an empty vector.
-  void TakeCalls(std::vector<std::shared_ptr<WireCall>>* calls);
+  void TakeCalls(std::vector<std::shared_ptr<Posted>>* calls);
   void TakeTasks(std::vector<std::function<void()>>* tasks);
   /// Call it before sleeping: returns false if items are pending, so the thread must not sleep.
   bool Sleep();
@@ -49,7 +49,7 @@ class Outbox {
 
   FileHandle wake_;
   std::mutex mutex_;
-  std::vector<std::shared_ptr<WireCall>> calls_;
+  std::vector<std::shared_ptr<Posted>> calls_;
   std::vector<std::function<void()>> tasks_;
   bool is_asleep_ = false;
   bool is_closed_ = false;

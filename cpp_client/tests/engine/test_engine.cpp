@@ -16,6 +16,7 @@
 #include "recsys/error.h"
 #include "tests/core/fakes.h"
 #include "tests/port/grpc/echo.h"
+#include "tests/port/threads.h"
 #include "tests/wire/messages.h"
 #include "wire/predict/predict_request.h"
 
@@ -80,7 +81,9 @@ class EngineTest : public testing::Test {
     return spec;
   }
   void Listen() {
-    port_ = engine_->Listen({}, {kMetadata}, {kReflect}, std::nullopt);
+    PortSettings settings;
+    settings.num_threads = TestThreads();
+    port_ = engine_->Listen(settings, {kMetadata}, {kReflect}, std::nullopt);
     channel_ = ChannelTo(port_);
   }
   std::string Ask(const std::string& message) {

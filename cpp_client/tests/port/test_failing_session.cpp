@@ -13,6 +13,7 @@
 #include "echo_method.h"
 #include "port/rpc_server.h"
 #include "raw_client.h"
+#include "tests/port/threads.h"
 
 namespace {
 
@@ -105,7 +106,9 @@ class FailingSession : public testing::Test {
     service.methods["Talk"].stream = [](std::shared_ptr<StreamCall> call) {
       return std::make_shared<Talking>(std::move(call));
     };
-    server_ = std::make_unique<RpcServer>(RpcOptions{}, std::vector{service});
+    RpcOptions options;
+    options.num_threads = TestThreads();
+    server_ = std::make_unique<RpcServer>(options, std::vector{service});
   }
   ~FailingSession() override { failing = ""; }
 

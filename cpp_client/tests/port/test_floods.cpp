@@ -8,6 +8,7 @@
 #include "echo_method.h"
 #include "port/rpc_server.h"
 #include "raw_client.h"
+#include "tests/port/threads.h"
 
 namespace recsys::http2 {
 namespace {
@@ -65,6 +66,7 @@ class Floods : public testing::Test {
     service.methods["Talk"].stream = [](std::shared_ptr<StreamCall> call) {
       return std::make_shared<Talking>(std::move(call));
     };
+    options_.num_threads = TestThreads();
     server_ = std::make_unique<RpcServer>(options_, std::vector{service});
   }
   /// Whether another client is answered.

@@ -16,7 +16,7 @@ import pytest
 from serve.client.packing import build_request, read_response
 from serve.wire import predict_pb2 as wire
 from tests.conformance.support.artifacts import Exported, export_slow
-from tests.conformance.support.harness import ServerUnderTest, running
+from tests.conformance.support.harness import ENGINE, ServerUnderTest, running
 
 pytestmark = pytest.mark.engine
 
@@ -86,14 +86,21 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 
 
 @pytest.mark.parametrize(
-    "numbers",
-    [[signal.SIGTERM], [signal.SIGINT], [signal.SIGTERM, signal.SIGTERM], [signal.SIGTERM, signal.SIGHUP]],
-    ids=["term", "int", "term-twice", "hup-while-it-stops"],
+    ("numbers", "polling_threads"),
+    [
+        pytest.param([signal.SIGTERM], 1, id="term"),
+        pytest.param([signal.SIGTERM], 3, id="term-of-several-threads"),
+        pytest.param([signal.SIGINT], 1, id="int"),
+        pytest.param([signal.SIGTERM, signal.SIGTERM], 2, id="term-twice"),
+        pytest.param([signal.SIGTERM, signal.SIGHUP], 1, id="hup-while-it-stops"),
+    ],
 )
 def test_a_server_that_is_stopped_answers_what_it_has_accepted(
-    narrow: Exported, tmp_path: Path, numbers: list[signal.Signals]
+    narrow: Exported, tmp_path: Path, numbers: list[signal.Signals], polling_threads: int
 ) -> None:
-    with running(narrow.path, folder=tmp_path) as server:
+    with running(narrow.path, "--polling-threads", str(polling_threads), folder=tmp_path) as server:
+        if ENGINE == "native":
+            assert server.total("recsys_polling_threads") == polling_threads
         load = Load(server)
         with load.going():
             for number in numbers:

@@ -45,6 +45,7 @@ NAN = math.nan
         pytest.param(ServerConfig, {"drain_timeout_s": 0.0}, "drain_timeout_s: got 0.0", id="drain"),
         pytest.param(ServerConfig, {"drain_timeout_s": NAN}, "drain_timeout_s: got nan", id="drain-nan"),
         pytest.param(ServerConfig, {"drain_timeout_s": math.inf}, "drain_timeout_s: got inf", id="drain-inf"),
+        pytest.param(ServerConfig, {"polling_threads": -1}, "polling_threads: got -1", id="polling"),
         pytest.param(ServerConfig, {"poll_repository_s": -1.0}, "poll_repository_s: got -1.0", id="poll"),
         pytest.param(ServerConfig, {"poll_repository_s": NAN}, "poll_repository_s: got nan", id="poll-nan"),
         pytest.param(
@@ -125,6 +126,17 @@ NAN = math.nan
 def test_settings_out_of_range_are_refused(make: type[Any], values: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         make(**values)
+
+
+@pytest.mark.parametrize(
+    ("processors", "expected"), [(1, 1), (2, 1), (4, 1), (7, 1), (8, 2), (16, 4), (64, 16), (96, 24)]
+)
+def test_polling_threads_go_by_the_processors(
+    processors: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recsys.base.machine.num_processors", lambda: processors)
+    assert ServerConfig().num_polling_threads == expected
+    assert ServerConfig(polling_threads=3).num_polling_threads == 3
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")

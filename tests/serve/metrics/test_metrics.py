@@ -43,6 +43,8 @@ PORT = {
     "stalled_messages": 8,
     "refused_calls": 11,
     "held_bytes": 10,
+    "threads": 13,
+    "busy_us": 14_000_000,
 }
 
 
@@ -91,6 +93,8 @@ def test_connections_are_shown_where_the_engine_counts_them(metrics: Metrics) ->
         "stalled_messages": 8,
         "refused_calls": 11,
         "held_bytes": 10,
+        "threads": 13,
+        "busy_us": 14_000_000,
     }
     metrics.watch_engine(lambda: EngineCounts(port=port))
     assert value(metrics, "recsys_connections") == 3
@@ -102,6 +106,8 @@ def test_connections_are_shown_where_the_engine_counts_them(metrics: Metrics) ->
     assert value(metrics, "recsys_stalled_messages_total") == 8
     assert value(metrics, "recsys_port_refused_calls_total") == 11
     assert value(metrics, "recsys_port_held_bytes") == 10
+    assert value(metrics, "recsys_polling_threads") == 13
+    assert value(metrics, "recsys_polling_seconds_total") == 14
 
 
 def test_streams_of_deltas_show_their_state_and_their_age() -> None:

@@ -11,6 +11,7 @@
 #include "echo.h"
 #include "port/net/listening.h"
 #include "recsys/error.h"
+#include "tests/port/threads.h"
 
 namespace recsys {
 namespace {
@@ -19,7 +20,8 @@ using grpc::StatusCode;
 
 class Port : public testing::Test {
  protected:
-  void Serve(const RpcOptions& options) {
+  void Serve(RpcOptions options) {
+    options.num_threads = TestThreads();
     server_ = std::make_unique<RpcServer>(options, std::vector{echo_.Made()});
   }
   std::shared_ptr<grpc::Channel> NewChannel() { return ChannelTo(server_->port()); }

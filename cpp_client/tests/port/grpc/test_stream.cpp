@@ -7,6 +7,7 @@
 
 #include "bench/peers/echo_stream.h"
 #include "echo.h"
+#include "tests/port/threads.h"
 
 namespace recsys {
 namespace {
@@ -88,16 +89,19 @@ class Stream : public testing::Test {
       calls_.Put(call);
       return std::make_shared<Recorder>(call, &heard_);
     };
-    server_ = std::make_unique<RpcServer>(RpcOptions{}, std::vector{echo_.Made()});
+    server_ = std::make_unique<RpcServer>(Options(TestThreads()), std::vector{echo_.Made()});
   }
-  void ServeEcho(int num_threads = 1) {
+  void ServeEcho(int num_threads = TestThreads()) {
     echo_.stream = [](std::shared_ptr<StreamCall> call) {
       call->Read();
       return std::make_shared<EchoStream>(call);
     };
+    server_ = std::make_unique<RpcServer>(Options(num_threads), std::vector{echo_.Made()});
+  }
+  static RpcOptions Options(int num_threads) {
     RpcOptions options;
     options.num_threads = num_threads;
-    server_ = std::make_unique<RpcServer>(options, std::vector{echo_.Made()});
+    return options;
   }
   std::shared_ptr<grpc::Channel> NewChannel() { return ChannelTo(server_->port()); }
   bool IsIdle() { return server_->WaitUntilIdle(MonotonicSeconds() + kPatienceS); }

@@ -6,6 +6,7 @@
 #include "echo.h"
 #include "port/net/tls.h"
 #include "recsys/error.h"
+#include "tests/port/threads.h"
 
 namespace recsys {
 namespace {
@@ -16,6 +17,7 @@ class Tls : public testing::Test {
  protected:
   void Serve(const TlsPem& pem) {
     RpcOptions options;
+    options.num_threads = TestThreads();
     options.tls = store_ = std::make_shared<TlsStore>(pem);
     server_ = std::make_unique<RpcServer>(options, std::vector{echo_.Made()});
   }

@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <thread>
 
 #include "echo.h"
+#include "tests/port/threads.h"
 
 namespace recsys {
 namespace {
@@ -16,6 +18,7 @@ using grpc::StatusCode;
 class Unary : public testing::Test {
  protected:
   void Serve(RpcOptions options = {}) {
+    options.num_threads = std::max(options.num_threads, TestThreads());
     server_ = std::make_unique<RpcServer>(options, std::vector{echo_.Made()});
   }
   void SetUp() override { Serve(); }

@@ -1,0 +1,204 @@
+// Several polling threads, and several ports on them.
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "echo_method.h"
+#include "port/polling/loops.h"
+#include "port/rpc_server.h"
+#include "raw_client.h"
+
+namespace recsys::http2 {
+namespace {
+
+const std::string kWho = "/test.Echo/Who";
+const std::string kHang = "/test.Echo/Hang";
+
+std::string NameOfThisThread() {
+  std::ostringstream name;
+  name << std::this_thread::get_id();
+  return name.str();
+}
+
+/// Test.Echo with Who, which answers the name of the polling thread, and Hang, which never answers.
+Service ServiceWithWho() {
+  Service service = ServiceWithEcho();
+  service.methods["Who"].unary = [](std::shared_ptr<UnaryCall> call, Bytes) {
+    call->Answer(Message::Of(NameOfThisThread()));
+    return nullptr;
+  };
+  service.methods["Hang"].unary = [](std::shared_ptr<UnaryCall>, Bytes) { return nullptr; };
+  return service;
+}
+
+RpcOptions OptionsOf(std::shared_ptr<Loops> loops) {
+  RpcOptions options;
+  options.loops = std::move(loops);
+  return options;
+}
+
+/// A connection that asks which thread polls it.
+class Asking {
+ public:
+  explicit Asking(int port) : client_(std::make_unique<RawClient>(port)) { client_->Send(Hello()); }
+
+  /// Returns the thread's name; empty if the connection has ended.
+  std::string Ask() {
+    stream_ += 2;
+    client_->Send(Opened(kWho, stream_) + MessageFrame("x", stream_));
+    const auto data = client_->Await(kData);
+    return data ? data->payload.substr(5) : "";
+  }
+  RawClient& client() { return *client_; }
+
+ private:
+  std::unique_ptr<RawClient> client_;
+  std::uint32_t stream_ = 0xffffffff;  // The first stream is 1.
+};
+
+template <typename Condition>
+bool Becomes(Condition condition) {
+  const double until_s = MonotonicSeconds() + kPatienceS;
+  while (!condition() && MonotonicSeconds() < until_s) std::this_thread::yield();
+  return condition();
+}
+
+TEST(Loops, ConnectionsAreSpreadEvenlyAndStayWhereTheyAre) {
+  RpcOptions options;
+  options.num_threads = 3;
+  RpcServer server(options, {ServiceWithWho()});
+  std::vector<Asking> clients;
+  std::map<std::string, int> num_of;
+  for (int i = 0; i < 12; ++i) {
+    clients.emplace_back(server.port());
+    ++num_of[clients.back().Ask()];
+  }
+  ASSERT_EQ(num_of.size(), 3U);
+  for (const auto& [thread, num] : num_of) EXPECT_EQ(num, 4) << thread;
+  for (Asking& client : clients) EXPECT_EQ(client.Ask(), client.Ask());
+}
+
+TEST(Loops, ANewConnectionGoesToTheThreadThatHasTheFewest) {
+  RpcOptions options;
+  options.num_threads = 2;
+  RpcServer server(options, {ServiceWithWho()});
+  std::map<std::string, std::vector<Asking>> clients;
+  for (int i = 0; i < 6; ++i) {
+    Asking client(server.port());
+    const std::string thread = client.Ask();
+    clients[thread].push_back(std::move(client));
+  }
+  ASSERT_EQ(clients.size(), 2U);
+  const std::string left = clients.begin()->first;
+  clients.erase(left);
+  ASSERT_TRUE(Becomes([&] { return server.counters().num_open == 3; }));
+  std::vector<Asking> others;
+  for (int i = 0; i < 3; ++i) {
+    others.emplace_back(server.port());
+    EXPECT_EQ(others.back().Ask(), left);
+  }
+}
+
+TEST(Loops, APortThatEndsLeavesTheOthersOnItsThreadsAlone) {
+  const auto loops = std::make_shared<Loops>(2, nullptr);
+  RpcServer stays(OptionsOf(loops), {ServiceWithWho()});
+  std::vector<Asking> clients;
+  std::set<std::string> threads;
+  for (int i = 0; i < 4; ++i) {
+    clients.emplace_back(stays.port());
+    threads.insert(clients.back().Ask());
+  }
+  EXPECT_EQ(threads.size(), 2U);
+  for (int i = 0; i < 3; ++i) {
+    RpcServer goes(OptionsOf(loops), {ServiceWithWho()});
+    std::vector<Asking> others;
+    for (int j = 0; j < 4; ++j) {
+      others.emplace_back(goes.port());
+      EXPECT_EQ(threads.count(others.back().Ask()), 1U);
+    }
+    others.back().client().Send(Opened(kHang, 3) + MessageFrame("x", 3));
+    goes.Drain();
+    EXPECT_FALSE(RawClient(goes.port()).Await(kSettings));
+    goes.Close();
+    EXPECT_EQ(goes.counters().num_open, 0);
+    EXPECT_EQ(goes.counters().held_bytes, 0);
+    EXPECT_TRUE(goes.WaitUntilIdle(MonotonicSeconds()));
+    for (Asking& other : others) EXPECT_EQ(other.Ask(), "");
+  }
+  EXPECT_EQ(stays.counters().num_open, 4);
+  for (Asking& client : clients) EXPECT_EQ(threads.count(client.Ask()), 1U);
+  EXPECT_GT(loops->busy_s(), 0);
+}
+
+TEST(Loops, CountersAddUpOverThreads) {
+  constexpr int kConnections = 8, kCalls = 200;
+  std::atomic<int> num_answered{0};
+  RpcOptions options;
+  options.num_threads = 3;
+  RpcServer server(options, {ServiceWithWho()});
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kConnections; ++i) {
+    threads.emplace_back([&] {
+      Asking client(server.port());
+      for (int j = 0; j < kCalls; ++j) num_answered += client.Ask().empty() ? 0 : 1;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(num_answered, kConnections * kCalls);
+  EXPECT_EQ(server.counters().accepted, kConnections);
+  EXPECT_TRUE(Becomes([&] { return server.counters().num_open == 0; }));
+  EXPECT_EQ(server.counters().held_bytes, 0);
+  EXPECT_TRUE(server.WaitUntilIdle(MonotonicSeconds()));
+}
+
+TEST(Loops, TheBoundOnConnectionsHoldsForAllThreads) {
+  RpcOptions options;
+  options.num_threads = 3;
+  options.connections.max_connections = 5;
+  RpcServer server(options, {ServiceWithWho()});
+  std::vector<Asking> clients;
+  for (int i = 0; i < 9; ++i) clients.emplace_back(server.port());
+  int num_served = 0;
+  for (Asking& client : clients) num_served += client.Ask().empty() ? 0 : 1;
+  EXPECT_EQ(num_served, 5);
+  EXPECT_EQ(server.counters().refused, 4);
+}
+
+TEST(Loops, APortClosesUnderLoad) {
+  for (const int num_threads : {1, 2, 3}) {
+    const auto loops = std::make_shared<Loops>(num_threads, nullptr);
+    auto server = std::make_unique<RpcServer>(OptionsOf(loops), std::vector{ServiceWithWho()});
+    std::atomic<bool> is_over{false};
+    std::atomic<int> num_answered{0};
+    std::vector<std::thread> clients;
+    for (int i = 0; i < 4; ++i) {
+      clients.emplace_back([&, port = server->port()] {
+        // Each connection asks a little: connections come and go while the port closes.
+        while (!is_over) {
+          Asking client(port);
+          for (int j = 0; j < 20 && !client.Ask().empty(); ++j) ++num_answered;
+        }
+      });
+    }
+    ASSERT_TRUE(Becomes([&] { return num_answered > 200; }));
+    server->Close();
+    EXPECT_EQ(server->counters().num_open, 0);
+    EXPECT_EQ(server->counters().held_bytes, 0);
+    is_over = true;
+    for (std::thread& client : clients) client.join();
+    server.reset();
+  }
+}
+
+}  // namespace
+}  // namespace recsys::http2
