@@ -38,7 +38,7 @@ are cut to what the machine holds, and each figure says so: this is no submissio
 _EPILOG = f"""\
 examples:
   python -m benchmarks.mlperf --check
-  python -m benchmarks.mlperf --model dlrmv3 --candidates 512 --history 256
+  python -m benchmarks.mlperf --model dlrmv3 --candidates 1024 --history 256 --samples 32
   python -m benchmarks.mlperf --seconds 600 --most-rows 2000000 --logs mlperf-logs
   python -m benchmarks.mlperf --quick --json
 
@@ -70,7 +70,8 @@ class Report:
         pairs_per_sample: The mean.
         runs: By system and scenario.
         aucs: Of the float model and of each system's answers.
-        product_share: The share of one core's products in this type that the Offline scenario in this process takes.
+        product_share: Products of the Offline scenario's first run for each second of processor time, as a share of
+            what a core computes in this type; None without that scenario.
     """
 
     machine: Machine
@@ -81,7 +82,7 @@ class Report:
     pairs_per_sample: float
     runs: list[Run]
     aucs: dict[str, float]
-    product_share: float
+    product_share: float | None
 
     def pairs_per_core(self, run: Run) -> float:
         """Return pairs a second for each core of the machine."""
@@ -166,8 +167,11 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
             aucs[system.name] = _auc(generator.scores(system), expected)
     pairs = sum(sample.num_pairs for sample in samples) / num_samples
     rounds = RoundsConfig(num_rounds=_NUM_ROUNDS, turn_s=0.05, clock="cpu", num_warm_up_calls=2)
-    rate = next((run.samples_per_s for run in runs if run.scenario == "offline"), 0.0)
-    limit = product_rate(args.linear_dtype, rounds) * machine.num_cores
+    offline = next((run for run in runs if run.scenario == "offline"), None)
+    share = None
+    if offline is not None:
+        products = 2e3 * workload.num_products(pairs) / offline.processor_ms
+        share = products / product_rate(args.linear_dtype, rounds)
     return Report(
         machine=machine,
         instructions="none" if operators.why_missing() else operators.instructions(),
@@ -177,7 +181,7 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
         pairs_per_sample=pairs,
         runs=runs,
         aucs=aucs,
-        product_share=2.0 * workload.num_products(pairs) * rate / limit,
+        product_share=share,
     )
 
 
@@ -247,11 +251,12 @@ def _print(report: Report, console: Console) -> None:
     console.print(table_of("load generator", rows, texts=("system", "scenario", "result")))
     found = ", ".join(f"{name} {value:.5f}" for name, value in report.aucs.items())
     console.print(f"AUC: {found}", highlight=False)
-    console.print(
-        f"Offline in this process takes {report.product_share:.0%} of the machine's products in "
-        f"{report.linear_dtype}.",
-        highlight=False,
-    )
+    if report.product_share is not None:
+        console.print(
+            f"Offline, for each second of processor time: {report.product_share:.0%} of a core's products in "
+            f"{report.linear_dtype}.",
+            highlight=False,
+        )
     if report.model == DlrmDcnV2.name:
         console.print(
             f"The best published processor (Xeon 6980P, AMX, INT8, tables of full size): {_BEST_PAIRS:,} pairs/s/core.",
@@ -286,7 +291,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--samples", type=count, help="in memory (256); MLPerf has 330067")
     add("--most-rows", type=count, help="rows of the largest tables (400000)")
     add("--candidates", type=count, default=512, help="of a sample of dlrmv3 (512); MLPerf has 2048")
-    add("--history", type=count, default=256, help="items of dlrmv3's histories (256); MLPerf has 16384")
+    add("--history", type=count, default=128, help="items of dlrmv3's histories (128); MLPerf has 16384")
     add("--linear-dtype", choices=operators.LINEAR_DTYPES, default="int8", help="of linear layers (int8)")
     add("--logs", help="keep the load generator's logs in this folder")
     add("--dir", help="where artifacts go (the system's temporary folder)")
