@@ -52,9 +52,9 @@ struct ToTuple {
                           py::bytes(event.message));
   }
 
-  py::tuple operator()(const AnsweredEvent&) const {
-    // These come in blocks (binding/answered.h).
-    throw py::type_error("an answered event stands for none alone");
+  py::tuple operator()(const AnsweredEvent& event) const {
+    const VersionShape& shape = event.block->shape();
+    return py::make_tuple("answered", Text(shape.model), Text(shape.version), event.block);
   }
 
   py::tuple operator()(const ShadowEvent& event) const {

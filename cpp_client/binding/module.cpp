@@ -80,22 +80,14 @@ std::optional<TlsPem> TlsOf(std::optional<Pem> pem) {
   return TlsPem{std::move(certificate), std::move(key), std::move(client_ca)};
 }
 
-py::list Take(const OwnedEngine& engine, std::size_t at_most) {
+py::list Take(const OwnedEngine& engine, std::size_t at_most, bool all_answers) {
   std::vector<Event> events;
   {
     const py::gil_scoped_release released;
-    events = engine->Take(at_most);
+    events = engine->Take(at_most, all_answers);
   }
   py::list list;
-  AnsweredBlocks blocks(&list);
-  for (Event& event : events) {
-    if (auto* answered = std::get_if<AnsweredEvent>(&event)) {
-      blocks.Add(std::move(*answered));
-    } else {
-      list.append(TupleOf(event));
-    }
-  }
-  blocks.Finish();
+  for (const Event& event : events) list.append(TupleOf(event));
   return list;
 }
 
@@ -213,7 +205,7 @@ void DefineEngine(py::module_& module) {
            }),
            py::arg("settings"))
       .def("fileno", [](const OwnedEngine& self) { return self->event_fd(); })
-      .def("take", Take, py::arg("at_most"))
+      .def("take", Take, py::arg("at_most"), py::arg("all_answers") = false)
       .def("open", Open, py::arg("path"), py::arg("settings"), py::arg("warm_up"))
       .def("publish", Publish, py::arg("table"), py::arg("versions"))
       .def(

@@ -204,7 +204,9 @@ Engine::~Engine() {
 
 int Engine::event_fd() const { return parts_->core->records.event_fd(); }
 
-std::vector<Event> Engine::Take(std::size_t at_most) { return parts_->core->records.Take(at_most); }
+std::vector<Event> Engine::Take(std::size_t at_most, bool all_answers) {
+  return parts_->core->records.Take(at_most, all_answers);
+}
 
 int Engine::Listen(const PortSettings& settings, const std::vector<std::string>& calls,
                    const std::vector<std::string>& streams, const std::optional<TlsPem>& tls) {

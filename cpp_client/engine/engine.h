@@ -72,8 +72,9 @@ class Engine {
 
   /// Returns a file descriptor that is readable while events are pending.
   int event_fd() const;
-  /// Takes pending events, oldest first within each kind. Never blocks.
-  std::vector<Event> Take(std::size_t at_most);
+  /// Takes pending events, oldest first within each kind. Never blocks. Blocks of answers make
+  /// event_fd() readable once they are full; with `all_answers` it takes the others too.
+  std::vector<Event> Take(std::size_t at_most, bool all_answers = false);
 
   /// Opens the inference port and returns its number. `calls` and `streams`: full names such as
   /// "/package.Service/Method" of the unary and streaming methods that the owner answers. Throws

@@ -5,6 +5,7 @@
 // in bounded rings inside the engine until Engine::Take.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/status.h"
+#include "engine/answers/answer_block.h"
 #include "engine/core/served_model.h"
 #include "engine/core/shadow.h"
 
@@ -80,21 +82,9 @@ struct CapturedEvent {
   std::string message;
 };
 
-/// A sampled request that was answered.
+/// Sampled requests that were answered, of one version.
 struct AnsweredEvent {
-  /// When it was answered, in seconds since 1970.
-  double time_s = 0;
-  std::string protocol;
-  std::string model;
-  std::string version;
-  std::string request_id;
-  std::int64_t num_rows = 0;
-  /// In [0, 1): below the share, by which it was chosen.
-  double draw = 0;
-  /// A serialized recsys.v1.PredictRequest: as it was sent, or made of the inputs of other
-  /// protocols.
-  std::string message;
-  OutputCopies outputs;
+  std::shared_ptr<AnswerBlock> block;
 };
 
 struct LogEvent {

@@ -22,10 +22,6 @@ constexpr std::int64_t kRecordBytes = 256;
 // Failed requests a second that leave a record for the log (as in serve/observe/logs.py): a refusal
 // must not cost more than the call that caused it.
 constexpr int kMaxErrorsPerS = 100;
-// Records of answers, or the bytes of one, that wake the owner: waking it for each would take most
-// of their time. It looks for others at intervals of its own.
-constexpr std::int64_t kAnsweredPerWake = 512, kAnsweredWakeBytes = 256 << 10;
-constexpr std::size_t kAnsweredPerTake = 16;
 constexpr std::int64_t kNoBound = std::numeric_limits<std::int64_t>::max();
 
 template <typename... Texts>
@@ -91,7 +87,7 @@ Records::Records(const EngineSettings& settings, Clock clock)
       ended_(settings.ended_ring.max_entries, settings.ended_ring.max_bytes),
       shadow_(settings.shadow_ring.max_entries, settings.shadow_ring.max_bytes),
       captured_(settings.captured_ring.max_entries, settings.captured_ring.max_bytes),
-      answered_(settings.answered_ring.max_entries, settings.answered_ring.max_bytes),
+      answered_(settings.answered_bytes),
       log_(settings.log_ring.max_entries, settings.log_ring.max_bytes) {
   if (!wake_.is_open()) throw std::system_error(errno, std::generic_category(), "eventfd");
 }
@@ -100,7 +96,7 @@ void Records::Wake() {
   if (!is_awake_.exchange(true)) eventfd_write(wake_.number(), 1);
 }
 
-std::vector<Event> Records::Take(std::size_t at_most) {
+std::vector<Event> Records::Take(std::size_t at_most, bool all_answers) {
   // In this order: an event added before the store is taken below, one added after it wakes the
   // owner again. The other way round, the read could clear the wake-up of an event that is taken
   // here, and no later event would wake the owner.
@@ -115,9 +111,11 @@ std::vector<Event> Records::Take(std::size_t at_most) {
   is_left |= take(ended_);
   is_left |= take(shadow_);
   is_left |= take(captured_);
-  // They cost the owner little, many at a time.
-  is_left |= answered_.Take(kAnsweredPerTake * at_most, &events);
   if (is_left) Wake();
+  AnswerBlocks blocks;
+  answered_.Take(all_answers, &blocks);
+  for (std::shared_ptr<AnswerBlock>& block : blocks)
+    events.push_back(AnsweredEvent{std::move(block)});
   return events;
 }
 
@@ -161,38 +159,16 @@ void Records::Accepted(const Request& request) {
 }
 
 bool Records::KeepsAnswer(Request& request) {
-  if (settings_.answered_share <= 0) return false;
+  const bool has_id = !request.request_id.empty();
+  const double share =
+      has_id ? std::max(settings_.answered_share, settings_.inputs_share) : settings_.inputs_share;
+  if (share <= 0) return false;
   // By its ID where it has one, so that all servers choose the same requests (draw_of in
   // serve/engine/records.py).
-  request.answered_draw = request.request_id.empty()
-                              ? RandomShare()
-                              : static_cast<double>(Xxh64(request.request_id) >> 11) * 0x1.0p-53;
-  return request.answered_draw < settings_.answered_share;
-}
-
-void Records::Answered(const Request& request) {
-  const std::size_t message_bytes =
-      request.is_predict_request ? request.payload.view.size() : NumBytesOf(request.raw);
-  auto num_bytes =
-      static_cast<std::int64_t>(message_bytes + request.request_id.size()) + kRecordBytes;
-  for (const std::string& values : request.outputs) {
-    num_bytes += static_cast<std::int64_t>(values.size());
-  }
-  if (!answered_.HasRoom(num_bytes)) return;
-  const Servable& servable = *request.servable;
-  AnsweredEvent event{EpochSeconds(),
-                      request.protocol,
-                      servable.name(),
-                      servable.version(),
-                      request.request_id,
-                      request.checked.num_rows,
-                      request.answered_draw,
-                      request.is_predict_request ? std::string(request.payload.view)
-                                                 : WritePredictRequest(request.raw),
-                      request.outputs};
-  if (!answered_.Push(std::move(event), num_bytes)) return;
-  const std::int64_t number = num_answered_.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (number % kAnsweredPerWake == 0 || num_bytes >= kAnsweredWakeBytes) Wake();
+  request.answered_draw =
+      has_id ? static_cast<double>(Xxh64(request.request_id) >> 11) * 0x1.0p-53 : RandomShare();
+  request.keeps_inputs = request.answered_draw < settings_.inputs_share;
+  return request.answered_draw < share;
 }
 
 bool Records::MayLogError(double now_s, std::int64_t* num_left_out) {
@@ -211,7 +187,8 @@ bool Records::MayLogError(double now_s, std::int64_t* num_left_out) {
 }
 
 void Records::Ended(const Request& request, const Status& status) {
-  if (status.ok() && request.keeps_answer) Answered(request);
+  // Those that are too few to fill a block wake nobody: the owner looks for them at intervals.
+  if (status.ok() && request.keeps_answer && answered_.Add(request)) Wake();
   std::int64_t num_left_out = 0;
   bool is_logged = settings_.ended == "all";
   if (!status.ok() && settings_.ended != "none") {

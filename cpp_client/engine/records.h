@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/answers/answer_recorder.h"
 #include "engine/core/gateway.h"
 #include "engine/core/shadow.h"
 #include "engine/counters/ring.h"
@@ -29,7 +30,9 @@ class Records final : public Observer {
   explicit Records(const EngineSettings& settings, Clock clock = MonotonicSeconds);
 
   int event_fd() const { return wake_.number(); }
-  std::vector<Event> Take(std::size_t at_most);
+  /// Takes pending events, and full blocks of answers; with `all_answers` those too that are not
+  /// full.
+  std::vector<Event> Take(std::size_t at_most, bool all_answers = false);
 
   /// Return false if there is no room.
   bool Add(CallEvent event);
@@ -49,8 +52,6 @@ class Records final : public Observer {
   Dropped dropped() const;
 
  private:
-  /// Records a request that was answered, if there is room.
-  void Answered(const Request& request);
   /// Makes event_fd() readable.
   void Wake();
   /// Returns whether one more failed request may leave a record for the log; then `num_left_out`
@@ -71,8 +72,7 @@ class Records final : public Observer {
   Ring<EndedEvent> ended_;
   Ring<ShadowEvent> shadow_;
   Ring<CapturedEvent> captured_;
-  Ring<AnsweredEvent> answered_;
-  std::atomic<std::int64_t> num_answered_{0};
+  AnswerRecorder answered_;
   Ring<LogEvent> log_;
 };
 

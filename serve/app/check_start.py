@@ -11,7 +11,7 @@ from pathlib import Path
 
 from recsys.base.cli import near_misses
 from recsys.base.machine import install_command
-from recsys.base.remote import AddressError, RemoteError
+from recsys.base.remote import RemoteError
 from recsys.options.kinds import ConfigError
 from recsys.streams.address import missing_for, parse_stream_address
 from serve.config.models import ModelSettings
@@ -161,15 +161,11 @@ def check_answer_log(config: ServerConfig) -> Iterator[Finding]:
     log = config.answer_log
     if log is None:
         return
-    if log.is_kafka:
-        try:
-            address = parse_stream_address(log.destination)
-        except AddressError as error:
-            yield Finding(True, f"answer_log.destination: {error}")
-        else:
-            missing = missing_for(address)
-            if missing is not None:
-                yield Finding(True, f"answer_log.destination: {missing}")
+    topic = log.topic
+    if topic is not None:
+        missing = missing_for(topic)
+        if missing is not None:
+            yield Finding(True, f"answer_log.destination: {missing}")
     else:
         path = Path(log.destination).absolute()
         folder = next(one for one in (path, *path.parents) if one.exists())

@@ -192,6 +192,23 @@ class CaptureConfig:
         _check_at_least("max_bytes", self.max_bytes, 1)
 
 
+def _topic(field: str, address: str, others: str = "") -> KafkaAddress:
+    """Return the topic that a field names.
+
+    Raises:
+        ValueError: it names none.
+    """
+    from recsys.streams.address import KafkaAddress, parse_stream_address  # the client has no streams
+
+    try:
+        parsed = parse_stream_address(address)
+    except ValueError as error:
+        raise ValueError(f"{field}: {error}") from None
+    if not isinstance(parsed, KafkaAddress):
+        raise ValueError(f"{field}: got {address[:80]!r}, expected {others}kafka://HOST:PORT/TOPIC")
+    return parsed
+
+
 @dataclass(frozen=True, kw_only=True)
 class AnswerLogConfig:
     """Answered requests written to Parquet files or to Kafka, to be joined with labels for training.
@@ -222,10 +239,9 @@ class AnswerLogConfig:
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ValueError(f"share: got {self.share}, expected above 0, up to 1")
-        if not self.destination or ("://" in self.destination and not self.is_kafka):
-            raise ValueError(
-                f"destination: got {self.destination[:80]!r}, expected a folder or kafka://HOST:PORT/TOPIC"
-            )
+        if not self.destination:
+            raise ValueError("destination: got an empty text, expected a folder or kafka://HOST:PORT/TOPIC")
+        _ = self.topic
         if self.hash and self.hash_key_file is None:
             raise ValueError("hash_key_file: got none, expected the file of the key that hash needs")
         both = sorted({*self.hash} & {*self.leave_out})
@@ -234,9 +250,9 @@ class AnswerLogConfig:
         check_bounds(self)
 
     @property
-    def is_kafka(self) -> bool:
-        """Whether the destination is a topic of Kafka."""
-        return self.destination.startswith("kafka://")
+    def topic(self) -> KafkaAddress | None:
+        """The topic that ``destination`` names; None for a folder."""
+        return _topic("destination", self.destination, "a folder or ") if "://" in self.destination else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,22 +284,7 @@ class QualityConfig:
     @property
     def topic(self) -> KafkaAddress | None:
         """The topic that ``labels`` names."""
-        if self.labels is None:
-            return None
-        from recsys.streams.address import KafkaAddress, parse_stream_address  # the client has no streams
-
-        try:
-            parsed = parse_stream_address(self.labels)
-        except ValueError as error:
-            raise ValueError(f"labels: {error}") from None
-        if not isinstance(parsed, KafkaAddress):
-            raise ValueError(f"labels: got {self.labels[:80]!r}, expected kafka://HOST:PORT/TOPIC")
-        return parsed
-
-    @property
-    def answered_share(self) -> float:
-        """Return the share of the answered requests that labels or drift need."""
-        return max(self.share, self.drift_share)
+        return None if self.labels is None else _topic("labels", self.labels)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,32 +30,23 @@ class Error(Exception):
 class AnsweredBlock:
     """Answered requests of one version of a model."""
 
-    def __init__(self, records: Sequence[tuple[Any, ...]]) -> None:
-        """Make a block of tuples as ``records`` returns them."""
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of its columns."""
+
+    @property
+    def has_inputs(self) -> bool:
+        """Whether it has the requests' inputs too."""
 
     def __len__(self) -> int: ...
-    def num_bytes(self) -> int:
-        """Return the memory that it takes."""
+    def draws(self) -> Any:
+        """Return ``RequestColumns.draws``."""
 
-    def below(self, share: float) -> AnsweredBlock:
-        """Return a block of copies of those whose draw is below ``share``."""
+    def columns(self) -> tuple[tuple[Any, ...], list[tuple[Any, Any]], list[tuple[Any, ...]]]:
+        """Return the fields of ``RequestColumns``, and of each input those of ``DenseColumn`` or ``SparseColumn``.
 
-    def records(self) -> list[tuple[Any, ...]]:
-        """Return the fields of ``serve.engine.records.Answered`` of each request, without the signature."""
-
-def answered_columns(
-    blocks: Sequence[AnsweredBlock], dense: Sequence[tuple[str, int]], sparse: Sequence[str]
-) -> tuple[tuple[Any, ...], list[tuple[bytes, bytes]], list[tuple[bytes, ...]]]:
-    """Return the columns of blocks: the fields of ``RequestColumns``, ``DenseColumn`` and ``SparseColumn``.
-
-    Args:
-        blocks: the requests, of one version.
-        dense: names and widths of the dense inputs.
-        sparse: names of the sparse inputs.
-
-    Raises:
-        Error: ``request``: a message is no request, or lacks an input.
-    """
+        The arrays of ``serve.engine.answered`` are views of the block, and keep it alive.
+        """
 
 class Version:
     """One loaded version of a model."""
@@ -95,8 +86,10 @@ class Engine:
     def fileno(self) -> int:
         """Return a file descriptor that is readable while events wait."""
 
-    def take(self, at_most: int) -> list[tuple[Any, ...]]:
+    def take(self, at_most: int, all_answers: bool = False) -> list[tuple[Any, ...]]:
         """Return events that wait, oldest first within each kind; never blocks.
+
+        Blocks of answers, which ``at_most`` does not bound, are returned once they are full, with ``all_answers`` all.
 
         * ``("call", id, method, message, deadline_s, metadata, peer, is_last)``: to be answered with ``answer`` or
           ``fail``. ``deadline_s``: on the clock of ``time.monotonic()``, or None. ``metadata``: the first value of each
@@ -106,8 +99,7 @@ class Engine:
         * ``("ended", fields)``: a dict with the fields of EndedEvent in ``cpp_client/engine/events.h``; ``times`` is a
           dict or None.
         * ``("captured", time_s, model, version, message)``: ``time_s`` on the clock of ``time.monotonic()``.
-        * ``("answered", model, version, block)``: an ``AnsweredBlock`` of requests of one version. They make
-          ``fileno()`` readable by hundreds: call ``take`` at intervals too. Up to 16 times ``at_most`` requests.
+        * ``("answered", model, version, block)``: an ``AnsweredBlock``. Full ones make ``fileno()`` readable.
         * ``("shadow", model, version, shadow, request_id, num_rows, expected, got)``: lists of float32 bytes, one for
           each output.
         * ``("log", level, logger, text)``: ``level``: ``INFO``, ``WARNING``, ``ERROR`` or ``CRITICAL``.

@@ -30,7 +30,7 @@ from serve.config.models import ModelSettings
 from serve.engine.interface import EngineCounts, HostCall, ModelInfo, PortSettings, SubmitOptions, Submitted
 from serve.engine.native_errors import ERROR_OF_KIND
 from serve.engine.native_events import (
-    NativeAnswered,
+    NativeBlock,
     captured_of,
     ended_of,
     error_of_answer,
@@ -59,8 +59,9 @@ _MAX_CAPTURED = 2000
 _MAX_EVENTS = 64
 # How often they are taken where all records are wanted: as many as a full ring has.
 _MAX_TAKEN = 256
-# Interval at which records of answers are taken: they wake the event loop by dozens only.
-_ANSWERED_POLL_S = 0.2
+# Interval at which records of answers are taken: only full blocks of them wake the event loop. Each block costs its
+# readers about a millisecond, however few requests it has.
+_ANSWERED_POLL_S = 0.5
 # Closed versions whose signatures are known, for records that wait.
 _MAX_CLOSED = 64
 # Interval between checks of the TLS files for changes.
@@ -178,6 +179,8 @@ class NativeEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         # By name and version, of the versions that closed last.
         self._closed: dict[tuple[str, str], Signature] = {}
+        # Records of answers of versions that closed before those.
+        self._num_unknown = 0
         sampling = observer.sampling
         self._trace_headers = frozenset(() if sampling.trace_share is None else (TRACE_PARENT,))
         settings = EngineSettings(
@@ -185,12 +188,13 @@ class NativeEngine:
             trace_share=sampling.trace_share,
             capture_share=sampling.capture_share,
             answered_share=sampling.answered_share,
+            inputs_share=sampling.inputs_share,
             num_processors=num_processors(),
         )
         with _signals_blocked():
             self._engine = binding.Engine(as_json(settings))
         self._loop.add_reader(self._engine.fileno(), self._take)
-        if sampling.answered_share:
+        if sampling.answered_share or sampling.inputs_share:
             self._start(self._take_answered())
 
     @property
@@ -327,17 +331,19 @@ class NativeEngine:
             dropped={
                 "log": dropped["log"] + dropped["ended"],
                 "capture": dropped["captured"],
-                "answered": dropped["answered"],
+                "answered": dropped["answered"] + self._num_unknown,
             },
             port=counts.get("port", {}),
         )
 
     def take_records(self) -> None:
         """See ``Engine``."""
+        num_taken = self._take(all_answers=True)
         # Under load others come meanwhile, which nobody asked for.
         for _ in range(_MAX_TAKEN):
-            if not self._take():  # answers come in blocks, so fewer events do not mean that none is left
+            if num_taken < _MAX_EVENTS:
                 break
+            num_taken = self._take()
 
     def drain(self) -> None:
         """See ``Engine``."""
@@ -353,7 +359,7 @@ class NativeEngine:
         await in_thread(lambda: self._engine.close(0.0), "engine-close")
         for task in [*self._tasks]:
             task.cancel()
-        while self._take():
+        while self._take(all_answers=True):
             pass
         self._loop.remove_reader(self._engine.fileno())
 
@@ -378,9 +384,9 @@ class NativeEngine:
         except self._binding.Error as error:
             raise ERROR_OF_KIND[error.kind](str(error)) from None
 
-    def _take(self) -> int:
-        """Take the waiting events and return their number."""
-        events = self._engine.take(_MAX_EVENTS)
+    def _take(self, all_answers: bool = False) -> int:
+        """Take waiting events and return their number; with ``all_answers`` also those of blocks that are not full."""
+        events = self._engine.take(_MAX_EVENTS, all_answers)
         for kind, *fields in events:
             if kind == "call":
                 self._start(self._answer_call(*fields))
@@ -394,7 +400,9 @@ class NativeEngine:
                 model, version, block = fields
                 signature = self._signature_of(model, version)
                 if signature is not None:
-                    self._observer.answered(NativeAnswered(block, (model, version), signature))
+                    self._observer.answered(NativeBlock(model, version, signature, block))
+                else:
+                    self._num_unknown += len(block)
             elif kind == "shadow":
                 self._report_pair(*fields)
             elif kind == "log":
@@ -433,10 +441,10 @@ class NativeEngine:
         return self._closed.get((model, version)) if servable is None else servable.signature
 
     async def _take_answered(self) -> None:
-        """Take records of answers that are too few to wake the event loop."""
+        """Take records of answers that are too few to fill a block, which wakes the event loop."""
         while True:
             await asyncio.sleep(_ANSWERED_POLL_S)
-            self._take()
+            self._take(all_answers=True)
 
     async def _watch_tls(self, files: TlsFiles, known: TlsMaterial) -> None:
         """Pass changed TLS files to the engine, for new connections."""

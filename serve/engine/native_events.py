@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
+import numpy as np
+import numpy.typing as npt
 
 from recsys.inputs.signature import Signature
+from serve.engine.answered import Columns, DenseColumn, RequestColumns, SparseColumn
 from serve.engine.interface import ModelInfo, Servable
-from serve.engine.records import Answered, BatchTimes, Captured, EndedRequest, ShadowPair
+from serve.engine.records import BatchTimes, Captured, EndedRequest, ShadowPair
 from serve.errors import ERROR_KINDS, ExecutionError, QueueFullError
 from serve.metrics.counters import (
     SHADOW_RESULTS,
@@ -45,31 +49,50 @@ def captured_of(time_s: float, model: str, version: str, message: bytes) -> Capt
     return Captured(time_s=time_s, model=model, version=version, message=message)
 
 
-def answered_of(fields: Sequence[Any], signature: Signature) -> Answered:
-    """Return the record of an answered request, whose model has that signature."""
-    return Answered._make([*fields, signature])
+@dataclass(frozen=True, slots=True)
+class NativeBlock:
+    """See ``AnsweredBlock``; the memory is the engine's.
 
-
-class NativeAnswered(Sequence[Answered]):
-    """Answered requests of one version as the engine has them; each is made a Python object only where it is read.
-
-    Args:
+    Attributes:
+        model: the model that answered.
+        version: its version.
+        signature: its inputs and outputs.
         block: the binding's object.
-        names: the model and its version.
-        signature: the model's inputs and outputs.
     """
 
-    def __init__(self, block: Any, names: tuple[str, str], signature: Signature) -> None:
-        self.block, self.names, self.signature = block, names, signature
-        self._records: list[Answered] | None = None
+    model: str
+    version: str
+    signature: Signature
+    block: Any
 
-    def __len__(self) -> int:
+    @property
+    def has_inputs(self) -> bool:
+        """See ``AnsweredBlock``."""
+        return bool(self.block.has_inputs)
+
+    @property
+    def num_requests(self) -> int:
+        """See ``AnsweredBlock``."""
         return len(self.block)
 
-    def __getitem__(self, place: Any) -> Any:
-        if self._records is None:
-            self._records = [answered_of(fields, self.signature) for fields in self.block.records()]
-        return self._records[place]
+    @property
+    def num_bytes(self) -> int:
+        """See ``AnsweredBlock``."""
+        return int(self.block.num_bytes)
+
+    def draws(self) -> npt.NDArray[np.float64]:
+        """See ``AnsweredBlock``."""
+        draws: npt.NDArray[np.float64] = self.block.draws()
+        return draws
+
+    def columns(self) -> Columns:
+        """See ``AnsweredBlock``."""
+        requests, dense, sparse = self.block.columns()
+        return Columns(
+            RequestColumns(*requests),
+            [DenseColumn(*one) for one in dense],
+            [SparseColumn(*one) for one in sparse],
+        )
 
 
 def pair_of(

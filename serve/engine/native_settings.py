@@ -79,13 +79,14 @@ class EngineSettings:
         ended: which ended requests leave a record: ``none``, ``errors`` or ``all``.
         trace_share: share of the requests that are traced if the client does not decide; not set for no traces.
         capture_share: share of the accepted requests that are captured.
-        answered_share: share of the answered requests whose answers are recorded: by the request ID's hash where
-            there is one.
+        answered_share: share of the answered requests with a request ID whose answers are recorded: by the ID's hash.
+        inputs_share: share of the answered requests whose answers are recorded with their inputs: by the request
+            ID's hash where there is one.
         num_processors: how many batches of all models may run concurrently; 0 for the number of processors in
             the affinity mask.
         ended_ring: records of ended requests.
         captured_ring: captured requests.
-        answered_ring: records of answers.
+        answered_bytes: bytes of the records of answers.
         shadow_ring: outputs of shadow versions.
         log_ring: lines of the log.
         call_ring: calls that wait for an answer of the owner; further ones are refused.
@@ -95,10 +96,11 @@ class EngineSettings:
     trace_share: float | None = field(default=None, metadata=bounded(0, 0, 1).metadata)
     capture_share: float = bounded(0.0, 0, 1)
     answered_share: float = bounded(0.0, 0, 1)
+    inputs_share: float = bounded(0.0, 0, 1)
     num_processors: int = bounded(0, 0)
     ended_ring: RingLimits = RingLimits(max_entries=8192)
     captured_ring: RingLimits = RingLimits(max_entries=1024, max_bytes=64 << 20)
-    answered_ring: RingLimits = RingLimits(max_entries=16384, max_bytes=64 << 20)
+    answered_bytes: int = bounded(64 << 20, 1)
     shadow_ring: RingLimits = RingLimits(max_entries=1024, max_bytes=64 << 20)
     log_ring: RingLimits = RingLimits(max_bytes=4 << 20)
     call_ring: RingLimits = RingLimits(max_bytes=256 << 20)

@@ -12,7 +12,8 @@ from typing import NamedTuple, Protocol
 
 import xxhash
 
-from recsys.inputs.signature import Output, Signature
+from recsys.inputs.signature import Output
+from serve.engine.answered import AnsweredBlock
 
 # Version, trace ID, parent span ID, flags; versions above 00 may append fields, ff is forbidden.
 _PATTERN = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?", re.ASCII)
@@ -64,14 +65,16 @@ class Sampling:
         trace_share: share to trace of the requests whose client does not decide it; None for no traces at
             all.
         capture_share: share of the accepted requests to capture.
-        answered_share: share of the answered requests whose answers are recorded: by ``draw_of`` where they have an
-            ID, at random where not.
+        answered_share: share of the answered requests with a request ID whose answers are recorded, by ``draw_of``.
+        inputs_share: share of the answered requests whose answers are recorded with their inputs: by ``draw_of`` where
+            they have an ID, at random where not.
     """
 
     logged: str = "none"
     trace_share: float | None = None
     capture_share: float = 0.0
     answered_share: float = 0.0
+    inputs_share: float = 0.0
 
     def is_logged(self, outcome: str) -> bool:
         """Return whether to log a request with this outcome."""
@@ -172,35 +175,6 @@ class Captured:
     message: bytes
 
 
-class Answered(NamedTuple):
-    """One answered request of those that ``Sampling.answered_share`` chooses.
-
-    Attributes:
-        time_s: when it was answered, in seconds since 1970.
-        protocol: ``recsys``, ``kserve``, ``torchrec`` or ``rest``.
-        model: the model that answered.
-        version: version of the model.
-        request_id: the client's own name for it; empty if it has none.
-        num_rows: rows of the request, B.
-        draw: in [0, 1), below the share: a reader with a smaller share takes those whose draw is below its own.
-        message: a serialized ``recsys.v1.PredictRequest`` with its inputs as they were sent, whatever its protocol was;
-            without model, version and request ID.
-        outputs: values of each output of the signature: little-endian float32 or int64, row-major ``[B, *shape]``.
-        signature: the model's inputs and outputs.
-    """
-
-    time_s: float
-    protocol: str
-    model: str
-    version: str
-    request_id: str
-    num_rows: int
-    draw: float
-    message: bytes
-    outputs: Sequence[bytes]
-    signature: Signature
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowPair:
     """Outputs of two versions for one request. The values are copies, so they keep no batch in memory.
@@ -244,8 +218,8 @@ class Observer(Protocol):
         """Take a request to capture."""
         ...
 
-    def answered(self, requests: Sequence[Answered]) -> None:
-        """Take answered requests of one version, several at a time."""
+    def answered(self, block: AnsweredBlock) -> None:
+        """Take answered requests of one version, many at a time."""
         ...
 
     def shadowed(self, pair: ShadowPair) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from serve.config.settings import ServerConfig
-from serve.engine.records import Answered, Captured, EndedRequest, Sampling, ShadowPair
+from serve.engine.answered import AnsweredBlock
+from serve.engine.records import Captured, EndedRequest, Sampling, ShadowPair
 from serve.metrics.registry import Metrics
 from serve.observe.answers.log import AnswerLog
 from serve.observe.capture import Capture
@@ -38,7 +37,8 @@ class Observers:
             logged=config.log.requests,
             trace_share=None if config.trace is None else config.trace.share,
             capture_share=0.0 if config.capture is None else config.capture.share,
-            answered_share=_answered_share(config),
+            answered_share=0.0 if config.quality is None else config.quality.share,
+            inputs_share=_inputs_share(config),
         )
         self._log = RequestLog(config.log)
         self._comparer = Comparer(metrics)
@@ -69,14 +69,14 @@ class Observers:
         if self._capture is not None:
             self._capture.offer(request)
 
-    def answered(self, requests: Sequence[Answered]) -> None:
+    def answered(self, block: AnsweredBlock) -> None:
         """See ``Observer``."""
         if self._answers is not None:
-            self._answers.offer(requests)
-        if self.quality is not None and self.inputs is not None:
-            for request in requests:
-                self.quality.answered(request)
-                self.inputs.offer(request)
+            self._answers.offer(block)
+        if self.quality is not None:
+            self.quality.answered(block)
+        if self.inputs is not None:
+            self.inputs.offer(block)
 
     def shadowed(self, pair: ShadowPair) -> None:
         """See ``Observer``."""
@@ -97,7 +97,7 @@ class Observers:
             self._tracer.close()
 
 
-def _answered_share(config: ServerConfig) -> float:
-    """Return the largest share that a reader of answers wants."""
+def _inputs_share(config: ServerConfig) -> float:
+    """Return the largest share of answers that a reader wants with their inputs."""
     log = 0.0 if config.answer_log is None else config.answer_log.share
-    return log if config.quality is None else max(log, config.quality.answered_share)
+    return log if config.quality is None else max(log, config.quality.drift_share)

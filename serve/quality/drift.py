@@ -10,18 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from google.protobuf.message import DecodeError
-
 from recsys.inputs.signature import Signature
 from recsys.inputs.sketch import DataSketch
 from serve.config.settings import QualityConfig
+from serve.engine.answered import AnsweredBlock, chosen, num_chosen
 from serve.engine.interface import Servable
-from serve.engine.records import Answered
 from serve.engine.routes import RouteTable
 from serve.quality.inputs import Counts, InputCounter, InputDrift
 from serve.quality.windows import Windows
 from serve.threads import Worker
-from serve.wire import predict_pb2 as wire
 
 _log = logging.getLogger("serve.quality")
 #: What becomes of a sampled request.
@@ -71,7 +68,7 @@ class InputWatch:
         self._lock = threading.Lock()
         self._counts = Counter[str]()
         self._watched: OrderedDict[tuple[str, str], _Watched] = OrderedDict()
-        self._requests: Worker[Answered] = Worker(
+        self._blocks: Worker[tuple[AnsweredBlock, int]] = Worker(
             "drift",
             self._compare_all,
             max_waiting=_MAX_WAITING,
@@ -79,10 +76,13 @@ class InputWatch:
             max_taken=_MAX_TAKEN,
         )
 
-    def offer(self, request: Answered) -> None:
-        """Queue a request, if it is in the share; never blocks."""
-        if request.draw < self._share and not self._requests.put(request, len(request.message)):
-            self._count("dropped")
+    def offer(self, block: AnsweredBlock) -> None:
+        """Queue the requests that are in the share; never blocks."""
+        if not block.has_inputs:
+            return
+        num_requests = num_chosen(block, self._share)
+        if num_requests and not self._blocks.put((block, num_requests), block.num_bytes):
+            self._count("dropped", num_requests)
 
     def counts(self) -> dict[str, int]:
         """Return the sampled requests by one of ``RESULTS``."""
@@ -104,46 +104,45 @@ class InputWatch:
 
     def close(self) -> None:
         """Compare the waiting requests and end the thread; idempotent. Blocks."""
-        self._requests.close()
+        self._blocks.close()
 
-    def _count(self, result: str) -> None:
+    def _count(self, result: str, number: int) -> None:
         with self._lock:
-            self._counts[result] += 1
+            self._counts[result] += number
 
-    def _compare_all(self, requests: list[Answered]) -> None:
-        for request in requests:
+    def _compare_all(self, blocks: list[tuple[AnsweredBlock, int]]) -> None:
+        for block, num_requests in blocks:
             try:
-                self._compare(request)
-            except (DecodeError, ValueError):
-                self._count("unreadable")
+                self._compare(block)
             except Exception:
                 # A bug here must not end the thread silently.
-                _log.exception("a request could not be compared with the training data")
-                self._count("unreadable")
+                _log.exception("requests could not be compared with the training data")
+                self._count("unreadable", num_requests)
             else:
-                self._count("compared")
+                self._count("compared", num_requests)
 
-    def _compare(self, request: Answered) -> None:
-        message = wire.PredictRequest.FromString(request.message)
-        watched = self._watched_of(request)
+    def _compare(self, block: AnsweredBlock) -> None:
+        requests = chosen(block.columns(), self._share, block.signature.outputs)
+        assert requests is not None
+        watched = self._watched_of(block)
         counts = watched.counter.empty()
-        servable = self._servable(request.model, request.version)
+        servable = self._servable(block.model, block.version)
         if servable is None:
-            watched.counter.add(counts, message)
+            watched.counter.add(counts, requests)
         else:
-            watched.counter.add(counts, message, servable.num_owned)
+            watched.counter.add(counts, requests, servable.num_owned)
         with self._lock:
             watched.windows.add(lambda total: total.merge(counts))
 
-    def _watched_of(self, request: Answered) -> _Watched:
-        key = (request.model, request.version)
+    def _watched_of(self, block: AnsweredBlock) -> _Watched:
+        key = (block.model, block.version)
         with self._lock:
             watched = self._watched.get(key)
             # A version that was loaded again may be another artifact.
-            if watched is None or watched.signature is not request.signature:
-                counter = InputCounter(request.signature, self._sketch_of(*key))
+            if watched is None or watched.signature is not block.signature:
+                counter = InputCounter(block.signature, self._sketch_of(*key))
                 windows = Windows(counter.empty, self._now)
-                watched = self._watched[key] = _Watched(request.signature, counter, windows)
+                watched = self._watched[key] = _Watched(block.signature, counter, windows)
                 if len(self._watched) > MAX_VERSIONS:
                     self._watched.popitem(last=False)
             self._watched.move_to_end(key)

@@ -21,8 +21,7 @@ from recsys.inputs.sketch import (
     length_bins,
     stability_index,
 )
-from serve.engine.answered_columns import text_ids
-from serve.wire import predict_pb2 as wire
+from serve.engine.answered import Columns
 
 #: Columns and features of a model that are watched: the first ones.
 MAX_INPUTS = 256
@@ -167,8 +166,8 @@ class InputCounter:
 
     def __init__(self, signature: Signature, sketch: DataSketch | None) -> None:
         dense, sparse = ({}, {}) if sketch is None else (sketch.dense, sketch.sparse)
-        self._columns: dict[str, tuple[int, list[_Column]]] = {}
-        self._features: dict[str, _Feature] = {}
+        self._columns: list[tuple[int, list[_Column]]] = []
+        self._features: list[_Feature] = []
         at, num_inputs = 1, 0
         for one in signature.dense:
             names = one.columns or tuple(f"{one.name}[{i}]" for i in range(one.width))
@@ -177,10 +176,10 @@ class InputCounter:
                 columns.append(_Column(name, place, at, dense.get(name)))
                 at += columns[-1].size
             num_inputs += len(columns)
-            self._columns[one.name] = (one.width, columns)
+            self._columns.append((one.width, columns))
         for feature in signature.sparse[: MAX_INPUTS - num_inputs]:
             watched = _Feature(feature.name, at, feature, sparse.get(feature.name))
-            self._features[feature.name] = watched
+            self._features.append(watched)
             at += watched.size
         self._size = at
 
@@ -188,39 +187,28 @@ class InputCounter:
         """Return counts of no request."""
         return Counts(self._size)
 
-    def add(self, counts: Counts, request: wire.PredictRequest, owned: NumOwned = _not_known) -> None:
-        """Count a request that the engine has checked. An input that all rows share counts as one row.
+    def add(self, counts: Counts, requests: Columns, owned: NumOwned = _not_known) -> None:
+        """Count requests. An input that all rows of a request share counts as one row.
 
         Args:
             counts: what is added to.
-            request: the request.
+            requests: the requests, with their inputs.
             owned: returns how many raw IDs own a row of a managed table, by the table's name; None if not known.
-
-        Raises:
-            ValueError: a text stands for no ID.
         """
         numbers = counts.numbers
-        numbers[0] += request.num_rows
-        for one in (*request.dense, *request.context_dense):
-            width, columns = self._columns.get(one.name, (0, []))
-            if columns:
-                rows = np.frombuffer(one.values, "<f4").reshape(-1, width)
-                for column in columns:
-                    column.add(numbers, rows[:, column.place])
-        for sparse in (*request.sparse, *request.context_sparse):
-            feature = self._features.get(sparse.name)
-            if feature is not None:
-                lengths, ids = np.frombuffer(sparse.lengths, "<i4"), _ids(feature.input, sparse)
-                feature.add(numbers, lengths, ids, owned)
+        numbers[0] += int(requests.requests.num_rows.sum())
+        for (width, columns), dense in zip(self._columns, requests.dense, strict=True):
+            rows = dense.values.reshape(-1, width)
+            for column in columns:
+                column.add(numbers, rows[:, column.place])
+        # Features that are not watched are the last ones.
+        for feature, sparse in zip(self._features, requests.sparse, strict=False):
+            lengths = np.diff(sparse.offsets)
+            feature.add(numbers, lengths[sparse.has] if sparse.has.size else lengths, sparse.values, owned)
 
     def drift(self, counts: Counts) -> list[InputDrift]:
         """Return how each input differs; inputs without a row are left out."""
-        inputs: list[_Column | _Feature] = [*self._features.values()]
-        inputs[:0] = [column for _, columns in self._columns.values() for column in columns]
+        inputs: list[_Column | _Feature] = [*self._features]
+        inputs[:0] = [column for _, columns in self._columns for column in columns]
         found = [one.drift(counts.numbers) for one in inputs]
         return [drift for drift in found if drift is not None]
-
-
-def _ids(sparse: SparseInput, given: wire.SparseInput) -> _Ints:
-    """Return the IDs of a sparse input, ``[N]``, as sketches have them."""
-    return text_ids(sparse, given.strings) if given.strings else np.frombuffer(given.values, "<i8")

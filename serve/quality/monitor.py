@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from recsys.inputs.signature import ROWS_FIRST, Output
 from recsys.metrics.binned import BinnedMetrics, BinnedScores, logits_of
 from serve.config.settings import QualityConfig
-from serve.engine.records import Answered, ShadowPair, draw_of
+from serve.engine.answered import AnsweredBlock, sizes_of_output
+from serve.engine.records import ShadowPair, draw_of
 from serve.engine.routes import RouteTable
 from serve.errors import listed, short
 from serve.quality.labels import RESULTS, FeedbackItem, Taken, wrong_name
@@ -64,17 +65,28 @@ class LabelledQuality:
         self._series: OrderedDict[Series, Windows[BinnedScores]] = OrderedDict()
         self._results = {source: Counter[str]() for source in SOURCES}
 
-    def answered(self, request: Answered) -> None:
-        """Keep the scores of an answer, if it has an ID and is in the share."""
-        if request.request_id and request.draw < self._share:
+    def answered(self, block: AnsweredBlock) -> None:
+        """Keep the scores of the answers that have an ID and are in the share."""
+        outputs = block.signature.outputs
+        requests = block.columns().requests
+        arm = self._arm_of(block.model, block.version)
+        ids, ends = requests.ids.tobytes(), requests.id_offsets.tolist()
+        ends_of = [np.cumsum(sizes_of_output(output, requests.num_rows)) for output in outputs]
+        for i, num_rows in enumerate(requests.num_rows.tolist()):
+            if ends[i] == ends[i + 1] or requests.draws[i] >= self._share:
+                continue
+            values = []
+            for output, data, of in zip(outputs, requests.outputs, ends_of, strict=True):
+                size = int(sizes_of_output(output, requests.num_rows[i : i + 1])[0])
+                values.append(data[of[i] - size : of[i]].tobytes())
             self.keep(
                 KeptAnswer(
-                    request_id=request.request_id,
-                    model=request.model,
-                    version=request.version,
-                    arm=self._arm_of(request.model, request.version),
-                    num_rows=request.num_rows,
-                    scores=scores_of(request.signature.outputs, request.outputs, request.num_rows),
+                    request_id=ids[ends[i] : ends[i + 1]].decode(),
+                    model=block.model,
+                    version=block.version,
+                    arm=arm,
+                    num_rows=num_rows,
+                    scores=scores_of(outputs, values, num_rows),
                 )
             )
 

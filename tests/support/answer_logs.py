@@ -10,7 +10,7 @@ import numpy as np
 
 from recsys.inputs.signature import DenseInput, Output, Signature, SparseInput, TableUse
 from serve.config.settings import AnswerLogConfig
-from serve.engine.records import Answered
+from serve.engine.reference.answers import Answered, RecordedBlock
 from serve.observe.answers.log import AnswerLog
 from serve.wire import predict_pb2 as wire
 
@@ -68,6 +68,6 @@ def write_log(folder: Path, records: Sequence[Answered], **settings: Any) -> Non
     """Write a log whose files are whole."""
     log = AnswerLog(AnswerLogConfig(destination=str(folder), **settings))
     for record in records:
-        log.offer([record])
+        log.offer(RecordedBlock([record]))
     log.close()
     assert log.counts() == {"written": len(records), "queue_full": 0, "write_failed": 0}

@@ -59,7 +59,8 @@ class Observer {
   /// Whether Ended uses Request::trace_parent.
   virtual bool reads_trace() const { return false; }
   /// Whether the answer of a request is to be kept for Ended, in Request::outputs; called before
-  /// the request joins a queue. May set Request::answered_draw.
+  /// the request joins a queue. May set Request::answered_draw and
+  /// Request::keeps_inputs.
   virtual bool KeepsAnswer(Request& /*request*/) { return false; }
   /// A request was checked and will be computed; it may already have ended. Only the fields set by
   /// the adapter, `servable` and `checked` may be read.

@@ -99,11 +99,14 @@ class Request {
 
   // Set by the gateway and the executor.
   double started_s = 0;
-  /// In [0, 1): compared with the share of the answers that leave a record.
+  /// In [0, 1): compared with the shares of the answers that leave a record.
   double answered_draw = 0;
-  /// Whether its answer leaves a record, so that the executor copies `outputs`.
+  /// Whether its answer leaves a record, so that the executor copies `outputs`; whether the record
+  /// has its inputs too.
   bool keeps_answer = false;
-  OutputCopies outputs;
+  bool keeps_inputs = false;
+  /// The numbers of each output of the signature, one after the other: little-endian, row-major.
+  std::string outputs;
   /// The version that answers; null until it is known.
   std::shared_ptr<Servable> servable;
   CheckedRequest checked;

@@ -16,10 +16,21 @@ RequestLimits LimitsOfRequests(const BatchLimits& limits) {
 
 }  // namespace
 
+VersionShape::VersionShape(const ModelInfo& info, Signature all)
+    : model(info.name), version(info.version), signature(std::move(all)) {
+  for (const DenseInput& input : signature.dense) {
+    dense_in_context.push_back(signature.InContext(input.name));
+  }
+  for (const SparseInput& input : signature.sparse) {
+    sparse_in_context.push_back(signature.InContext(input.name));
+  }
+}
+
 Servable::Servable(OpenedModel opened, VersionSettings settings, Deliver deliver, Clock clock)
     : model_(std::move(opened.model)),
       info_(std::move(opened.info)),
       signature_(model_->signature()),
+      shape_(std::make_shared<const VersionShape>(info_, signature_)),
       settings_(std::move(settings)),
       checker_(signature_, LimitsOfRequests(settings_.limits), settings_.allow_non_finite),
       rows_(std::move(opened.rows)),

@@ -20,6 +20,16 @@ namespace recsys {
 
 class Executor;
 
+/// What records of a version's requests need to know of it, also after it is gone.
+struct VersionShape {
+  std::string model, version;
+  Signature signature;
+  /// Of each input, whether it belongs to the context.
+  std::vector<bool> dense_in_context, sparse_in_context;
+
+  VersionShape(const ModelInfo& info, Signature all);
+};
+
 /// One loaded version of a model: its tables, threads, checks and counters. Held by shared_ptr: a
 /// request routed to it keeps it alive. Open and Close block and must be called from one thread;
 /// the rest is thread-safe.
@@ -55,6 +65,7 @@ class Servable : public std::enable_shared_from_this<Servable> {
   const std::string& version() const { return info_.version; }
   const ModelInfo& info() const { return info_; }
   const Signature& signature() const { return signature_; }
+  const std::shared_ptr<const VersionShape>& shape() const { return shape_; }
   const VersionSettings& settings() const { return settings_; }
   const RequestChecker& checker() const { return checker_; }
   /// Takes requests, and runs them in batches.
@@ -72,6 +83,7 @@ class Servable : public std::enable_shared_from_this<Servable> {
   ContextCacheCounts last_contexts_;
   ModelInfo info_;
   Signature signature_;
+  std::shared_ptr<const VersionShape> shape_;
   VersionSettings settings_;
   RequestChecker checker_;
   /// Until it is open.

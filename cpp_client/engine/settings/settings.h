@@ -153,9 +153,11 @@ struct EngineSettings {
   std::optional<double> trace_share;
   /// Share of the accepted requests that are captured.
   double capture_share = 0.0;
-  /// Share of the answered requests whose answers are recorded: by the request ID's hash where
-  /// there is one.
+  /// Share of the answered requests with a request ID whose answers are recorded: by the ID's hash.
   double answered_share = 0.0;
+  /// Share of the answered requests whose answers are recorded with their inputs: by the request
+  /// ID's hash where there is one.
+  double inputs_share = 0.0;
   /// How many batches of all models may run concurrently; 0 for the number of processors in the
   /// affinity mask.
   std::int64_t num_processors = 0;
@@ -163,8 +165,8 @@ struct EngineSettings {
   RingLimits ended_ring{8192, 16777216};
   /// Captured requests.
   RingLimits captured_ring{1024, 67108864};
-  /// Records of answers.
-  RingLimits answered_ring{16384, 67108864};
+  /// Bytes of the records of answers.
+  std::int64_t answered_bytes = 67108864;
   /// Outputs of shadow versions.
   RingLimits shadow_ring{1024, 67108864};
   /// Lines of the log.
@@ -181,10 +183,11 @@ struct EngineSettings {
     visit("trace_share", self.trace_share, Bounds{0, 1});
     visit("capture_share", self.capture_share, Bounds{0, 1});
     visit("answered_share", self.answered_share, Bounds{0, 1});
+    visit("inputs_share", self.inputs_share, Bounds{0, 1});
     visit("num_processors", self.num_processors, Bounds{0, kUnbounded});
     visit("ended_ring", self.ended_ring, Bounds());
     visit("captured_ring", self.captured_ring, Bounds());
-    visit("answered_ring", self.answered_ring, Bounds());
+    visit("answered_bytes", self.answered_bytes, Bounds{1, kUnbounded});
     visit("shadow_ring", self.shadow_ring, Bounds());
     visit("log_ring", self.log_ring, Bounds());
     visit("call_ring", self.call_ring, Bounds());

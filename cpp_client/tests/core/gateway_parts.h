@@ -38,7 +38,7 @@ class NotingObserver : public Observer {
     return ended_;
   }
   std::vector<std::string> protocols_;
-  std::vector<OutputCopies> outputs_;
+  std::vector<std::string> outputs_;
   /// The request whose answer is kept.
   std::string kept_ = "none";
 

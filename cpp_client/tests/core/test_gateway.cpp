@@ -22,7 +22,7 @@ TEST_F(GatewayTest, AnswersAndCounts) {
   EXPECT_EQ(num_accepted(), 1);
   EXPECT_EQ(watcher_.accepted(), std::vector<std::string>{"a"});
   EXPECT_EQ(watcher_.ended(), std::vector<std::string>{"a OK"});
-  EXPECT_EQ(watcher_.outputs_, std::vector<OutputCopies>(1));
+  EXPECT_EQ(watcher_.outputs_, std::vector<std::string>(1));
 }
 
 TEST_F(GatewayTest, KeepsTheOutputsThatItsObserverAsksFor) {
@@ -33,7 +33,7 @@ TEST_F(GatewayTest, KeepsTheOutputsThatItsObserverAsksFor) {
   answers_.Wait(2);
   const std::vector<float> sums = kept->expected();
   const auto size = sums.size() * sizeof(float);
-  const OutputCopies expected{{reinterpret_cast<const char*>(sums.data()), size}};
+  const std::string expected(reinterpret_cast<const char*>(sums.data()), size);
   EXPECT_EQ(watcher_.outputs_[watcher_.ended()[0] == "b OK" ? 0 : 1], expected);
 }
 

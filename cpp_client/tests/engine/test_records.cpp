@@ -93,14 +93,21 @@ TEST(Records, AShareOfAnswersIsChosenByTheHashOfTheirIds) {
   Named visit("visit-1");
   EXPECT_FALSE(none.KeepsAnswer(visit));
   settings.answered_share = 0.5;
+  settings.inputs_share = 0.25;
   Records half{settings};
   int num_kept = 0;
   for (int i = 0; i < 1000; ++i) {
     Named one("visit-" + std::to_string(i));
     num_kept += half.KeepsAnswer(one) ? 1 : 0;
     EXPECT_EQ(one.answered_draw < 0.5, half.KeepsAnswer(one));
+    EXPECT_EQ(one.answered_draw < 0.25, one.keeps_inputs);
   }
   EXPECT_NEAR(num_kept, 500, 80);
+  // Without an ID it is kept only with its inputs.
+  for (int i = 0; i < 100; ++i) {
+    Named nameless("");
+    EXPECT_EQ(half.KeepsAnswer(nameless), nameless.keeps_inputs);
+  }
   // As draw_of in serve/engine/records.py.
   half.KeepsAnswer(visit);
   EXPECT_DOUBLE_EQ(visit.answered_draw, 0.31119646980888427);

@@ -116,7 +116,8 @@ class ReferenceEngine:
         return EngineCounts(unrouted=self.gateway.unrouted())
 
     def take_records(self) -> None:
-        """See ``Engine``; here none waits."""
+        """See ``Engine``."""
+        self.gateway.answers.flush()
 
     def drain(self) -> None:
         """See ``Engine``."""
@@ -146,6 +147,7 @@ class ReferenceEngine:
         await self._memory.close()
         if self._port is not None:
             await self._port.close()
+        self.gateway.answers.flush()
 
 
 def load_model(path: Path, settings: ModelSettings) -> tuple[LoadedArtifact, ModelInfo]:

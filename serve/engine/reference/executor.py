@@ -361,7 +361,7 @@ class Executor:
             start = end
             try:
                 answered.append((request, request.encode(values)))
-                if request.message_kept is not None:
+                if request.keeps_answer:
                     request.outputs = values
             except Exception as error:
                 answered.append((request, error))

@@ -26,7 +26,6 @@ from recsys.base.hashing import hash_text
 from serve.config.models import Priority
 from serve.engine.records import (
     TRACE_PARENT,
-    Answered,
     BatchTimes,
     Captured,
     EndedRequest,
@@ -34,6 +33,7 @@ from serve.engine.records import (
     ShadowPair,
     draw_of,
 )
+from serve.engine.reference.answers import AnswerCollector, Answered
 from serve.engine.reference.batching import Pending
 from serve.engine.reference.executor import Answer, AnsweredBatch
 from serve.engine.reference.raw_request import RawRequestLike, serialized
@@ -76,8 +76,9 @@ class Request(Pending):
         times: times of its batch, once taken.
         answer: the future that the port awaits; set on the event loop.
         shadow: the same request for the shadow version; None for none.
-        answered_draw: see ``Answered.draw``.
-        message_kept: its inputs, serialized, where its answer leaves a record; None for most.
+        answered_draw: see ``RequestColumns.draws``.
+        keeps_answer: whether its answer leaves a record.
+        message_kept: its inputs, serialized, where the record has them; None for most.
         outputs: values of each output, for that record.
     """
 
@@ -98,6 +99,7 @@ class Request(Pending):
     answer: asyncio.Future[Answer] | None = None
     shadow: ShadowRequest | None = None
     answered_draw: float = 0.0
+    keeps_answer: bool = False
     message_kept: bytes | None = None
     outputs: Sequence[bytes] = ()
 
@@ -211,6 +213,7 @@ class Gateway:
     Attributes:
         num_active: number of requests in progress.
         is_draining: whether requests are refused because the server is stopping.
+        answers: collects records of answers.
     """
 
     def __init__(self, observer: Observer) -> None:
@@ -225,6 +228,7 @@ class Gateway:
         self._idle = asyncio.Event()
         self._idle.set()
         self._draw = random.Random().random
+        self.answers = AnswerCollector(observer.answered)
 
     def publish(self, table: RouteTable) -> None:
         """Replace a model's route table."""
@@ -363,14 +367,18 @@ class Gateway:
 
     def _keep_message(self, request: Request, raw: RawRequestLike) -> None:
         """Serialize the inputs of a request whose answer is to be recorded, before a model may write to them."""
-        share = self._observer.sampling.answered_share
-        if share:
-            request.answered_draw = draw_of(request.request_id) if request.request_id else self._draw()
-            if request.answered_draw < share:
-                request.message_kept = serialized(raw)
+        sampling = self._observer.sampling
+        if not sampling.answered_share and not sampling.inputs_share:
+            return
+        request.answered_draw = draw_of(request.request_id) if request.request_id else self._draw()
+        if request.answered_draw < sampling.inputs_share:
+            request.message_kept = serialized(raw)
+        request.keeps_answer = request.message_kept is not None or (
+            bool(request.request_id) and request.answered_draw < sampling.answered_share
+        )
 
     def _record_answer(self, request: Request) -> None:
-        if request.message_kept is None:
+        if not request.keeps_answer:
             return
         assert request.servable is not None
         info = request.servable.info
@@ -386,7 +394,7 @@ class Gateway:
             outputs=request.outputs,
             signature=request.servable.signature,
         )
-        self._observer.answered([record])
+        self.answers.add(record)
 
     def _gave_up(self, request: Request) -> None:
         assert request.servable is not None

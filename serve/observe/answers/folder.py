@@ -53,10 +53,13 @@ class _File:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             schema = layout.schema()
             self._file = pa.OSFile(str(self._partial), "wb")
-            texts = [one.name for one in schema if one.type == pa.string()]
-            # What costs least, for readers too: IDs compress little, and nobody looks for a range of them.
             self._writer = parquet.ParquetWriter(
-                self._file, schema, compression="lz4", use_dictionary=texts, write_statistics=["time"]
+                self._file,
+                schema,
+                compression="none",
+                use_dictionary=_columns(schema, pa.types.is_string),
+                column_encoding=dict.fromkeys(_columns(schema, pa.types.is_integer), "DELTA_BINARY_PACKED"),
+                write_statistics=["time"],
             )
         except BaseException:
             self.discard()
@@ -100,6 +103,18 @@ class _File:
             table = pa.Table.from_batches(self._waiting)
             self._waiting, self._waiting_bytes, self._waiting_rows = [], 0, 0
             self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+
+
+def _columns(schema: pa.Schema, is_kind: Callable[[pa.DataType], bool]) -> list[str]:
+    """Return the columns of values of a kind, or lists of them, as Parquet names them."""
+    found = []
+    for one in schema:
+        is_list = pa.types.is_list(one.type)
+        kind = one.type.value_type if is_list else one.type
+        # Times are integers.
+        if is_kind(pa.int64() if pa.types.is_timestamp(kind) else kind):
+            found.append(f"{one.name}.list.element" if is_list else one.name)
+    return found
 
 
 class Folder:

@@ -10,21 +10,18 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from recsys.inputs.answer_columns import AnswerLayout
 from recsys.inputs.signature import Signature
-from recsys.streams.address import KafkaAddress, parse_stream_address
 from serve.config.settings import AnswerLogConfig
-from serve.engine.answered_columns import Part, is_native, part_of
-from serve.engine.records import Answered
+from serve.engine.answered import AnsweredBlock, chosen, num_chosen
 from serve.metrics.counters import ANSWER_RESULTS
 from serve.observe.answers.folder import Folder
 from serve.observe.answers.key import read_key
-from serve.observe.answers.table import SentKinds, table_of
+from serve.observe.answers.table import SentKinds, VersionNames, table_of
 from serve.observe.answers.topic import Topic
 from serve.threads import Worker
 
@@ -32,8 +29,6 @@ _log = logging.getLogger("serve.answers")
 _MAX_PARTS = 65536
 _COLLECT_S = 0.25
 _IDLE_S = 0.25
-# Parts that are put together at a time; max_waiting_bytes bounds them, too.
-_MAX_TOGETHER = 1024
 # Grace period for writing what waits when the process ends.
 _GRACE_S = 30.0
 _MAX_LAYOUTS = 256
@@ -41,6 +36,13 @@ _MAX_LAYOUTS = 256
 _NICE = 10
 # Interval of lines about failures.
 _REPORT_S = 60.0
+
+
+class _Part(NamedTuple):
+    """A block, of whose requests so many are chosen."""
+
+    block: AnsweredBlock
+    num_requests: int
 
 
 class Destination(Protocol):
@@ -87,7 +89,7 @@ class AnswerLog:
         # Arrow's own allocator gives memory back between batches, and the next one pays for new pages.
         pa.set_memory_pool(pa.system_memory_pool())
         self._destination = self._opened(config)
-        self._parts: Worker[Part] = Worker(
+        self._parts: Worker[_Part] = Worker(
             "answer-log",
             self._write_all,
             max_waiting=_MAX_PARTS,
@@ -97,11 +99,13 @@ class AnswerLog:
         )
         self._parts.idle_s = _IDLE_S
 
-    def offer(self, records: Sequence[Answered]) -> None:
+    def offer(self, block: AnsweredBlock) -> None:
         """Queue answered requests of one version; never blocks and never raises."""
-        part = part_of(records, self._share)
-        if part is not None and not self._parts.put(part, part.num_bytes):
-            self._count("queue_full", part.num_requests)
+        if not block.has_inputs:
+            return
+        num_requests = num_chosen(block, self._share)
+        if num_requests and not self._parts.put(_Part(block, num_requests), block.num_bytes):
+            self._count("queue_full", num_requests)
 
     def counts(self) -> dict[str, int]:
         """Return the chosen requests by ``ANSWER_RESULTS``; those that wait for a whole file are in none."""
@@ -117,50 +121,43 @@ class AnswerLog:
                 self._report(error)
 
     def _opened(self, config: AnswerLogConfig) -> Destination:
-        if not config.is_kafka:
+        topic = config.topic
+        if topic is None:
             return Folder(config, self._count)
-        address = parse_stream_address(config.destination)
-        assert isinstance(address, KafkaAddress)
-        return Topic(config, address, self._count, self._report)
+        return Topic(config, topic, self._count, self._report)
 
     def _count(self, result: str, number: int) -> None:
         with self._lock:
             self._counts[result] += number
 
-    def _write_all(self, parts: list[Part]) -> None:
+    def _write_all(self, parts: list[_Part]) -> None:
         self._step_back()
-        by_version: dict[tuple[str, str], list[Part]] = {}
         for part in parts:
-            waiting = by_version.setdefault((part.model, part.version), [])
-            if waiting and (waiting[-1].signature is not part.signature or len(waiting) >= _MAX_TOGETHER):
-                self._write(waiting)
-                waiting.clear()
-            waiting.append(part)
-        for waiting in by_version.values():
-            self._write(waiting)
+            self._write(part)
         try:
             self._destination.tick()
         except Exception as error:
             self._report(error)
 
     def _step_back(self) -> None:
-        """Give serving the precedence over this thread, unless it works with the interpreter's lock."""
+        """Give serving the precedence over this thread."""
         if not self._is_behind:
             self._is_behind = True
-            if is_native():
-                with contextlib.suppress(OSError, AttributeError):
-                    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+            with contextlib.suppress(OSError, AttributeError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
-    def _write(self, parts: list[Part]) -> None:
-        """Write requests of one version."""
+    def _write(self, part: _Part) -> None:
         is_counted = False
-        first, num_requests = parts[0], sum(part.num_requests for part in parts)
+        block, num_requests = part
         try:
-            layout = self._layout(first.model, first.signature)
-            kinds = self._destination.kinds(first.model, first.version, layout)
-            batch = table_of(parts, layout, self._key, kinds)
+            layout = self._layout(block.model, block.signature)
+            columns = chosen(block.columns(), self._share, block.signature.outputs)
+            assert columns is not None
+            kinds = self._destination.kinds(block.model, block.version, layout)
+            names = VersionNames(block.model, block.version)
+            batch = table_of(columns, names, layout, self._key, kinds)
             is_counted = True  # from here on by the destination
-            self._destination.write(first.model, first.version, batch, num_requests)
+            self._destination.write(block.model, block.version, batch, num_requests)
         except Exception as error:
             # Any exception: a bug here must not end the log silently.
             if not is_counted:

@@ -8,11 +8,10 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from recsys.inputs.signature import Output, Signature
 from serve.config.models import BatchLimits
 from serve.engine.interface import ModelInfo
-from serve.engine.native_events import answered_of, captured_of, ended_of, error_of_answer, totals_of
-from serve.engine.records import Answered, BatchTimes, Captured, Sampling, draw_of
+from serve.engine.native_events import captured_of, ended_of, error_of_answer, totals_of
+from serve.engine.records import BatchTimes, Captured, Sampling, draw_of
 from serve.errors import QueueFullError, status_of
 from serve.metrics.counters import OUTCOMES, STAGES, ContextCacheTotals, ModelCounters, ModelDescription
 
@@ -76,12 +75,6 @@ def test_records_have_all_that_the_engine_says() -> None:
     )
     assert ended_of({**fields, "times": None}).times is None
     assert captured_of(1.5, "m", "2", b"x") == Captured(time_s=1.5, model="m", version="2", message=b"x")
-
-
-def test_an_answer_has_the_signature_of_the_model_that_gave_it() -> None:
-    signature = Signature(dense=(), sparse=(), outputs=(Output(name="score", shape=()),))
-    record = answered_of([1.5, "rest", "m", "2", "visit", 1, 0.25, b"x", [b"1234"]], signature)
-    assert record == Answered(1.5, "rest", "m", "2", "visit", 1, 0.25, b"x", [b"1234"], signature)
 
 
 def test_a_share_of_answers_is_chosen_by_their_ids_alike_everywhere() -> None:

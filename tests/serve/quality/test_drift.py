@@ -14,9 +14,10 @@ from recsys.inputs.signature import DenseInput, IdPolicy, Signature, SparseInput
 from recsys.inputs.sketch import DataSketch, sketch_of, stability_index
 from serve.client.packing import Context, build_request
 from serve.config.settings import QualityConfig
-from serve.engine.records import Answered
+from serve.engine.reference.answers import Answered, RecordedBlock
 from serve.quality.drift import MAX_VERSIONS, InputWatch
-from serve.quality.inputs import MAX_INPUTS, InputCounter, InputDrift
+from serve.quality.inputs import MAX_INPUTS, Counts, InputCounter, InputDrift
+from serve.wire import predict_pb2 as wire
 
 SIGNATURE = Signature(
     dense=(DenseInput(name="d", width=2, missing=True, columns=("age", "price")),),
@@ -77,6 +78,12 @@ def sketch() -> DataSketch:
 def answered(rows: dict[str, Any], version: str = "1", draw: float = 0.0) -> Answered:
     dense = {"d": np.stack([rows["age"], rows["price"]], axis=1)}
     request = build_request(dense, {name: rows[name] for name in ("user", "site", "raw")})
+    return record_of(request, version=version, draw=draw)
+
+
+def record_of(
+    request: wire.PredictRequest, signature: Signature = SIGNATURE, version: str = "1", draw: float = 0.0
+) -> Answered:
     return Answered(
         time_s=0.0,
         protocol="recsys",
@@ -87,8 +94,22 @@ def answered(rows: dict[str, Any], version: str = "1", draw: float = 0.0) -> Ans
         draw=draw,
         message=request.SerializeToString(),
         outputs=[],
-        signature=SIGNATURE,
+        signature=signature,
     )
+
+
+def inputs_of(*names: str) -> Signature:
+    """The signature with these sparse inputs alone."""
+    return Signature(dense=(), sparse=tuple(one for one in SIGNATURE.sparse if one.name in names), outputs=())
+
+
+def counted(
+    signature: Signature, request: wire.PredictRequest, *owned: Any
+) -> tuple[Counts, dict[str, InputDrift]]:
+    counter = InputCounter(signature, None)
+    counts = counter.empty()
+    counter.add(counts, RecordedBlock([record_of(request, signature)]).columns(), *owned)
+    return counts, {one.name: one for one in counter.drift(counts)}
 
 
 def watch_of(data: DataSketch | None, clock: Clock | None = None, **config: Any) -> InputWatch:
@@ -102,7 +123,7 @@ def watch_of(data: DataSketch | None, clock: Clock | None = None, **config: Any)
 
 def drift_of(watch: InputWatch, requests: Sequence[Answered]) -> dict[str, InputDrift]:
     for request in requests:
-        watch.offer(request)
+        watch.offer(RecordedBlock([request]))
     watch.close()
     return {one.name: one for one in watch.drift()["m", "1"]["1h"].inputs}
 
@@ -148,7 +169,7 @@ def test_windows_forget_and_the_share_is_sampled() -> None:
     clock = Clock()
     watch = watch_of(None, clock, drift_share=0.25)
     for i in range(100):
-        watch.offer(answered(columns(1, 2), draw=i / 100))
+        watch.offer(RecordedBlock([answered(columns(1, 2), draw=i / 100)]))
     watch.close()
     assert watch.counts() == {"compared": 25, "dropped": 0, "unreadable": 0}
     assert watch.drift()["m", "1"]["1h"].num_rows == 50
@@ -158,19 +179,20 @@ def test_windows_forget_and_the_share_is_sampled() -> None:
 
 def test_what_cannot_be_read_is_counted_and_what_has_no_room_dropped() -> None:
     watch = watch_of(None)
-    watch.offer(answered(columns(1, 2))._replace(message=b"\xff\xff"))
-    watch.offer(answered(columns(1, 2))._replace(message=bytes(40 << 20)))
+    good = answered(columns(1, 2))
+    watch.offer(RecordedBlock([good, good._replace(message=b"\xff\xff")]))
+    watch.offer(RecordedBlock([good, good._replace(outputs=[bytes(40 << 20)])]))
     watch.close()
-    watch.offer(answered(columns(1, 2)))
-    assert watch.counts() == {"compared": 0, "dropped": 2, "unreadable": 1}
+    watch.offer(RecordedBlock([good]))
+    assert watch.counts() == {"compared": 0, "dropped": 3, "unreadable": 2}
 
 
 def test_versions_are_bounded_and_one_that_is_loaded_again_starts_over() -> None:
     watch = watch_of(None)
     for i in range(MAX_VERSIONS + 4):
-        watch.offer(answered(columns(1, 2), version=str(i)))
+        watch.offer(RecordedBlock([answered(columns(1, 2), version=str(i))]))
     again = Signature(dense=(), sparse=SIGNATURE.sparse[:1], outputs=())
-    watch.offer(answered(columns(1, 3), version="9")._replace(signature=again))
+    watch.offer(RecordedBlock([answered(columns(1, 3), version="9")._replace(signature=again)]))
     watch.close()
     found = watch.drift()
     assert {version for _, version in found} == {str(i) for i in range(4, MAX_VERSIONS + 4)}
@@ -178,35 +200,23 @@ def test_versions_are_bounded_and_one_that_is_loaded_again_starts_over() -> None
 
 
 def test_inputs_of_the_context_count_as_one_row_and_many_inputs_are_bounded() -> None:
-    counter = InputCounter(SIGNATURE, None)
-    counts = counter.empty()
     context = Context(dense={"d": [[1.0, float("nan")]]}, sparse={"user": [[3]], "site": [["x"]]})
-    counter.add(counts, build_request({}, {"raw": [[1], [2], []]}, context=context))
-    found = {one.name: one for one in counter.drift(counts)}
+    counts, found = counted(SIGNATURE, build_request({}, {"raw": [[1], [2], []]}, context=context))
     assert int(counts.numbers[0]) == 3
     assert found["price"].missing == 1.0
     assert found["raw"].missing == pytest.approx(1 / 3)
-    wide = Signature(dense=(DenseInput(name="d", width=1000),), sparse=SIGNATURE.sparse, outputs=())
-    counter = InputCounter(wide, None)
-    counts = counter.empty()
-    counter.add(counts, build_request({"d": np.zeros((2, 1000))}, {"user": [[1], [2]]}))
-    names = [one.name for one in counter.drift(counts)]
-    assert len(names) == MAX_INPUTS
-    assert names[:2] == ["d[0]", "d[1]"]
+    wide = Signature(dense=(DenseInput(name="d", width=1000),), sparse=SIGNATURE.sparse[:1], outputs=())
+    _, found = counted(wide, build_request({"d": np.zeros((2, 1000))}, {"user": [[1], [2]]}))
+    assert len(found) == MAX_INPUTS
+    assert [*found][:2] == ["d[0]", "d[1]"]
 
 
 def test_texts_of_inputs_without_a_hash_are_numbers() -> None:
-    counter = InputCounter(SIGNATURE, None)
-    counts = counter.empty()
-    counter.add(counts, build_request({}, {"user": [["5"], [" 100.0"]]}))
-    (user,) = counter.drift(counts)
-    assert user.unknown == 0.5
+    _, found = counted(inputs_of("user"), build_request({}, {"user": [["5"], [" 100.0"]]}))
+    assert found["user"].unknown == 0.5
 
 
 def test_raw_ids_that_own_no_row_are_unknown() -> None:
-    counter = InputCounter(SIGNATURE, None)
-    counts = counter.empty()
     request = build_request({}, {"raw": [[7, 8], [9], []]})
-    counter.add(counts, request, lambda table, ids: int(((ids < 9) & (table == "r")).sum()))
-    (raw,) = counter.drift(counts)
-    assert raw.unknown == pytest.approx(1 / 3)
+    _, found = counted(inputs_of("raw"), request, lambda table, ids: int(((ids < 9) & (table == "r")).sum()))
+    assert found["raw"].unknown == pytest.approx(1 / 3)

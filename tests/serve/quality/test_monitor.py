@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from recsys.inputs.signature import Output, Signature
 from recsys.metrics.exact import measure
 from serve.config.settings import QualityConfig
-from serve.engine.records import Answered, ShadowPair
+from serve.engine.records import ShadowPair
+from serve.engine.reference.answers import Answered, RecordedBlock
 from serve.engine.routes import Plan, RouteTable
 from serve.quality.labels import FeedbackItem
 from serve.quality.monitor import MAX_SERIES, LabelledQuality, Series, scores_of
@@ -43,9 +44,9 @@ def answered(
     version: str = "1",
     outputs: tuple[Output, ...] = SCORE,
     draw: float = 0.0,
-) -> Answered:
+) -> RecordedBlock:
     data = np.asarray(scores, dtype="<f4")
-    return Answered(
+    record = Answered(
         time_s=0.0,
         protocol="recsys",
         model="m",
@@ -53,10 +54,11 @@ def answered(
         request_id=request_id,
         num_rows=len(data),
         draw=draw,
-        message=b"",
+        message=None,
         outputs=[data.tobytes() for _ in outputs],
         signature=Signature(dense=(), sparse=(), outputs=outputs),
     )
+    return RecordedBlock([record])
 
 
 def item(request_id: str, values: Sequence[float], label: str = "click", **more: Any) -> FeedbackItem:

@@ -12,7 +12,7 @@ from recsys.inputs.signature import IdPolicy, Signature, SparseInput, TableUse
 from recsys.inputs.sketch import sketch_of
 from serve.client.packing import build_request
 from serve.config.settings import QualityConfig
-from serve.engine.records import Answered
+from serve.engine.reference.answers import Answered, RecordedBlock
 from serve.quality.drift import InputWatch
 from serve.quality.families import QualityCollector
 from serve.quality.labels import FeedbackItem
@@ -41,7 +41,7 @@ def _compared_inputs() -> InputWatch:
         outputs=[],
         signature=Signature(dense=(), sparse=(sparse,), outputs=()),
     )
-    watch.offer(request)
+    watch.offer(RecordedBlock([request]))
     watch.close()
     return watch
 

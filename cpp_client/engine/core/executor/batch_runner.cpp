@@ -229,7 +229,10 @@ void BatchRunner::EncodeOne(Request& request, Answer* answer) {
     // A cancelled request needs no answer; its shadow still compares the rows.
     if (!request.is_ended.load(std::memory_order_relaxed)) {
       answer->message = request.Encode(servable_, rows_);
-      if (request.keeps_answer) request.outputs.assign(rows_.values.begin(), rows_.values.end());
+      if (request.keeps_answer) {
+        request.outputs.clear();
+        for (const std::string_view values : rows_.values) request.outputs.append(values);
+      }
     }
   } catch (...) {
     answer->status = LoggedStatusOfCurrentException();

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,22 +16,25 @@ from pyarrow import parquet
 
 from recsys.inputs.answer_columns import layout_of
 from serve.config.settings import AnswerLogConfig
-from serve.engine.answered_columns import columns_of, part_of, python_columns_of
+from serve.engine.answered import chosen
+from serve.engine.reference.answers import RecordedBlock
 from serve.observe.answers.log import AnswerLog
 from tests.support.answer_logs import SIGNATURE, answered, write_log
 
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def test_both_engines_put_the_same_columns_together() -> None:
-    records = [answered("a", [3, 5]), answered("b", ["x", "yy"]), answered("c", []), answered("d", [8])]
-    part = part_of(records, share=1.0)
-    assert part is not None
-    given = columns_of([part], SIGNATURE.dense, SIGNATURE.sparse)
-    assert given == python_columns_of(records, SIGNATURE.dense, SIGNATURE.sparse)
-    user, item = given.sparse
-    assert np.frombuffer(user.has_ids, np.uint8).tolist() == [1, 0, 1, 0, 1]
-    assert np.frombuffer(item.has_texts, np.uint8).tolist() == [0, 0, 1, 1, 0]
+def test_a_share_of_a_block_is_that_of_its_requests_alone() -> None:
+    requests = [("a", [3, 5]), ("b", ["x", "yy"]), ("c", []), ("d", [8]), ("e", ["z", "y", "yyy"])]
+    records = [answered(name, items)._replace(draw=i / 10) for i, (name, items) in enumerate(requests)]
+    block = RecordedBlock(records)
+    columns = block.columns()
+    assert chosen(columns, 1.0, SIGNATURE.outputs) is columns
+    assert chosen(columns, 0.0, SIGNATURE.outputs) is None
+    found = chosen(RecordedBlock(records[::-1]).columns(), 0.25, SIGNATURE.outputs)
+    expected = RecordedBlock(records[2::-1]).columns()
+    assert found is not None
+    _assert_equal(found, expected)
 
 
 def test_outputs_of_every_shape_are_written(tmp_path: Path) -> None:
@@ -44,14 +48,30 @@ def test_outputs_of_every_shape_are_written(tmp_path: Path) -> None:
     assert (layout.signature, layout.has_ids, layout.has_texts) == (SIGNATURE, {"user", "item"}, set())
 
 
+def _assert_equal(found: Any, expected: Any) -> None:
+    if isinstance(found, np.ndarray):
+        np.testing.assert_array_equal(found, expected)
+    elif isinstance(found, str):
+        assert found == expected
+    else:
+        for one, other in zip(found, expected, strict=True):
+            _assert_equal(one, other)
+
+
 def test_texts_that_are_not_utf8_are_written_as_their_ids(tmp_path: Path) -> None:
-    record = answered("a", ["x"])
-    message = record.message.replace(b"x", b"\xff", 1)
-    write_log(tmp_path, [record._replace(message=message)])
+    record = answered("a", ["x", "good"])
+    assert record.message is not None
+    block = RecordedBlock(
+        [record._replace(message=record.message.replace(b"x", b"\xff", 1)), answered("b", [5])]
+    )
+    log = AnswerLog(AnswerLogConfig(destination=str(tmp_path)))
+    log.offer(block)
+    log.close()
     (path,) = tmp_path.glob("*.parquet")
-    (row,) = parquet.read_table(path).to_pylist()
-    assert row["texts.item"] is None
-    assert len(row["ids.item"]) == 1
+    wrong, good, number = parquet.read_table(path).to_pylist()
+    assert (wrong["texts.item"], len(wrong["ids.item"])) == (None, 1)
+    assert (good["texts.item"], good["ids.item"]) == (["good"], None)
+    assert (number["texts.item"], number["ids.item"]) == (None, [5])
 
 
 def test_versions_have_files_of_their_own_and_the_oldest_are_deleted(tmp_path: Path) -> None:
@@ -63,8 +83,8 @@ def test_versions_have_files_of_their_own_and_the_oldest_are_deleted(tmp_path: P
 
 def test_requests_beyond_the_bound_are_dropped_and_counted(tmp_path: Path) -> None:
     log = AnswerLog(AnswerLogConfig(destination=str(tmp_path), max_waiting_bytes=1000))
-    log.offer([answered("a", [3]), answered("b", [3])])
-    log.offer([answered("c", [3])])
+    log.offer(RecordedBlock([answered("a", [3]), answered("b", [3])]))
+    log.offer(RecordedBlock([answered("c", [3])]))
     log.close()
     assert log.counts() == {"written": 1, "queue_full": 2, "write_failed": 0}
 
@@ -84,10 +104,10 @@ def test_a_slow_disk_drops_requests_and_blocks_nobody(
     monkeypatch.setattr(os, "fsync", sync)
     config = AnswerLogConfig(destination=str(tmp_path), max_waiting_bytes=10_000, max_file_bytes=1)
     log = AnswerLog(config)
-    log.offer([answered("a", [3])])
+    log.offer(RecordedBlock([answered("a", [3])]))
     assert is_blocked.wait(60)
     for _ in range(100):
-        log.offer([answered("b", [3])])
+        log.offer(RecordedBlock([answered("b", [3])]))
     assert log.counts()["queue_full"] > 50
     os.close(reading)  # the write fails, as of a disk that is gone
     log.close()
@@ -101,15 +121,16 @@ _FULL = """
     import resource, sys
     from serve.config.settings import AnswerLogConfig
     from serve.observe.answers.log import AnswerLog
+    from serve.engine.reference.answers import RecordedBlock
     from tests.support.answer_logs import answered
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
     log = AnswerLog(AnswerLogConfig(destination=sys.argv[1], max_file_bytes=1 << 30))
-    log.offer([answered(f"{i:x}" * 20, [i, i * 7919]) for i in range(20_000)])
+    log.offer(RecordedBlock([answered(f"{i:x}" * 20, [i, i * 7919]) for i in range(20_000)]))
     log.close()
     print(log.counts())
     log = AnswerLog(AnswerLogConfig(destination=sys.argv[1]))
-    log.offer([answered("after", [3])])
+    log.offer(RecordedBlock([answered("after", [3])]))
     log.close()
     print(log.counts())
 """

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer
 
 from recsys.inputs.answer_columns import layout_of
 from serve.config.settings import AnswerLogConfig
+from serve.engine.reference.answers import RecordedBlock
 from serve.observe.answers.log import AnswerLog
 from tests.support.answer_logs import SIGNATURE, answered
 from tests.support.kafka import PATIENCE_S, Broker, kafka
@@ -36,8 +37,8 @@ def test_messages_are_whole_requests_of_bounded_size(kafka: Broker) -> None:
     topic = f"answers-{uuid.uuid4().hex}"
     log = AnswerLog(AnswerLogConfig(destination=kafka.address(topic, chunk_bytes=8192)))
     for i in range(200):
-        log.offer([answered(f"{uuid.uuid4().hex}-{i}", [i, 5, 8])])
-    log.offer([answered("texts", ["x"], version="2")])
+        log.offer(RecordedBlock([answered(f"{uuid.uuid4().hex}-{i}", [i, 5, 8])]))
+    log.offer(RecordedBlock([answered("texts", ["x"], version="2")]))
     log.close()
     assert log.counts() == {"written": 201, "queue_full": 0, "write_failed": 0}
     found = messages_of(kafka, topic, 201)
@@ -57,7 +58,7 @@ def test_brokers_that_are_away_cost_requests_and_not_the_server(kafka: Broker) -
     log = AnswerLog(AnswerLogConfig(destination=kafka.address(topic, timeout_s=0.5)))
     kafka.go_away()
     try:
-        log.offer([answered("a", [3])])
+        log.offer(RecordedBlock([answered("a", [3])]))
         log.close()
     finally:
         kafka.come_back()

@@ -1,0 +1,96 @@
+#ifndef RECSYS_ENGINE_ANSWERS_ANSWER_BLOCK_H_
+#define RECSYS_ENGINE_ANSWERS_ANSWER_BLOCK_H_
+
+// Answered requests of one version, column by column. Shape letters: Q requests, R rows of all of
+// them, N IDs of one input in all rows.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/answers/column.h"
+#include "engine/core/request.h"
+#include "engine/core/servable.h"
+
+namespace recsys {
+
+/// The requests themselves.
+struct RequestColumns {
+  /// float64 [Q]: seconds since 1970; Request::answered_draw.
+  Column times, draws;
+  /// int64 [Q].
+  Column num_rows;
+  /// int32 [Q + 1]: where each request ID begins and ends in `ids`.
+  Column id_offsets, ids;
+  /// uint8 [Q]: places in `protocol_names`.
+  Column protocols;
+  std::vector<const char*> protocol_names;
+  /// Of each output of the signature, its numbers.
+  std::vector<Column> outputs;
+};
+
+/// One dense input. A request that gives it once for all its rows has it in the first alone.
+struct DenseColumns {
+  /// uint8 [R]: whether a row has numbers; empty if all have.
+  Column has;
+  /// float32 [number of rows that have numbers, width].
+  Column values;
+};
+
+/// One sparse input, as DenseColumns for requests that give it once.
+struct SparseColumns {
+  /// uint8 [R]: whether a row has a list; empty if all have.
+  Column has;
+  /// int32 [R + 1]; int64 [N], of texts the IDs that they stand for; float32 [N], empty without
+  /// weights.
+  Column offsets, values, weights;
+  /// Of an input that hashes texts, where some request has texts; otherwise empty. int32 [R + 1]:
+  /// offsets of a row's texts, none for rows that were given IDs; uint8 [R]: whether a row was
+  /// given texts.
+  Column text_offsets, has_texts;
+  /// int32 [number of texts + 1]: offsets in `texts`.
+  Column text_ends, texts;
+};
+
+/// Collects requests. Not thread-safe.
+class AnswerBlock {
+ public:
+  /// `has_inputs`: whether the inputs of requests are kept too.
+  AnswerBlock(std::shared_ptr<const VersionShape> shape, bool has_inputs);
+
+  /// Appends an answered request of this version, whose `outputs` are set. After an exception the
+  /// columns may differ in length: the block must not be read any more.
+  void Add(const Request& request, double time_s);
+
+  bool Takes(const VersionShape* shape, bool has_inputs) const {
+    return shape == shape_.get() && has_inputs == has_inputs_;
+  }
+  const VersionShape& shape() const { return *shape_; }
+  bool has_inputs() const { return has_inputs_; }
+  std::int64_t num_requests() const { return num_requests_; }
+  std::int64_t num_bytes() const { return num_bytes_; }
+  const RequestColumns& requests() const { return requests_; }
+  /// In the signature's order; empty without inputs.
+  const std::vector<DenseColumns>& dense() const { return dense_; }
+  const std::vector<SparseColumns>& sparse() const { return sparse_; }
+
+ private:
+  void AddOutputs(const Request& request);
+  void AddDense(const Request& request);
+  void AddSparse(const Request& request);
+  void AddBags(const SparseView& view, bool once, std::int64_t num_rows, SparseColumns* columns);
+  void AddTexts(const RawSparse* given, const SparseView& view, bool once, std::int64_t num_rows,
+                SparseColumns* columns);
+
+  const std::shared_ptr<const VersionShape> shape_;
+  const bool has_inputs_;
+  std::int64_t num_requests_ = 0, num_rows_ = 0, num_bytes_ = 0;
+  RequestColumns requests_;
+  std::vector<DenseColumns> dense_;
+  std::vector<SparseColumns> sparse_;
+};
+
+}  // namespace recsys
+
+#endif  // RECSYS_ENGINE_ANSWERS_ANSWER_BLOCK_H_

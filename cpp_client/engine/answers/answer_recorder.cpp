@@ -1,0 +1,96 @@
+#include "engine/answers/answer_recorder.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/clock.h"
+
+namespace recsys {
+namespace {
+
+// A block that has so many is handed over: enough that what the owner does for each block costs
+// little for each request.
+constexpr std::int64_t kBlockRequests = 16384;
+constexpr std::int64_t kBlockBytes = 8 << 20;
+// Offsets within a block are int32.
+constexpr std::size_t kMaxRequestBytes = std::size_t{1} << 30;
+
+}  // namespace
+
+AnswerRecorder::Stripe& AnswerRecorder::StripeOfThread() {
+  static std::atomic<std::size_t> num_threads{0};
+  thread_local const std::size_t number = num_threads.fetch_add(1, std::memory_order_relaxed);
+  return stripes_[number % kStripes];
+}
+
+AnswerBlocks::iterator AnswerRecorder::Find(const Request& request, AnswerBlocks* open) {
+  const std::shared_ptr<const VersionShape>& shape = request.servable->shape();
+  const auto found = std::find_if(open->begin(), open->end(), [&](const auto& block) {
+    return block->Takes(shape.get(), request.keeps_inputs);
+  });
+  if (found != open->end()) return found;
+  open->push_back(std::make_shared<AnswerBlock>(shape, request.keeps_inputs));
+  return open->end() - 1;
+}
+
+bool AnswerRecorder::Add(const Request& request) {
+  const std::size_t size = request.payload.view.size() + request.outputs.size();
+  if (num_bytes_.load(std::memory_order_relaxed) >= max_bytes_ || size > kMaxRequestBytes) {
+    Drop(1);
+    return false;
+  }
+  Stripe& stripe = StripeOfThread();
+  const std::lock_guard<std::mutex> lock(stripe.mutex);
+  auto found = stripe.open.end();
+  std::int64_t num_before = 0;
+  try {
+    found = Find(request, &stripe.open);
+    AnswerBlock& block = **found;
+    num_before = block.num_bytes();
+    block.Add(request, EpochSeconds());
+    num_bytes_.fetch_add(block.num_bytes() - num_before, std::memory_order_relaxed);
+    if (block.num_requests() < kBlockRequests && block.num_bytes() < kBlockBytes) return false;
+  } catch (const std::exception&) {
+    // No memory: the columns of the block may differ in length.
+    Drop(1);
+    if (found == stripe.open.end()) return false;
+    Drop((*found)->num_requests());
+    num_bytes_.fetch_sub(num_before, std::memory_order_relaxed);
+    stripe.open.erase(found);
+    return false;
+  }
+  return HandOver(found, &stripe.open);
+}
+
+bool AnswerRecorder::HandOver(AnswerBlocks::iterator block, AnswerBlocks* open) {
+  try {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    full_.push_back(*block);
+  } catch (const std::exception&) {
+    return true;  // it stays open: the next request tries again, and the owner takes it anyway
+  }
+  open->erase(block);
+  return true;
+}
+
+void AnswerRecorder::Take(bool open, AnswerBlocks* blocks) {
+  const std::size_t num_before = blocks->size();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    blocks->insert(blocks->end(), full_.begin(), full_.end());
+    full_.clear();
+  }
+  if (open) {
+    for (Stripe& stripe : stripes_) {
+      const std::lock_guard<std::mutex> lock(stripe.mutex);
+      blocks->insert(blocks->end(), stripe.open.begin(), stripe.open.end());
+      stripe.open.clear();
+    }
+  }
+  std::int64_t num_bytes = 0;
+  for (std::size_t i = num_before; i < blocks->size(); ++i) num_bytes += (*blocks)[i]->num_bytes();
+  num_bytes_.fetch_sub(num_bytes, std::memory_order_relaxed);
+}
+
+}  // namespace recsys

@@ -1,0 +1,60 @@
+#ifndef RECSYS_ENGINE_ANSWERS_ANSWER_RECORDER_H_
+#define RECSYS_ENGINE_ANSWERS_ANSWER_RECORDER_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "engine/answers/answer_block.h"
+
+namespace recsys {
+
+using AnswerBlocks = std::vector<std::shared_ptr<AnswerBlock>>;
+
+/// Collects answered requests into blocks until their owner takes them. Threads append to different
+/// blocks, so that they rarely wait for each other. Thread-safe.
+class AnswerRecorder {
+ public:
+  /// `max_bytes`: of all blocks that wait; further requests are dropped and counted.
+  explicit AnswerRecorder(std::int64_t max_bytes) : max_bytes_(max_bytes) {}
+
+  /// Appends an answered request, if there is room. Returns whether a block is full, so that the
+  /// owner should take it. Never throws.
+  bool Add(const Request& request);
+
+  /// Moves the full blocks to `blocks`, and with `open` those too that are not full.
+  void Take(bool open, AnswerBlocks* blocks);
+
+  /// Requests that were dropped for lack of room.
+  std::int64_t num_dropped() const { return num_dropped_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr std::size_t kStripes = 16;
+  /// The blocks that some threads append to.
+  struct alignas(64) Stripe {
+    std::mutex mutex;
+    AnswerBlocks open;
+  };
+
+  Stripe& StripeOfThread();
+  /// Returns the place of the block for a request. The caller holds the stripe's lock.
+  static AnswerBlocks::iterator Find(const Request& request, AnswerBlocks* open);
+  /// Moves a block to the full ones; always returns true. The caller holds the stripe's lock.
+  bool HandOver(AnswerBlocks::iterator block, AnswerBlocks* open);
+  void Drop(std::int64_t number) { num_dropped_.fetch_add(number, std::memory_order_relaxed); }
+
+  const std::int64_t max_bytes_;
+  std::array<Stripe, kStripes> stripes_;
+  std::atomic<std::int64_t> num_bytes_{0};
+  std::atomic<std::int64_t> num_dropped_{0};
+  std::mutex mutex_;
+  AnswerBlocks full_;
+};
+
+}  // namespace recsys
+
+#endif  // RECSYS_ENGINE_ANSWERS_ANSWER_RECORDER_H_
