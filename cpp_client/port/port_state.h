@@ -3,14 +3,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cmath>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
-#include "base/clock.h"
+#include "base/open_count.h"
 #include "port/bounds/counters.h"
 #include "port/bounds/memory_ledger.h"
 #include "port/limits.h"
@@ -21,38 +17,6 @@ namespace recsys::http2 {
 
 class Loop;
 class Polled;
-
-/// Counts the open calls of a port. Thread-safe; calls share no lock, except for the last one while
-/// a thread waits.
-class OpenCalls {
- public:
-  void Begin() { count_.fetch_add(1); }
-  void End() {
-    if (count_.fetch_sub(1) != 1 || !is_awaited_.load()) return;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    none_.notify_all();
-  }
-  /// Waits until none is open, or until then (MonotonicSeconds); returns whether none is.
-  bool WaitUntilNone(double until_s) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    is_awaited_.store(true);
-    const auto is_none = [this] { return count_.load() == 0; };
-    // Long waits are split: the library's clocks overflow.
-    constexpr double kPieceS = 3600;
-    while (!is_none()) {
-      const double left_s = until_s - MonotonicSeconds();
-      if (!(left_s > 0)) return false;
-      none_.wait_for(lock, std::chrono::duration<double>(std::fmin(left_s, kPieceS)), is_none);
-    }
-    return true;
-  }
-
- private:
-  std::atomic<std::int64_t> count_{0};
-  std::atomic<bool> is_awaited_{false};
-  std::mutex mutex_;
-  std::condition_variable none_;
-};
 
 /// Returns a bound on memory that takes two messages of the largest size; 0 for none.
 inline std::int64_t MemoryBound(const ConnectionLimits& limits, std::int64_t bound) {
@@ -76,7 +40,7 @@ struct PortState {
   std::shared_ptr<TlsStore> tls;
   PortCounters counters;
   MemoryLedger ledger;
-  OpenCalls open_calls;
+  OpenCount open_calls;
   /// Connections that loops have, or are about to open.
   std::atomic<std::int64_t> num_connections{0};
   std::atomic<bool> is_draining{false};

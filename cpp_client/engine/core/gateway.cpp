@@ -1,7 +1,6 @@
 #include "engine/core/gateway.h"
 
-#include <algorithm>
-#include <chrono>
+#include <cstddef>
 #include <utility>
 
 #include "base/random.h"
@@ -20,8 +19,6 @@ constexpr double kClocksApartS = 0.02;
 constexpr std::size_t kMaxRequestIdBytes = 128;
 // Versions may be swapped while a request is routed; this many times for one request is a fault.
 constexpr int kMaxRoutes = 8;
-// Longest single wait of WaitUntilIdle.
-constexpr double kLongestWaitS = 3600.0;
 
 [[noreturn]] void ThrowDraining() {
   throw Error(ErrorKind::kDraining, "the server is stopping; send the request to another one");
@@ -60,7 +57,7 @@ Gateway::Gateway(const Router& router, Observer* observer, Clock clock)
     : router_(router), observer_(observer), clock_(std::move(clock)) {}
 
 void Gateway::Predict(const std::shared_ptr<Request>& request) {
-  num_active_.fetch_add(1);
+  request->active_stripe = active_.Begin();
   request->is_counted = true;
   request->started_s = clock_();
   Status status;
@@ -153,15 +150,10 @@ void Gateway::End(Request& request, const Status& status, Message answer) {
     request.servable->metrics().Count(OutcomeOf(status.code));
   }
   if (observer_ != nullptr) observer_->Ended(request, status);
+  // Done may let go of the request.
+  const std::size_t active_stripe = request.active_stripe;
   request.Done(status, std::move(answer));
-  Left();
-}
-
-void Gateway::Left() {
-  if (num_active_.fetch_sub(1) > 1) return;
-  // The lock ensures that a waiting thread either has not checked yet or is notified.
-  const std::lock_guard<std::mutex> lock(mutex_);
-  idle_.notify_all();
+  active_.End(active_stripe);
 }
 
 void Gateway::Refused(const Status& status, const char* protocol) {
@@ -173,15 +165,5 @@ void Gateway::Refused(const Status& status, const char* protocol) {
 }
 
 void Gateway::Drain() { is_draining_.store(true); }
-
-bool Gateway::WaitUntilIdle(double until_s) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  for (;;) {
-    if (num_active_.load() == 0) return true;
-    const double left_s = until_s - MonotonicSeconds();
-    if (left_s <= 0) return false;
-    idle_.wait_for(lock, std::chrono::duration<double>(std::min(left_s, kLongestWaitS)));
-  }
-}
 
 }  // namespace recsys

@@ -2,15 +2,14 @@
 #define RECSYS_ENGINE_CORE_GATEWAY_H_
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/clock.h"
+#include "base/open_count.h"
 #include "base/status.h"
 #include "engine/core/request.h"
 #include "engine/counters/outcomes.h"
@@ -94,8 +93,8 @@ class Gateway {
   void End(Request& request, const Status& status, Message answer);
   bool is_draining() const { return is_draining_.load(); }
   /// Waits until no request is active, or until then (MonotonicSeconds); returns whether none is.
-  bool WaitUntilIdle(double until_s);
-  std::int64_t num_active() const { return num_active_.load(); }
+  bool WaitUntilIdle(double until_s) { return active_.WaitUntilNone(until_s); }
+  std::int64_t num_active() const { return active_.num_open(); }
 
   /// See Router.
   std::string KeyHeader(std::string_view model) const { return router_.KeyHeader(model); }
@@ -112,16 +111,13 @@ class Gateway {
   /// was closed meanwhile.
   bool Join(const std::shared_ptr<Request>& request, Route* route, Status* status);
   void GiveUp(Request& request);
-  void Left();
 
   const Router& router_;
   Observer* const observer_;
   const Clock clock_;
   UnroutedCounters unrouted_;
   std::atomic<bool> is_draining_{false};
-  std::atomic<std::int64_t> num_active_{0};
-  std::mutex mutex_;
-  std::condition_variable idle_;
+  OpenCount active_;
 };
 
 }  // namespace recsys

@@ -99,6 +99,8 @@ class Request {
 
   // Set by the gateway and the executor.
   double started_s = 0;
+  /// Of the gateway's count of active requests.
+  std::size_t active_stripe = 0;
   /// In [0, 1): compared with the shares of the answers that leave a record.
   double answered_draw = 0;
   /// Whether its answer leaves a record, so that the executor copies `outputs`; whether the record

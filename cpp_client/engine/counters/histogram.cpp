@@ -28,6 +28,11 @@ void Histogram::Add(double value) {
   sum_ += value;
 }
 
+void Histogram::Add(const Histogram& other) {
+  for (std::size_t i = 0; i < counts_.size(); ++i) counts_[i] += other.counts_[i];
+  sum_ += other.sum_;
+}
+
 std::int64_t Histogram::count() const {
   return std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0});
 }

@@ -30,6 +30,8 @@ class Histogram {
 
   /// Adds one value; a value equal to a bound belongs to that bound's bucket.
   void Add(double value);
+  /// Adds all values of another one with the same bounds.
+  void Add(const Histogram& other);
 
   const HistogramBounds& bounds() const { return *bounds_; }
   /// Number of values in one bucket; not cumulative. `bucket` is at most bounds().size, which is

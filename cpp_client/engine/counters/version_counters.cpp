@@ -1,13 +1,12 @@
 #include "engine/counters/version_counters.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "format/json/json.h"
 
 namespace recsys {
 namespace {
-
-using Lock = std::lock_guard<std::mutex>;
 
 double EpochSeconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -59,77 +58,99 @@ std::string VersionTotals::Json() const {
       .dump();
 }
 
+void VersionTotals::Add(const VersionTotals& other) {
+  for (std::size_t i = 0; i < kNumOutcomes; ++i) outcomes[i] += other.outcomes[i];
+  accepted += other.accepted;
+  for (std::size_t i = 0; i < kNumStages; ++i) stages[i].Add(other.stages[i]);
+  request.Add(other.request);
+  batch_requests.Add(other.batch_requests);
+  batch_rows.Add(other.batch_rows);
+  batch_ids.Add(other.batch_ids);
+  last_batch_s = std::max(last_batch_s, other.last_batch_s);
+  pending_rows += other.pending_rows;
+  pending_ids += other.pending_ids;
+  pending_bytes += other.pending_bytes;
+  shadow_failed += other.shadow_failed;
+  shadow_dropped += other.shadow_dropped;
+  deltas_applied += other.deltas_applied;
+  deltas_failed += other.deltas_failed;
+}
+
 void VersionCounters::Count(Outcome outcome) {
-  const Lock lock(mutex_);
-  ++totals_.outcomes[static_cast<std::size_t>(outcome)];
+  Change(
+      [outcome](VersionTotals& totals) { ++totals.outcomes[static_cast<std::size_t>(outcome)]; });
 }
 
 void VersionCounters::Answered(double seconds) {
-  const Lock lock(mutex_);
-  ++totals_.outcomes[static_cast<std::size_t>(Outcome::kOk)];
-  totals_.request.Add(seconds);
+  Change([seconds](VersionTotals& totals) {
+    ++totals.outcomes[static_cast<std::size_t>(Outcome::kOk)];
+    totals.request.Add(seconds);
+  });
 }
 
-void VersionCounters::Accepted() {
-  const Lock lock(mutex_);
-  ++totals_.accepted;
-}
+void VersionCounters::Accepted() { accepted_.fetch_add(1, std::memory_order_relaxed); }
 
 void VersionCounters::Observe(Stage stage, double seconds) {
-  const Lock lock(mutex_);
-  totals_.stages[static_cast<std::size_t>(stage)].Add(seconds);
+  Change([stage, seconds](VersionTotals& totals) {
+    totals.stages[static_cast<std::size_t>(stage)].Add(seconds);
+  });
 }
 
 void VersionCounters::ObserveStages(const std::vector<double>& queue, double collate,
                                     double execute, double respond) {
-  const Lock lock(mutex_);
-  auto& stages = totals_.stages;
-  for (const double seconds : queue) stages[0].Add(seconds);
-  stages[1].Add(collate);
-  stages[2].Add(execute);
-  stages[3].Add(respond);
+  Change([&](VersionTotals& totals) {
+    auto& stages = totals.stages;
+    for (const double seconds : queue) stages[0].Add(seconds);
+    stages[1].Add(collate);
+    stages[2].Add(execute);
+    stages[3].Add(respond);
+  });
 }
 
 void VersionCounters::ObserveBatch(std::int64_t num_requests, std::int64_t num_rows,
                                    std::int64_t num_ids) {
-  const double now_s = EpochSeconds();
-  const Lock lock(mutex_);
-  totals_.batch_requests.Add(static_cast<double>(num_requests));
-  totals_.batch_rows.Add(static_cast<double>(num_rows));
-  totals_.batch_ids.Add(static_cast<double>(num_ids));
-  totals_.last_batch_s = now_s;
+  Change([&, now_s = EpochSeconds()](VersionTotals& totals) {
+    totals.batch_requests.Add(static_cast<double>(num_requests));
+    totals.batch_rows.Add(static_cast<double>(num_rows));
+    totals.batch_ids.Add(static_cast<double>(num_ids));
+    totals.last_batch_s = now_s;
+  });
 }
 
 void VersionCounters::SetPending(std::int64_t rows, std::int64_t ids, std::int64_t num_bytes) {
-  const Lock lock(mutex_);
-  totals_.pending_rows = rows;
-  totals_.pending_ids = ids;
-  totals_.pending_bytes = num_bytes;
+  pending_rows_.store(rows, std::memory_order_relaxed);
+  pending_ids_.store(ids, std::memory_order_relaxed);
+  pending_bytes_.store(num_bytes, std::memory_order_relaxed);
 }
 
 void VersionCounters::ShadowFailed() {
-  const Lock lock(mutex_);
-  ++totals_.shadow_failed;
+  Change([](VersionTotals& totals) { ++totals.shadow_failed; });
 }
 
 void VersionCounters::ShadowDropped() {
-  const Lock lock(mutex_);
-  ++totals_.shadow_dropped;
+  Change([](VersionTotals& totals) { ++totals.shadow_dropped; });
 }
 
 void VersionCounters::DeltaApplied() {
-  const Lock lock(mutex_);
-  ++totals_.deltas_applied;
+  Change([](VersionTotals& totals) { ++totals.deltas_applied; });
 }
 
 void VersionCounters::DeltaFailed() {
-  const Lock lock(mutex_);
-  ++totals_.deltas_failed;
+  Change([](VersionTotals& totals) { ++totals.deltas_failed; });
 }
 
 VersionTotals VersionCounters::Totals() const {
-  const Lock lock(mutex_);
-  return totals_;
+  VersionTotals sum;
+  for (std::size_t i = 0; i < kNumStripes; ++i) {
+    const std::lock_guard<std::mutex> lock(counted_[i].mutex);
+    sum.Add(counted_[i].totals);
+  }
+  // Last: who has ended was accepted before.
+  sum.accepted = accepted_.load();
+  sum.pending_rows = pending_rows_.load();
+  sum.pending_ids = pending_ids_.load();
+  sum.pending_bytes = pending_bytes_.load();
+  return sum;
 }
 
 }  // namespace recsys

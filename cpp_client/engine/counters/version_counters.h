@@ -2,11 +2,13 @@
 #define RECSYS_ENGINE_COUNTERS_VERSION_COUNTERS_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/stripes.h"
 #include "engine/counters/histogram.h"
 #include "engine/counters/outcomes.h"
 #include "recsys/model.h"
@@ -17,7 +19,7 @@ namespace recsys {
 enum class Stage { kQueue = 0, kCollate, kExecute, kRespond };
 inline constexpr std::size_t kNumStages = 4;
 
-/// A consistent snapshot of one loaded version's counters. A plain value.
+/// One loaded version's counters. A plain value.
 struct VersionTotals {
   OutcomeCounts outcomes{};
   /// Requests that joined the queue.
@@ -47,12 +49,14 @@ struct VersionTotals {
 
   const Histogram& stage(Stage which) const { return stages[static_cast<std::size_t>(which)]; }
   std::int64_t of(Outcome outcome) const { return outcomes[static_cast<std::size_t>(outcome)]; }
+  /// Adds what another one has counted.
+  void Add(const VersionTotals& other);
   /// Returns a JSON object with these names.
   std::string Json() const;
 };
 
-/// The counters of one loaded version. Thread-safe and fast: plain numbers under a lock that is
-/// held for nanoseconds.
+/// The counters of one loaded version. Thread-safe and fast: plain numbers of each stripe of
+/// threads, under a lock that is held for nanoseconds.
 class VersionCounters {
  public:
   void Count(Outcome outcome);
@@ -73,8 +77,24 @@ class VersionCounters {
   VersionTotals Totals() const;
 
  private:
-  mutable std::mutex mutex_;
-  VersionTotals totals_;
+  struct Counted {
+    mutable std::mutex mutex;
+    VersionTotals totals;
+  };
+  /// Changes the calling thread's numbers.
+  template <typename Function>
+  void Change(Function change) {
+    Counted& counted = counted_.here();
+    const std::lock_guard<std::mutex> lock(counted.mutex);
+    change(counted.totals);
+  }
+
+  Striped<Counted> counted_;
+  // Changed under the lock of a queue.
+  std::atomic<std::int64_t> accepted_{0};
+  std::atomic<std::int64_t> pending_rows_{0};
+  std::atomic<std::int64_t> pending_ids_{0};
+  std::atomic<std::int64_t> pending_bytes_{0};
 };
 
 }  // namespace recsys

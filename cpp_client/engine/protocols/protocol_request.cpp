@@ -10,11 +10,10 @@
 
 namespace recsys {
 
-ProtocolRequest::ProtocolRequest(Gateway& gateway) : gateway_(gateway) {
-  RequestMemory::Shared().Take(this);
-}
+ProtocolRequest::ProtocolRequest(Gateway& gateway)
+    : gateway_(gateway), memory_stripe_(RequestMemory::Shared().Take(this)) {}
 
-ProtocolRequest::~ProtocolRequest() { RequestMemory::Shared().Give(this); }
+ProtocolRequest::~ProtocolRequest() { RequestMemory::Shared().Give(this, memory_stripe_); }
 
 void ProtocolRequest::LoadFrom(const Call& call, Bytes message) {
   client = call.connection_number();

@@ -47,6 +47,7 @@ class ProtocolRequest : public Request,
  private:
   friend class RequestStream;
   Gateway& gateway_;
+  const std::size_t memory_stripe_;
   std::shared_ptr<UnaryCall> call_;
   std::shared_ptr<RequestStream> stream_;
   // For the stream: the request's index in its list, and its number.

@@ -9,15 +9,18 @@ RequestMemory& RequestMemory::Shared() {
   return shared;
 }
 
-void RequestMemory::Take(Request* request) {
-  const std::lock_guard lock(mutex_);
-  if (kept_.empty()) return;
-  std::swap(request->raw, kept_.back().raw);
-  std::swap(request->checked, kept_.back().checked);
-  kept_.pop_back();
+std::size_t RequestMemory::Take(Request* request) {
+  const std::size_t stripe = ThisStripe();
+  Kept& kept = kept_[stripe];
+  const std::lock_guard lock(kept.mutex);
+  if (kept.lists.empty()) return stripe;
+  std::swap(request->raw, kept.lists.back().raw);
+  std::swap(request->checked, kept.lists.back().checked);
+  kept.lists.pop_back();
+  return stripe;
 }
 
-void RequestMemory::Give(Request* request) {
+void RequestMemory::Give(Request* request, std::size_t stripe) {
   RawRequest& raw = request->raw;
   CheckedRequest& checked = request->checked;
   const std::size_t num_inputs = raw.dense.capacity() + raw.sparse.capacity() +
@@ -34,8 +37,9 @@ void RequestMemory::Give(Request* request) {
   checked.context.clear();
   checked.ids_of_texts.clear();
   checked.has_context = false;
-  const std::lock_guard lock(mutex_);
-  if (kept_.size() < kMaxKept) kept_.push_back({std::move(raw), std::move(checked)});
+  Kept& kept = kept_[stripe];
+  const std::lock_guard lock(kept.mutex);
+  if (kept.lists.size() < kMaxKept) kept.lists.push_back({std::move(raw), std::move(checked)});
 }
 
 }  // namespace recsys

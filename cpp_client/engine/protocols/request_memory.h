@@ -5,24 +5,26 @@
 #include <mutex>
 #include <vector>
 
+#include "base/stripes.h"
 #include "engine/core/request.h"
 
 namespace recsys {
 
-/// Recycles the memory of requests' input lists. It belongs to no thread, since one thread reads a
-/// request and another releases it. Thread-safe; the lock is held for nanoseconds, and the amount
-/// kept is bounded.
+/// Recycles the memory of requests' input lists: a thread that releases a request gives them back
+/// to the stripe of the thread that has read it. Thread-safe; locks are held for nanoseconds, and
+/// the amount kept is bounded.
 class RequestMemory {
  public:
   /// The process's instance. Never destroyed: requests may end at any time.
   static RequestMemory& Shared();
 
-  /// Gives a new request empty lists with capacity.
-  void Take(Request* request);
+  /// Gives a new request empty lists with capacity. Returns the stripe, for Give.
+  std::size_t Take(Request* request);
   /// Takes the lists of a request that is no longer read.
-  void Give(Request* request);
+  void Give(Request* request, std::size_t stripe);
 
  private:
+  /// Of a stripe.
   static constexpr std::size_t kMaxKept = 256;
   /// Maximum inputs per request; longer lists are abuse, or a rare model.
   static constexpr std::size_t kMaxInputs = 2048;
@@ -32,8 +34,12 @@ class RequestMemory {
     CheckedRequest checked;
   };
 
-  std::mutex mutex_;
-  std::vector<Lists> kept_;
+  struct Kept {
+    std::mutex mutex;
+    std::vector<Lists> lists;
+  };
+
+  Striped<Kept> kept_;
 };
 
 }  // namespace recsys

@@ -62,6 +62,16 @@ RouteTable::RouteTable(RouteSpec spec, const std::vector<std::shared_ptr<Servabl
   }
 }
 
+std::shared_ptr<const RouteTable> RouteTable::Copy() const {
+  auto copy = std::make_shared<RouteTable>(*this);
+  for (auto& [name, servable] : copy->versions_) {
+    // Shares the ownership of a pointer of its own.
+    const auto own = std::make_shared<const std::shared_ptr<Servable>>(servable);
+    servable = std::shared_ptr<Servable>(own, own->get());
+  }
+  return copy;
+}
+
 Route RouteTable::Find(const RouteQuery& query) const {
   if (query.version.empty()) {
     double draw = query.draw;
@@ -123,6 +133,15 @@ struct Routes::Snapshot {
   /// Whether a model was ever published or withdrawn.
   bool has_begun = false;
 
+  std::shared_ptr<const Snapshot> Copy() const {
+    auto copy = std::make_shared<Snapshot>();
+    for (const auto& [name, table] : tables) {
+      copy->tables[name] = table->Copy();
+      if (table == only) copy->only = copy->tables[name];
+    }
+    copy->has_begun = has_begun;
+    return copy;
+  }
   /// Returns the table of a model, of the only one without a name; null if there is none.
   const RouteTable* Of(std::string_view model) const {
     if (model.empty()) return only.get();
@@ -133,23 +152,35 @@ struct Routes::Snapshot {
 
 template <typename Change>
 void Routes::Exchange(Change change) {
-  // Freed after the lock: the old snapshot may hold the last reference to a version.
-  std::shared_ptr<const Snapshot> old;
+  // Freed after the lock: the old snapshots may hold the last reference to a version.
+  std::vector<std::shared_ptr<const Snapshot>> old;
   const std::lock_guard<std::mutex> lock(mutex_);
-  old = std::atomic_load(&snapshot_);
-  auto next = std::make_shared<Snapshot>(*old);
+  auto next = std::make_shared<Snapshot>(*snapshot_);
   next->has_begun = true;
   change(next.get());
   has_key_headers_ = std::any_of(next->tables.begin(), next->tables.end(), [](const auto& table) {
     return !table.second->spec().key_header.empty();
   });
-  std::atomic_store(&snapshot_, std::shared_ptr<const Snapshot>(std::move(next)));
+  for (std::size_t i = 0; i < kNumStripes; ++i) {
+    std::shared_ptr<const Snapshot> copy = next->Copy();
+    const std::lock_guard<std::mutex> guard(seen_[i].mutex);
+    old.push_back(std::exchange(seen_[i].snapshot, std::move(copy)));
+  }
+  old.push_back(std::exchange(snapshot_, std::move(next)));
 }
 
-Routes::Routes() : snapshot_(std::make_shared<const Snapshot>()) {}
+Routes::Routes() : snapshot_(std::make_shared<const Snapshot>()) {
+  for (std::size_t i = 0; i < kNumStripes; ++i) seen_[i].snapshot = snapshot_;
+}
+
+std::shared_ptr<const Routes::Snapshot> Routes::Here() const {
+  const Seen& seen = seen_[ThisStripe()];
+  const std::lock_guard<std::mutex> lock(seen.mutex);
+  return seen.snapshot;
+}
 
 Route Routes::Find(const RouteQuery& query) const {
-  const std::shared_ptr<const Snapshot> seen = std::atomic_load(&snapshot_);
+  const std::shared_ptr<const Snapshot> seen = Here();
   if (const RouteTable* table = seen->Of(query.model)) return table->Find(query);
   if (!seen->has_begun) {
     throw Error(ErrorKind::kNotReady, "no model is ready yet; try again later");
@@ -161,7 +192,7 @@ Route Routes::Find(const RouteQuery& query) const {
 
 std::string Routes::KeyHeader(std::string_view model) const {
   if (!has_key_headers_) return {};
-  const std::shared_ptr<const Snapshot> seen = std::atomic_load(&snapshot_);
+  const std::shared_ptr<const Snapshot> seen = Here();
   const RouteTable* const table = seen->Of(model);
   return table == nullptr ? std::string() : table->spec().key_header;
 }

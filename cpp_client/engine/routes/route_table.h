@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/stripes.h"
 #include "engine/core/gateway.h"
 #include "engine/core/servable.h"
 #include "engine/core/shadow.h"
@@ -29,6 +30,9 @@ class RouteTable {
   Route Find(const RouteQuery& query) const;
 
   const RouteSpec& spec() const { return spec_; }
+  /// Returns a copy whose references to versions are counted apart: threads that route by several
+  /// copies do not meet at the counts.
+  std::shared_ptr<const RouteTable> Copy() const;
 
  private:
   bool is_keyed() const { return !spec_.key_feature.empty() || !spec_.key_header.empty(); }
@@ -42,7 +46,7 @@ class RouteTable {
   const std::shared_ptr<const Shadow> shadow_;
 };
 
-/// The tables of all models. Thread-safe: requests read a snapshot without taking the lock.
+/// The tables of all models. Thread-safe: requests read a snapshot of their thread's stripe.
 class Routes : public Router {
  public:
   Routes();
@@ -59,6 +63,15 @@ class Routes : public Router {
   template <typename Change>
   void Exchange(Change change);
 
+  struct Seen {
+    mutable std::mutex mutex;
+    std::shared_ptr<const Snapshot> snapshot;
+  };
+  /// Returns the snapshot of the calling thread's stripe.
+  std::shared_ptr<const Snapshot> Here() const;
+
+  Striped<Seen> seen_;
+  /// What the stripes' snapshots are copies of.
   std::shared_ptr<const Snapshot> snapshot_;
   /// Whether a table has a header as key. Every request reads it.
   std::atomic<bool> has_key_headers_{false};

@@ -1,5 +1,6 @@
 #include "port/bounds/memory_ledger.h"
 
+#include <cstdlib>
 #include <utility>
 
 namespace recsys::http2 {
@@ -13,6 +14,7 @@ MemoryLedger::Account::Account(MemoryLedger* ledger, std::function<void()> close
 
 MemoryLedger::Account::~Account() {
   Add(-num_bytes());
+  Publish();
   Closed();
   const std::lock_guard<std::mutex> lock(ledger_->mutex_);
   ledger_->accounts_.erase(this);
@@ -35,6 +37,13 @@ void MemoryLedger::Account::Add(std::int64_t num_bytes) {
   if (num_bytes == 0) return;
   num_bytes_.store(num_bytes_.load(std::memory_order_relaxed) + num_bytes,
                    std::memory_order_relaxed);
+  unpublished_ += num_bytes;
+  if (std::abs(unpublished_) > ledger_->max_unpublished_bytes_) Publish();
+}
+
+void MemoryLedger::Account::Publish() {
+  const std::int64_t num_bytes = std::exchange(unpublished_, 0);
+  if (num_bytes == 0) return;
   const std::int64_t total = ledger_->total_->fetch_add(num_bytes, std::memory_order_relaxed);
   const std::int64_t most = ledger_->max_bytes_;
   if (num_bytes > 0 && most > 0 && total + num_bytes > most) ledger_->CloseLargest();

@@ -1,6 +1,7 @@
 #ifndef RECSYS_PORT_BOUNDS_MEMORY_LEDGER_H_
 #define RECSYS_PORT_BOUNDS_MEMORY_LEDGER_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -17,7 +18,10 @@ class MemoryLedger {
  public:
   /// `max_bytes`: 0 for no bound; `total` receives the sum.
   MemoryLedger(std::int64_t max_bytes, std::atomic<std::int64_t>* total)
-      : max_bytes_(max_bytes), total_(total) {}
+      : max_bytes_(max_bytes),
+        max_unpublished_bytes_(max_bytes > 0 ? std::min(kMaxUnpublishedBytes, max_bytes / kShare)
+                                             : kMaxUnpublishedBytes),
+        total_(total) {}
 
   /// The bytes held by one connection. Its methods must be called from one thread.
   class Account {
@@ -30,6 +34,8 @@ class MemoryLedger {
     Account& operator=(const Account&) = delete;
 
     void Add(std::int64_t num_bytes);
+    /// Adds to the sum what was not added yet: little, so that threads seldom meet there.
+    void Publish();
     /// Whether the connection may open further calls.
     bool MayOpen() const;
     /// The connection has released what it can, as `close` told it to: another one may be closed.
@@ -41,12 +47,17 @@ class MemoryLedger {
     MemoryLedger* const ledger_;
     const std::function<void()> close_;
     std::atomic<std::int64_t> num_bytes_{0};
+    std::int64_t unpublished_ = 0;
   };
 
  private:
+  static constexpr std::int64_t kMaxUnpublishedBytes = 4096;
+  static constexpr std::int64_t kShare = 1 << 16;
   void CloseLargest();
 
   const std::int64_t max_bytes_;
+  /// Of each account, at most so much is missing in the sum until Publish.
+  const std::int64_t max_unpublished_bytes_;
   std::atomic<std::int64_t>* const total_;
   std::mutex mutex_;
   std::unordered_set<const Account*> accounts_;

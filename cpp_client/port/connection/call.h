@@ -86,6 +86,8 @@ class WireCall : public Timed, public Posted, public std::enable_shared_from_thi
   std::int32_t window_bytes = 0;
   /// The memory of the call and its request that is counted in the connection's account.
   std::int64_t held_bytes = 0;
+  /// Of the port's count of open calls.
+  std::size_t open_stripe = 0;
   /// Whether the connection watches the unfinished message; when it last grew, or the call began.
   bool is_watched = false;
   double grew_s = 0;

@@ -66,6 +66,7 @@ Connection::Connection(Loop* loop, std::int64_t id, FileHandle file, RpcPortStat
       drain_began_s_(kNever) {
   ++port_.counters.num_open;
   CountMemory();
+  account_.Publish();
   epoll_event event = {};
   event.events = interest_ = EPOLLIN;
   event.data.u64 = static_cast<std::uint64_t>(id_);
@@ -141,6 +142,7 @@ void Connection::Flush() {
   }
   if (state_ == State::kLingering && !is_blocked_) Write();
   CountMemory();
+  account_.Publish();
   CloseIfOver();
   UpdateInterest();
 }

@@ -183,7 +183,7 @@ void Connection::OnRequest(std::int32_t stream_id, bool is_half_closed) {
   made.is_half_closed = is_half_closed;
   made.grew_s = loop_->now_s();
   calls_.emplace(stream_id, std::move(call));
-  port_.open_calls.Begin();
+  made.open_stripe = port_.open_calls.Begin();
   CountMemory(made);
   const Status refusal = RefusalOf(made, may_open);
   if (!refusal.ok()) return Abort(made, refusal);
@@ -447,7 +447,7 @@ void Connection::Forget(WireCall& call) {
   call.outgoing.Clear(&never_sent);
   call.Over();
   for (const Written& one : never_sent) one(false);
-  port_.open_calls.End();
+  port_.open_calls.End(call.open_stripe);
 }
 
 }  // namespace recsys::http2

@@ -92,6 +92,23 @@ TEST(MemoryLedger, WhoIsClosedMakesRoomForTheNextToBeClosed) {
   EXPECT_EQ(closed, (std::vector<int>{1, 2}));
 }
 
+TEST(MemoryLedger, LittleIsAddedToTheSumLater) {
+  std::atomic<std::int64_t> total{0};
+  MemoryLedger ledger(0, &total);
+  {
+    MemoryLedger::Account account(&ledger, [] {});
+    account.Add(4000);
+    EXPECT_EQ(total, 0);
+    EXPECT_EQ(account.num_bytes(), 4000);
+    account.Publish();
+    EXPECT_EQ(total, 4000);
+    account.Add(5000);
+    EXPECT_EQ(total, 9000);
+    account.Add(-1);
+  }
+  EXPECT_EQ(total, 0);
+}
+
 struct Counted final : Timed {
   void OnDue(double now_s) override { times.push_back(now_s); }
   std::vector<double> times;

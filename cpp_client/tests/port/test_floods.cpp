@@ -292,6 +292,8 @@ TEST_F(Floods, APortThatIsHalfFullRefusesCallsOfThoseWhoHoldMoreThanTheirShare) 
   for (int i = 0; i < 80; ++i) more += Field("x-more", std::string(100, 'a'));
   RawClient one(server_->port());
   RawClient two(server_->port());
+  // Of several threads, one could fill its connection before another has opened the next.
+  ASSERT_TRUE(Reaches(server_->counters().num_open, 2));
   for (RawClient* client : {&one, &two}) {
     client->Send(Hello() + ManyOpened(more) + Frame(kPing, 0, 0, "8 bytes!"));
     ASSERT_TRUE(client->Await(kPing));

@@ -28,6 +28,11 @@ PendingDecisions* PendingDecisions::OfThisThread() { return of_this_thread; }
 
 void PendingDecisions::Add(Executor& executor) {
   if (!began_s_) began_s_ = clock_();
+  for (Decision& one : pending_) {
+    if (one.executor.get() != &executor) continue;
+    one.at_s = kAtOnce;
+    return;
+  }
   Put({executor.servable().shared_from_this(), &executor}, kAtOnce);
 }
 
