@@ -1,0 +1,205 @@
+"""Where a server's native engine holds locks, how often for each request and how long, and the bound in processors.
+
+A library for ``LD_PRELOAD`` (cpp_client/bench/locks) times every mutex; another run without it gives the processor
+time of a request. A lock that all threads share is held by one at a time, so requests a second are at most one over the
+time for which a request holds it, and processors at most the processor time of a request over that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.processes import StepError, module, run_json, started
+from benchmarks.measure.tables import table_of
+from recsys.base.cli import count
+
+_EPILOG = """\
+examples:
+  make native native-peers && python -m benchmarks.locks model.artifact
+  python -m benchmarks.locks model.artifact --polling-threads 2 --in-flight 256 --json
+
+Exit codes: 0 measured, 1 a server or a step failed, 2 bad usage.
+"""
+_WARM_UP_S = 0.3
+# Which threads may wait for each other at a function's lock: what all share, by the lock's name; the rest is of a loop
+# or of a stripe.
+_SHARED = {
+    "Executor": "queue",
+    "ExecutorThreads": "queue",
+    "Slots": "slots",
+    "Records": "records",
+    "Ring": "records",
+}
+_OWN = {"Outbox": "a polling thread's", "RequestMemory": "a stripe's", "Routes": "a stripe's"}
+_OWN |= {"VersionCounters": "a stripe's"}
+
+
+@dataclass
+class Held:
+    """What one function does with its lock, for each request.
+
+    Attributes:
+        function: its name.
+        lock: the lock's, or whose it is.
+        num: times.
+        held_ns: time for which it is held, without what measuring costs and without holds above 20 µs, in which the
+            thread has lost its processor.
+        waited_ns: time until it is held.
+        longest_us: the longest time for which it was held.
+    """
+
+    function: str
+    lock: str
+    num: float
+    held_ns: float
+    waited_ns: float
+    longest_us: float
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    args = _parser().parse_args(argv)
+    machine = prepare()
+    try:
+        request_us = _request_us(args)
+        held = _held(args)
+    except (StepError, OSError) as error:
+        print(f"benchmarks.locks: {error}", file=sys.stderr)
+        return 1
+    of_lock: dict[str, float] = defaultdict(float)
+    for one in held:
+        if one.lock in _SHARED.values():
+            of_lock[one.lock] += one.held_ns
+    bounds = {lock: 1e3 * request_us / held_ns for lock, held_ns in of_lock.items() if held_ns}
+    if args.json:
+        figures = {"request_us": request_us, "held": [asdict(one) for one in held], "bounds": bounds}
+        print(json.dumps({"machine": machine.to_json(), **figures}))
+        return 0
+    console = wide_console()
+    console.print(machine.text(), soft_wrap=True)
+    rows = [
+        {
+            "function": one.function,
+            "lock": one.lock,
+            "a request": f"{one.num:.2f}",
+            "held, ns": f"{one.held_ns:.0f}",
+            "waited, ns": f"{one.waited_ns:.0f}",
+            "longest, µs": f"{one.longest_us:.0f}",
+        }
+        for one in held
+    ]
+    title = f"locks for each request; {request_us:.1f} µs of processor time a request"
+    console.print(table_of(title, rows, texts=("function", "lock")))
+    for lock, bound in sorted(bounds.items(), key=lambda item: item[1]):
+        console.print(f"{lock}: held {of_lock[lock]:.0f} ns a request: at most {bound:.0f} processors")
+    return 0
+
+
+def _server(args: argparse.Namespace, *prefix: str) -> list[str]:
+    options = ["--engine", "native", "--port", "0", "--no-metrics", "--json"]
+    polling = ["--polling-threads", str(args.polling_threads)]
+    return [*prefix, *module("serve.app.cli", str(args.artifact), *options, *polling)]
+
+
+def _send(args: argparse.Namespace, address: str) -> int:
+    """Send the load; returns about how many requests were answered, those of the warm-up included."""
+    load = ["--in-flight", str(args.in_flight), "--connections", str(args.connections)]
+    rows = ["--candidates" if args.ranking else "--rows", str(args.rows)]
+    times = ["--duration-s", str(args.seconds), "--warm-up-s", str(_WARM_UP_S)]
+    found = run_json(module("serve.bench", address, *load, *rows, *times, "--json"))["measurement"]
+    if found["num_failed"]:
+        raise StepError(f"requests failed: {found['errors']}")
+    num_answered, duration_s = int(found["num_answered"]), float(found["duration_s"])
+    return round(num_answered * (1 + _WARM_UP_S / duration_s))
+
+
+def _request_us(args: argparse.Namespace) -> float:
+    with started(_server(args)) as server:
+        before_s = server.processor_s()
+        num = _send(args, server.address)
+        return 1e6 * (server.processor_s() - before_s) / num
+
+
+def _held(args: argparse.Namespace) -> list[Held]:
+    library = args.build.resolve() / "recsys-lock-times.so"
+    if not library.exists():
+        raise StepError(f"{library}: no such file; make native-peers builds it")
+    with tempfile.TemporaryDirectory() as folder:
+        times = Path(folder) / "times"
+        with started(_server(args, "env", f"LD_PRELOAD={library}", f"RECSYS_LOCK_TIMES={times}")) as server:
+            num_requests = _send(args, server.address)
+        lines = [line.rsplit(" ", 5) for line in times.read_text().splitlines()]
+    ours = [line for line in lines if "_engine" in Path(line[0]).name]
+    names = _functions(ours[0][0], [int(line[1], 16) for line in ours]) if ours else []
+    # The shortest holds do next to nothing: that is what measuring costs.
+    costs_s = min((float(held) / int(num) for _, _, num, _, held, _ in ours if int(num) > 1000), default=0.0)
+    found = []
+    for name, (_, _, text, waited, held, longest) in zip(names, ours, strict=True):
+        num = int(text)
+        owner = name.split("::")[0]
+        found.append(
+            Held(
+                function=name,
+                lock=_SHARED.get(owner) or _OWN.get(owner, ""),
+                num=num / num_requests,
+                held_ns=1e9 * max(float(held) - num * costs_s, 0) / num_requests,
+                waited_ns=1e9 * max(float(waited) - num * costs_s, 0) / num_requests,
+                longest_us=1e6 * float(longest),
+            )
+        )
+    found = [one for one in found if one.num >= 0.001]
+    return sorted(found, key=lambda one: -one.held_ns)
+
+
+def _functions(module_path: str, offsets: Sequence[int]) -> list[str]:
+    """Return the functions of return addresses: the outermost of ours, into which others were inlined."""
+    # The call is before the address to which it returns.
+    command = ["addr2line", "-Cfipe", module_path, *(hex(offset - 1) for offset in offsets)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    names: list[str] = []
+    for line in done.stdout.splitlines():
+        name = re.sub(r"^ *\(inlined by\) ", "", line).partition(" at ")[0]
+        name = re.sub(r"\(anonymous namespace\)::|recsys::|http2::|\(.*|^.* (?=\w+::)", "", name)
+        if line.startswith(" (inlined by)"):
+            names[-1] = name
+        else:
+            names.append(name)
+    return names
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.locks",
+        description=(__doc__ or "").partition("\n")[0],
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("artifact", type=Path, help="the artifact that is served")
+    parser.add_argument("--polling-threads", type=count, default=2, help="of the server (default: 2)")
+    parser.add_argument("--in-flight", type=count, default=64, help="unanswered requests (default: 64)")
+    parser.add_argument("--connections", type=count, default=8, help="connections (default: 8)")
+    parser.add_argument("--rows", type=count, default=1, help="rows of a request (default: 1)")
+    parser.add_argument("--ranking", action="store_true", help="the rows are candidates of one context")
+    parser.add_argument("--seconds", type=float, default=4.0, help="duration of each run (default: 4)")
+    parser.add_argument(
+        "--build",
+        type=Path,
+        default=Path("build/native"),
+        help="folder of the native build (default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
