@@ -22,7 +22,7 @@ NATIVE_TEST_JOBS ?= 3
 # for the others' for more than half of the time.
 ON_REFERENCE := OMP_NUM_THREADS=1 RECSYS_CONFORMANCE_ENGINE=reference
 ON_NATIVE := OMP_NUM_THREADS=1 RECSYS_CONFORMANCE_ENGINE=native
-.PHONY: help setup demo test stacks stacks-install newest oldest languages lint lock docs bench protos native native-peers wheel client-wheel native-build native-test native-run native-conformance native-test-packages native-thread soak wheel-check clean
+.PHONY: help setup demo test stacks stacks-install newest oldest languages lint lock docs bench protos native native-peers wheel client-wheel native-build native-apart native-test native-run native-wheel native-conformance native-test-packages native-thread soak wheel-check clean
 
 help:
 	@echo "make demo         train, export, serve and predict on this machine (no GPU needed)"
@@ -145,21 +145,26 @@ client-wheel: $(VENV)/.dev
 	rm -rf clients/python/build
 	$(BIN)/pip wheel -q --no-deps --no-build-isolation --no-index -w dist clients/python
 
-# All that native-test runs, compiled; and what needs no run. The Python modules stay in $(NATIVE): tests that run
-# meanwhile see no other engine than before.
+# All that native-test runs with torch, compiled. The Python modules stay in $(NATIVE): tests that run meanwhile see no
+# other engine than before.
 native-build: $(VENV)/.dev native-test-packages
 	PYTHON=$(BIN)/python cpp_client/build.sh $(NATIVE) compiled
-	cpp_client/test.sh $(CURDIR)/$(NATIVE) style build
+	cpp_client/test.sh $(CURDIR)/$(NATIVE) build
 
-native-test: native-build native-run
+# What needs no Python environment: style, and what tests under sanitizers and of other processors run, compiled.
+native-apart: native-test-packages
+	cpp_client/test.sh $(CURDIR)/$(NATIVE) style apart
 
-# Of native-test what runs: C++ tests, which leave a processor idle, beside the conformance cases with the native engine;
-# and the wheel.
+native-test: native-apart native-build native-run native-wheel
+
+# Of native-test what runs: C++ tests, which leave a processor idle, beside the conformance cases with the native engine.
 native-run: native $(VENV)/.peer
 	cpp_client/test.sh $(CURDIR)/$(NATIVE) unit address arm fuzz >$(NATIVE)/test.log 2>&1 & cpp=$$!; \
 	$(ON_NATIVE) $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile --no-loadscope-reorder tests/native tests/conformance; \
 	code=$$?; wait $$cpp || code=1; cat $(NATIVE)/test.log; exit $$code
-	$(MAKE) wheel
+
+# The wheel with native modules, checked.
+native-wheel: wheel
 	$(BIN)/python tests/wheel_check.py "$$(ls -t dist/*.whl | head -1)"
 
 # The conformance cases alone.

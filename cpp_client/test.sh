@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Prove the C++ side: style, tests, sanitizers, fuzzers. `make native-test` calls it.
 #   test.sh BUILD [part ...]   BUILD: the folder of `make native`
-# Parts: build (compiles what the next ones run), style, unit, address, arm (emulated), fuzz; thread compiles for itself.
+# Parts: build and apart compile what the next ones run, apart what needs no torch; style, unit, address, arm (emulated),
+# fuzz; thread compiles for itself.
 # FUZZ_SECONDS: of each fuzz target (default 5).
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -9,7 +10,7 @@ cd "$(dirname "$0")"
 build=$1
 shift
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(build style unit address arm fuzz thread)
+[[ ${#parts[@]} -gt 0 ]] || parts=(build apart style unit address arm fuzz thread)
 # Rooms that need gRPC, torch or generated messages; all others are tested with sanitizers alone.
 programs=(test_client test_bench test_port test_protocols test_engine test_ops_torch recsys-predict-tool recsys-client-tool compiled)
 # fuzzer-no-link makes a fuzzer see what its inputs reach.
@@ -42,6 +43,9 @@ no_weak_code() {
 build() {
   cmake --build "$build" --target "${programs[@]}"
   no_weak_code "$build"/CMakeFiles/recsys_ops.dir/ops/kernels/x86/*.cpp.o
+}
+
+apart() {
   configure_arm
   cmake --build "$build-arm"
   no_weak_code "$build"-arm/CMakeFiles/recsys_ops.dir/ops/kernels/arm/{dotprod,i8mm}.cpp.o
