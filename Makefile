@@ -18,6 +18,8 @@ NATIVE := build/native
 export NATIVE_JOBS ?= $(shell nproc)
 # Processes that run the cases with the native engine, which is seldom the one that is waited for.
 NATIVE_TEST_JOBS ?= 3
+# Smokes of benchmarks that need the native kernels.
+NATIVE_BENCHMARKS := tests/benchmarks/test_mlperf.py
 # The engine that answers the conformance cases, and one thread: tests run side by side, and threads of each would wait
 # for the others' for more than half of the time.
 ON_REFERENCE := OMP_NUM_THREADS=1 RECSYS_CONFORMANCE_ENGINE=reference
@@ -160,7 +162,7 @@ native-test: native-apart native-build native-run native-wheel
 # Of native-test what runs: C++ tests, which leave a processor idle, beside the conformance cases with the native engine.
 native-run: native $(VENV)/.peer
 	cpp_client/test.sh $(CURDIR)/$(NATIVE) unit address arm fuzz >$(NATIVE)/test.log 2>&1 & cpp=$$!; \
-	$(ON_NATIVE) $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile --no-loadscope-reorder tests/native tests/conformance; \
+	$(ON_NATIVE) $(BIN)/python -m pytest -n $(NATIVE_TEST_JOBS) --dist loadfile --no-loadscope-reorder tests/native tests/conformance $(NATIVE_BENCHMARKS); \
 	code=$$?; wait $$cpp || code=1; cat $(NATIVE)/test.log; exit $$code
 
 # The wheel with native modules, checked.

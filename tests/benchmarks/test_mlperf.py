@@ -11,6 +11,7 @@ import torch
 from benchmarks.mlperf.cli import main
 from benchmarks.mlperf.loadgen import read_summary
 from benchmarks.mlperf.workloads import DLRM_ROWS, DlrmDcnV2, Dlrmv3
+from recsys.kernels import operators
 from serve.wire import predict_pb2 as wire
 
 
@@ -50,6 +51,8 @@ def test_read_summary(tmp_path: Path) -> None:
 
 def test_quick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("mlperf_loadgen", reason="MLPerf's load generator is not installed")
+    if operators.why_missing():
+        pytest.skip("the native kernels are not built")
     options = ["--quick", "--json", "--most-rows", "100", "--samples", "4", "--dir", str(tmp_path)]
     assert main([*options, "--systems", "in-process", "--scenarios", "offline"]) == 0
     report = json.loads(capsys.readouterr().out)
