@@ -1,8 +1,10 @@
-"""What the log of answers costs: a server with it and one without, in one run, and every request counted.
+"""What the log of answers costs, or keeping answers for labels: a server with it and one without, in one run.
 
 One artifact (DLRM, 26 INT8 tables), one load generator (recsys-bench, closed loop), all on the same cores. Servers take
-turns; a ratio is of neighbouring turns. Processor time is that of the server per answered request, so that other work
-on the machine does not count. At the end, what was answered is compared with the rows of the files and the drops.
+turns; a ratio is of neighbouring turns. Processor time is that of the server per answered request, until it rests after
+the turn, so that neither other work on the machine counts nor work that is put off is left out. At the end, what was
+answered is compared with the rows of the files, or the answers that are kept, and the drops. For labels, requests come
+in streams, where they have IDs.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import json
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +23,7 @@ from typing import Any
 
 from pyarrow import parquet
 
+from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import prepare, wide_console
 from benchmarks.measure.processes import Started, StepError, module, run_json, started
 from benchmarks.measure.tables import table_of, tracked
@@ -27,16 +31,21 @@ from benchmarks.serving import export_dlrm
 from recsys.base.cli import count
 from serve.bench.environment import scrape
 
-_EPILOG = """\
+_EPILOG = f"""\
 examples:
   python -m benchmarks.answer_log --check
   python -m benchmarks.answer_log --answered 1000000
+  python -m benchmarks.answer_log --what labels
 
-Exit codes: 0 measured, 1 a server or a step failed, 2 bad usage, 3 with --check: a bar was missed.
+Exit codes: 0 measured, 1 a server or a step failed, 2 bad usage, {MISSED_TEXT}
 """
-#: With the log, a server of single samples, 64 in flight, takes this share of the throughput at least.
+#: With it, a server of single samples, 64 in flight, has this share of the throughput at least.
 LEAST_SHARE = 0.95
-WITH, WITHOUT = "with the log", "without"
+#: And takes so many times the processor time at most.
+MOST_TIMES = 1.05
+WITH, WITHOUT = "with", "without"
+# A server rests when it takes less than so much processor time in such an interval; it has to within so long.
+_RESTING_S, _INTERVAL_S, _REST_WITHIN_S = 0.02, 0.5, 30.0
 
 
 @dataclass
@@ -57,23 +66,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (StepError, OSError) as error:
         print(f"benchmarks.answer_log: {error}", file=sys.stderr)
         return 1
+    bars = _bars(found, args)
     if args.json:
         settings = {name: value for name, value in vars(args).items() if name != "json"}
-        print(json.dumps({"machine": machine.to_json(), "settings": settings, **found}))
+        result = {"machine": machine.to_json(), "settings": settings, **found, "bars": bars_json(bars)}
+        print(json.dumps(result))
     else:
         console = wide_console()
         console.print(machine.text(), soft_wrap=True)
         console.print(table_of("the log of answers", _texts(found["servers"]), texts=("server",)))
         console.print(
-            f"with the log: {found['throughput_share']:.3f} of the throughput, {found['processor_share']:.3f} times "
-            f"the processor time a request; answered {found['answered']:,}, written {found['written']:,} "
-            f"({found['bytes_per_row']:.0f} bytes each), dropped {found['dropped']:,}, failed "
-            f"{found['failed']:,}",
+            f"answered {found['answered']:,}, {found['outcome']} {found['written']:,} "
+            f"({found['bytes_per_row']:.0f} bytes each), dropped {found['dropped']:,}, failed {found['failed']:,}",
             soft_wrap=True,
         )
-    num_chosen = found["written"] + found["dropped"] + found["failed"]
-    is_counted = args.share < 1 or found["answered"] == num_chosen
-    return 3 if args.check and not (is_counted and found["throughput_share"] >= LEAST_SHARE) else 0
+        console.print(bar_table(bars))
+    return exit_status(bars, args)
+
+
+def _bars(found: dict[str, Any], args: argparse.Namespace) -> list[Bar]:
+    bars = [
+        Bar("share of the throughput without", LEAST_SHARE, found["throughput_share"]),
+        Bar(
+            "times the processor time of a request without",
+            MOST_TIMES,
+            found["processor_share"],
+            is_most=True,
+        ),
+    ]
+    if args.share == 1:
+        num_missing = found["answered"] - found["written"] - found["dropped"] - found["failed"]
+        bars.append(Bar("requests that are in no count", 0, abs(num_missing), is_most=True))
+    return bars
 
 
 def _texts(servers: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
@@ -84,7 +108,9 @@ def _measure(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     artifact = export_dlrm(folder / "dlrm.artifact", args.table_rows)
     log = folder / "answers"
     turns = {WITH: Turns(), WITHOUT: Turns()}
-    options = ("--answer-log-destination", str(log), "--answer-log-share", str(args.share))
+    options = ["--answer-log-destination", str(log), "--answer-log-share", str(args.share)]
+    if args.what == "labels":
+        options = ["--quality-share", str(args.share)]
     with _server(artifact, *options) as logging, _server(artifact) as plain:
         servers = {WITH: logging, WITHOUT: plain}
         for number in tracked(range(args.rounds), "measure"):
@@ -93,14 +119,18 @@ def _measure(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
                 _load(servers[name], args, turns[name])
         while (answered := _answered(logging)) < args.answered:
             _load(logging, args, Turns())
+        _rest(logging)
         # Each request that the log is to have is either dropped by now, or waits to be written.
         last = scrape(f"127.0.0.1:{logging.ready['metrics_port']}")
     # Its files are whole: the server has stopped.
     files = [parquet.ParquetFile(path) for path in sorted(log.glob("*.parquet"))]
     rows = sum(file.metadata.num_rows for file in files)
     num_bytes = sum(path.stat().st_size for path in log.glob("*.parquet"))
-    dropped = _total(last, "recsys_answer_log_requests_total", "queue_full")
-    failed = _total(last, "recsys_answer_log_requests_total", "write_failed")
+    name = "recsys_answer_log_requests_total"
+    if args.what == "labels":
+        name = "recsys_feedback_answers_total"
+        rows, num_bytes = _total(last, name, "kept"), int(last["recsys_feedback_held_bytes"])
+    dropped, failed = _total(last, name, "queue_full"), _total(last, name, "write_failed")
     mine, others = turns[WITH], turns[WITHOUT]
     return {
         "servers": [
@@ -114,6 +144,7 @@ def _measure(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         "throughput_share": _ratio(mine.requests_per_s, others.requests_per_s),
         "processor_share": _ratio(mine.processor_us, others.processor_us),
         "answered": answered,
+        "outcome": "kept" if args.what == "labels" else "written",
         "written": rows,  # single samples: each is a row
         "dropped": dropped,
         "failed": failed,
@@ -126,6 +157,18 @@ def _ratio(mine: Sequence[float], others: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(mine, others, strict=True))
 
 
+def _rest(server: Started) -> None:
+    """Wait until a server has done what it put off."""
+    until_s = time.monotonic() + _REST_WITHIN_S
+    before_s = server.processor_s()
+    while time.monotonic() < until_s:
+        time.sleep(_INTERVAL_S)
+        now_s = server.processor_s()
+        if now_s - before_s < _RESTING_S:
+            return
+        before_s = now_s
+
+
 @contextmanager
 def _server(artifact: Path, *options: str) -> Iterator[Started]:
     command = module("serve.app.cli", str(artifact), "--port", "0", "--metrics-port", "0", "--json", *options)
@@ -135,10 +178,13 @@ def _server(artifact: Path, *options: str) -> Iterator[Started]:
 
 def _load(server: Started, args: argparse.Namespace, turns: Turns) -> None:
     options = ["--in-flight", str(args.in_flight), "--connections", "4", "--duration-s", str(args.seconds)]
+    if args.what == "labels":
+        options.append("--stream")
     began_s, num_before = server.processor_s(), _answered(server)
     figures = run_json(module("serve.bench", server.address, *options, "--json"))["measurement"]
     if figures["num_failed"]:
         raise StepError(f"{server.address}: {figures['errors']}")
+    _rest(server)
     turns.requests_per_s.append(figures["requests_per_s"])
     turns.processor_us.append((server.processor_s() - began_s) / (_answered(server) - num_before) * 1e6)
 
@@ -160,6 +206,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument(
+        "--what", choices=("log", "labels"), default="log", help="what is measured (default log)"
+    )
     parser.add_argument("--rounds", type=count, default=6, metavar="N", help="default 6")
     parser.add_argument("--seconds", type=float, default=4.0, metavar="S", help="of each turn (default 4)")
     parser.add_argument(
@@ -174,8 +223,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--in-flight", type=count, default=64, metavar="N", help="default 64")
     parser.add_argument("--table-rows", type=count, default=100_000, metavar="R", help="default 100000")
-    parser.add_argument("--check", action="store_true", help="end with 3 if a bar is missed")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    add_bar_options(parser)
     return parser
 
 

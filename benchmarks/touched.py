@@ -21,6 +21,7 @@ import torch
 from rich.table import Table
 from torch import nn
 
+from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
 from benchmarks.measure.machine import prepare as prepare_machine
 from benchmarks.measure.machine import wide_console
 from export.delta.delta import DeltaConfig, export_delta
@@ -32,12 +33,12 @@ from recsys.artifact.delta.file import DeltaFile
 _FACTORY = "benchmarks.touched:make"
 # A delta by touched rows must cost at most this share of one with every row quantized.
 _BAR = 1 / 50
-_EPILOG = """\
+_EPILOG = f"""\
 examples:
   python -m benchmarks.touched --check
   python -m benchmarks.touched --rows 1000000 --touched 100 --json
 
-Exit codes: 0 measured, 1 the deltas differ or --check found a share above 1/50, 2 bad usage.
+Exit codes: 0 measured, 1 the deltas differ, 2 bad usage, {MISSED_TEXT}
 """
 
 
@@ -58,8 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=10_000_000, help="default: 10000000")
     parser.add_argument("--dim", type=int, default=16, help="default: 16")
     parser.add_argument("--touched", type=int, default=1000, help="default: 1000")
-    parser.add_argument("--check", action="store_true", help="fail above 1/50")
-    parser.add_argument("--json", action="store_true")
+    add_bar_options(parser)
     args = parser.parse_args(argv)
     machine = prepare_machine()
     with tempfile.TemporaryDirectory() as folder:
@@ -70,8 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("benchmarks.touched: the deltas differ", file=sys.stderr)
         return 1
     every = found["every row"]
+    share = found["touched"]["processor_s"] / every["processor_s"]
+    bars = [Bar("processor time of touched rows, as a share of that of every row", _BAR, share, is_most=True)]
     if args.json:
-        print(json.dumps({"machine": machine.to_json(), "results": found}))
+        print(json.dumps({"machine": machine.to_json(), "results": found, "bars": bars_json(bars)}))
     else:
         title = f"{args.touched:,} of {args.rows:,} rows of dim {args.dim}, INT8; {machine.text()}"
         shown = Table("rows that are read", "processor s", "wall s", "every row / this", title=title)
@@ -79,11 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             share = every["processor_s"] / cost["processor_s"]
             shown.add_row(name, f"{cost['processor_s']:.3f}", f"{cost['wall_s']:.3f}", f"{share:.0f}")
         wide_console().print(shown)
-    share = found["touched"]["processor_s"] / every["processor_s"]
-    if args.check and share > _BAR:
-        print(f"benchmarks.touched: got a share of 1/{1 / share:.0f}, expected at most 1/50", file=sys.stderr)
-        return 1
-    return 0
+        wide_console().print(bar_table(bars))
+    return exit_status(bars, args)
 
 
 def _measured(folder: Path, rows: int, dim: int, num_touched: int) -> dict[str, dict[str, float]] | None:

@@ -143,8 +143,12 @@ def sizes_of_output(output: Output, num_rows: npt.NDArray[np.int64]) -> npt.NDAr
 
 def chosen(columns: Columns, share: float, outputs: Sequence[Output]) -> Columns | None:
     """Return the requests whose draws are below a share: the same columns if all are, None if none is."""
+    return selected(columns, columns.requests.draws < share, outputs)
+
+
+def selected(columns: Columns, takes: Bools, outputs: Sequence[Output]) -> Columns | None:
+    """Return the requests for which ``takes``, ``[Q]``, is true, as ``chosen`` does."""
     requests = columns.requests
-    takes = requests.draws < share
     if takes.all():
         return columns
     places = np.flatnonzero(takes)

@@ -14,15 +14,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from recsys.inputs.signature import ROWS_FIRST, Output
 from recsys.metrics.binned import BinnedMetrics, BinnedScores, logits_of
 from serve.config.settings import QualityConfig
-from serve.engine.answered import AnsweredBlock, sizes_of_output
+from serve.engine.answered import AnsweredBlock
 from serve.engine.records import ShadowPair, draw_of
 from serve.engine.routes import RouteTable
 from serve.errors import listed, short
 from serve.quality.labels import RESULTS, FeedbackItem, Taken, wrong_name
-from serve.quality.store import AnswerStore, KeptAnswer
+from serve.quality.scored import scored, scored_shadow
+from serve.quality.store import AnswerStore, Found, KeptAnswer
 from serve.quality.windows import Windows
 
 #: A version's part in the routing: it serves, is the canary or the shadow, or was named by the request.
@@ -67,47 +67,16 @@ class LabelledQuality:
 
     def answered(self, block: AnsweredBlock) -> None:
         """Keep the scores of the answers that have an ID and are in the share."""
-        outputs = block.signature.outputs
-        requests = block.columns().requests
-        arm = self._arm_of(block.model, block.version)
-        ids, ends = requests.ids.tobytes(), requests.id_offsets.tolist()
-        ends_of = [np.cumsum(sizes_of_output(output, requests.num_rows)) for output in outputs]
-        for i, num_rows in enumerate(requests.num_rows.tolist()):
-            if ends[i] == ends[i + 1] or requests.draws[i] >= self._share:
-                continue
-            values = []
-            for output, data, of in zip(outputs, requests.outputs, ends_of, strict=True):
-                size = int(sizes_of_output(output, requests.num_rows[i : i + 1])[0])
-                values.append(data[of[i] - size : of[i]].tobytes())
-            self.keep(
-                KeptAnswer(
-                    request_id=ids[ends[i] : ends[i + 1]].decode(),
-                    model=block.model,
-                    version=block.version,
-                    arm=arm,
-                    num_rows=num_rows,
-                    scores=scores_of(outputs, values, num_rows),
-                )
-            )
+        answers = scored(block, self._share, self._arm_of(block.model, block.version))
+        if answers is not None:
+            self._store.put(answers)
 
     def shadowed(self, pair: ShadowPair) -> None:
         """Keep the scores of a shadow, as ``answered`` does."""
         if pair.request_id and draw_of(pair.request_id) < self._share:
-            self.keep(
-                KeptAnswer(
-                    request_id=pair.request_id,
-                    model=pair.model,
-                    version=pair.shadow,
-                    arm="shadow",
-                    num_rows=pair.num_rows,
-                    scores=scores_of(pair.got_outputs, pair.got, pair.num_rows),
-                )
-            )
-
-    def keep(self, answer: KeptAnswer) -> None:
-        """Keep an answer that has scores."""
-        if answer.scores:
-            self._store.put(answer)
+            answers = scored_shadow(pair)
+            if answers is not None:
+                self._store.put(answers)
 
     def _arm_of(self, model: str, version: str) -> str:
         table = self.table(model)
@@ -128,8 +97,9 @@ class LabelledQuality:
         taken = Taken()
         scores: dict[Series, list[tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
         with self._lock:
+            found = self._store.get([item.request_id for item in items])
             for i, item in enumerate(items):
-                self._take_item(i, item, taken, scores)
+                self._take_item(i, item, found[i], taken, scores)
             for series, parts in scores.items():
                 self._add(series, *map(np.concatenate, zip(*parts, strict=True)))
             self._results[source].update(taken.counts)
@@ -180,6 +150,7 @@ class LabelledQuality:
         self,
         place: int,
         item: FeedbackItem,
+        found: Found,
         taken: Taken,
         scores: dict[Series, list[tuple[NDArray[np.float64], NDArray[np.float64]]]],
     ) -> None:
@@ -187,10 +158,9 @@ class LabelledQuality:
         if wrong:
             taken.refuse(place, "invalid", item.num_labels, wrong)
             return
-        answers = [a for a in self._store.get(item.request_id) if item.model in ("", a.model)]
+        answers = [a for a in found.answers if item.model in ("", a.block.model)]
         if not answers:
-            is_late = self._store.has_expired(item.request_id)
-            result, text = ("late", "kept no longer") if is_late else ("unknown", "not kept")
+            result, text = ("late", "kept no longer") if found.has_expired else ("unknown", "not kept")
             reason = f"request_id: got {short(item.request_id)}, whose answer is {text}"
             taken.refuse(place, result, item.num_labels, reason)
             return
@@ -219,36 +189,16 @@ class LabelledQuality:
         scores: dict[Series, list[tuple[NDArray[np.float64], NDArray[np.float64]]]],
     ) -> NDArray[np.bool_]:
         """Label rows of one answer that have no label of this name; return which those are."""
-        marks = answer.labelled.setdefault(label, np.zeros(answer.num_rows, dtype=np.bool_))
+        marks = self._store.marks(answer, label)
         at = np.asarray(rows, dtype=np.int64) if rows else np.arange(answer.num_rows)
         is_new: NDArray[np.bool_] = ~marks[at]
         marks[at] = True
         got = answer.scores[_output_of(answer.scores, label)][at][is_new]
-        series = Series(answer.model, answer.version, answer.arm, label)
+        series = Series(answer.block.model, answer.block.version, answer.block.arm, label)
         if len(got):
             logits = got.astype(np.float64) if self._are_logits else logits_of(got)
             scores.setdefault(series, []).append((logits, np.asarray(values, dtype=np.float64)[is_new]))
         return is_new
-
-
-def scores_of(
-    outputs: Sequence[Output], values: Sequence[bytes], num_rows: int
-) -> dict[str, NDArray[np.float32]]:
-    """Return the scores of an answer by output: of float outputs with one finite number for each row.
-
-    Args:
-        outputs: of the version's signature.
-        values: little-endian values of each.
-        num_rows: B.
-    """
-    found = {}
-    for output, data in zip(outputs, values, strict=True):
-        is_score = not output.is_integer and output.batch_dims == ROWS_FIRST and output.shape in ((), (1,))
-        if is_score and num_rows and len(data) == 4 * num_rows:
-            scores = np.frombuffer(data, "<f4")
-            if np.isfinite(scores).all():
-                found[output.name] = scores
-    return found
 
 
 def _output_of(scores: Mapping[str, NDArray[np.float32]], label: str) -> str:

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from recsys.inputs.signature import Output, Signature
 from recsys.metrics.exact import measure
 from serve.config.settings import QualityConfig
-from serve.engine.records import ShadowPair
+from serve.engine.records import ShadowPair, draw_of
 from serve.engine.reference.answers import Answered, RecordedBlock
 from serve.engine.routes import Plan, RouteTable
 from serve.quality.labels import FeedbackItem
-from serve.quality.monitor import MAX_SERIES, LabelledQuality, Series, scores_of
+from serve.quality.monitor import MAX_SERIES, LabelledQuality, Series
+from serve.quality.scored import scored
+from serve.quality.store import KeptAnswer
 
 SCORE = (Output(name="score", shape=()),)
 TWO = (Output(name="click", shape=()), Output(name="buy", shape=(1,)))
@@ -43,7 +45,7 @@ def answered(
     scores: Sequence[float] | Floats,
     version: str = "1",
     outputs: tuple[Output, ...] = SCORE,
-    draw: float = 0.0,
+    draw: float | None = None,
 ) -> RecordedBlock:
     data = np.asarray(scores, dtype="<f4")
     record = Answered(
@@ -53,7 +55,7 @@ def answered(
         version=version,
         request_id=request_id,
         num_rows=len(data),
-        draw=draw,
+        draw=draw_of(request_id) if draw is None else draw,
         message=None,
         outputs=[data.tobytes() for _ in outputs],
         signature=Signature(dense=(), sparse=(), outputs=outputs),
@@ -145,11 +147,13 @@ def test_arms_are_the_versions_parts_in_the_routing_when_they_answered() -> None
 
 
 def test_requests_without_an_id_or_outside_the_share_are_not_kept() -> None:
-    quality = quality_of(share=0.5)
-    quality.answered(answered("", [0.5]))
-    quality.answered(answered("out", [0.5], draw=0.5))
-    quality.answered(answered("in", [0.5], draw=0.4))
-    taken = quality.take([item(name, [1]) for name in ("out", "in")], "grpc")
+    share = draw_of("out")
+    quality = quality_of(share=share)
+    quality.answered(answered("", [0.5], draw=0.0))
+    quality.answered(answered("out", [0.5]))
+    inside = next(name for name in map(str, range(100)) if draw_of(name) < share)
+    quality.answered(answered(inside, [0.5]))
+    taken = quality.take([item(name, [1]) for name in ("out", inside)], "grpc")
     assert taken.counts == {"unknown": 1, "taken": 1}
     assert quality.answers()["kept"] == 1
 
@@ -233,6 +237,13 @@ def test_scores_are_outputs_with_one_finite_float_for_each_row() -> None:
     )
     two = np.asarray([0.25, 0.5], dtype="<f4").tobytes()
     nan = np.asarray([0.25, np.nan], dtype="<f4").tobytes()
-    found = scores_of(outputs, [two, two, two * 2, two * 2, nan], 2)
-    assert set(found) == {"score", "one"}
-    assert scores_of(outputs[:1], [b""], 0) == {}
+    (record,) = answered("a", [0.25, 0.5], outputs=outputs).records
+    record = record._replace(outputs=[two, two, two * 2, two * 2, nan])
+    other = record._replace(request_id="b", draw=draw_of("b"), outputs=[nan, two, two * 2, two * 2, two])
+    without = record._replace(request_id="c", outputs=[nan, nan, two * 2, two * 2, nan])
+    empty = record._replace(request_id="d", num_rows=0, outputs=[b""] * 5)
+    found = scored(RecordedBlock([record, empty, other, without]), 1.0, "serving")
+    assert found is not None
+    assert [KeptAnswer(0, found, place).request_id for place in range(len(found))] == [b"a", b"b"]
+    assert [{*KeptAnswer(0, found, place).scores} for place in range(2)] == [{"score", "one"}, {"one", "nan"}]
+    assert scored(RecordedBlock([empty, without]), 1.0, "serving") is None

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 
 from recsys.inputs.example_rows import ExampleRows
-from recsys.inputs.signature import IdPolicy, Signature, SparseInput, TableUse
+from recsys.inputs.signature import IdPolicy, Output, Signature, SparseInput, TableUse
 from recsys.inputs.sketch import sketch_of
 from serve.client.packing import build_request
 from serve.config.settings import QualityConfig
+from serve.engine.records import draw_of
 from serve.engine.reference.answers import Answered, RecordedBlock
+from serve.engine.routes import Plan, RouteTable
 from serve.quality.drift import InputWatch
 from serve.quality.families import QualityCollector
 from serve.quality.labels import FeedbackItem
 from serve.quality.monitor import LabelledQuality
-from serve.quality.store import KeptAnswer
 
 
 def _compared_inputs() -> InputWatch:
@@ -49,14 +50,19 @@ def _compared_inputs() -> InputWatch:
 def quality_collector() -> QualityCollector:
     """Return a collector with a label, and with every kind of drift."""
     quality = LabelledQuality(QualityConfig())
-    one = KeptAnswer(
-        request_id="a",
+    record = Answered(
+        time_s=0.0,
+        protocol="recsys",
         model="m",
         version="1",
-        arm="serving",
+        request_id="a",
         num_rows=2,
-        scores={"score": np.full(2, 0.5, np.float32)},
+        draw=0.0,
+        message=None,
+        outputs=[np.full(2, 0.5, np.float32).tobytes()],
+        signature=Signature(dense=(), sparse=(), outputs=(Output(name="score", shape=()),)),
     )
-    quality.keep(one)
+    quality.table = lambda _: RouteTable(model="m", plan=Plan(serving="1"))
+    quality.answered(RecordedBlock([record._replace(draw=draw_of("a"))]))
     quality.take([FeedbackItem(request_id="a", labels={"click": [0, 1]})], "grpc")
     return QualityCollector(quality, _compared_inputs())
