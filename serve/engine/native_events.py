@@ -142,6 +142,7 @@ def totals_of(text: str, info: ModelInfo, description: ModelDescription) -> Mode
         # Python compares answers and counts the results.
         shadow={result: totals["shadow"].get(result, 0) for result in SHADOW_RESULTS},
         description=description,
+        cut_requests=totals["cut_requests"],
         context_cache=ContextCacheTotals(**totals["context_cache"]),
     )
 

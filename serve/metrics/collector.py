@@ -121,6 +121,9 @@ def _batches(models: Sequence[ModelTotals]) -> Iterator[Metric]:
     requests = HistogramMetricFamily("recsys_batch_requests", "Requests of each batch", labels=_MODEL)
     rows = HistogramMetricFamily("recsys_batch_rows", "Rows of each batch", labels=_MODEL)
     ids = HistogramMetricFamily("recsys_batch_ids", "IDs of each batch", labels=_MODEL)
+    cut = CounterMetricFamily(
+        "recsys_cut_requests", "Requests whose rows several executors have computed", labels=_MODEL
+    )
     for totals in models:
         key = (totals.model, totals.version)
         for stage, seconds in totals.stages.items():
@@ -128,7 +131,8 @@ def _batches(models: Sequence[ModelTotals]) -> Iterator[Metric]:
         _add(requests, key, totals.batch_requests)
         _add(rows, key, totals.batch_rows)
         _add(ids, key, totals.batch_ids)
-    yield from (stages, requests, rows, ids)
+        cut.add_metric(key, totals.cut_requests)
+    yield from (stages, requests, rows, ids, cut)
 
 
 def _queues(models: Sequence[ModelTotals]) -> Iterator[Metric]:

@@ -159,6 +159,7 @@ class ModelTotals:
         pending: sizes of the waiting requests.
         table_bytes: bytes of rows by table.
         shadow: comparisons with the version that answered, by result.
+        cut_requests: requests whose rows several executors have computed.
         deltas_applied: table deltas that were applied.
         deltas_failed: table deltas that were refused.
         description: None before ``ModelCounters.describe``.
@@ -180,6 +181,7 @@ class ModelTotals:
     shadow: dict[str, int]
     deltas_applied: int = 0
     deltas_failed: int = 0
+    cut_requests: int = 0
     description: ModelDescription | None = None
     context_cache: ContextCacheTotals = NO_CONTEXT_CACHE
 

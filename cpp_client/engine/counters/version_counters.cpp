@@ -45,6 +45,7 @@ std::string VersionTotals::Json() const {
       {"last_batch_s", last_batch_s},
       {"pending", {{"rows", pending_rows}, {"ids", pending_ids}, {"bytes", pending_bytes}}},
       {"shadow", {{"failed", shadow_failed}, {"dropped", shadow_dropped}}},
+      {"cut_requests", cut_requests},
       {"deltas_applied", deltas_applied},
       {"deltas_failed", deltas_failed},
       {"context_cache",
@@ -72,6 +73,7 @@ void VersionTotals::Add(const VersionTotals& other) {
   pending_bytes += other.pending_bytes;
   shadow_failed += other.shadow_failed;
   shadow_dropped += other.shadow_dropped;
+  cut_requests += other.cut_requests;
   deltas_applied += other.deltas_applied;
   deltas_failed += other.deltas_failed;
 }
@@ -129,6 +131,10 @@ void VersionCounters::ShadowFailed() {
 
 void VersionCounters::ShadowDropped() {
   Change([](VersionTotals& totals) { ++totals.shadow_dropped; });
+}
+
+void VersionCounters::RequestCut() {
+  Change([](VersionTotals& totals) { ++totals.cut_requests; });
 }
 
 void VersionCounters::DeltaApplied() {

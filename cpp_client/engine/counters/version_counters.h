@@ -42,6 +42,8 @@ struct VersionTotals {
   /// Shadow requests dropped because its queue was full, and pairs of outputs dropped because the
   /// ring was full.
   std::int64_t shadow_dropped = 0;
+  /// Requests whose rows several executors have computed; each counts as one batch.
+  std::int64_t cut_requests = 0;
   std::int64_t deltas_applied = 0;
   std::int64_t deltas_failed = 0;
   /// The model counts these itself.
@@ -71,6 +73,7 @@ class VersionCounters {
   void SetPending(std::int64_t rows, std::int64_t ids, std::int64_t num_bytes);
   void ShadowFailed();
   void ShadowDropped();
+  void RequestCut();
   void DeltaApplied();
   void DeltaFailed();
 

@@ -69,6 +69,7 @@ TEST(VersionCounters, AreWrittenAsJson) {
   counters.SetPending(3, 4, 5);
   counters.ShadowFailed();
   counters.ShadowDropped();
+  counters.RequestCut();
   counters.DeltaApplied();
   counters.DeltaFailed();
   VersionTotals totals = counters.Totals();
@@ -95,6 +96,7 @@ TEST(VersionCounters, AreWrittenAsJson) {
   EXPECT_GT(json["last_batch_s"].get<double>(), 1.5e9);
   EXPECT_EQ(json["pending"], (Json{{"rows", 3}, {"ids", 4}, {"bytes", 5}}));
   EXPECT_EQ(json["shadow"], (Json{{"failed", 1}, {"dropped", 1}}));
+  EXPECT_EQ(json["cut_requests"], 1);
   EXPECT_EQ(json["deltas_applied"], 1);
   EXPECT_EQ(json["deltas_failed"], 1);
 }

@@ -120,7 +120,8 @@ void BatchRunner::WarmUp(const WarmUpBatch& batch) {
   Compute(&times);
 }
 
-void BatchRunner::Run(std::vector<std::shared_ptr<Request>>* requests) noexcept {
+void BatchRunner::Run(std::vector<std::shared_ptr<Request>>* requests, CutRequest* cut) noexcept {
+  cut_ = cut;
   const auto is_by_row = [](const auto& request) { return !request->checked.has_context; };
   auto ranking = requests->begin();
   if (std::is_partitioned(requests->begin(), requests->end(), is_by_row)) {
@@ -173,7 +174,37 @@ void BatchRunner::RunPart(Part part) {
   answers_.clear();
 }
 
+void BatchRunner::Help(CutRequest* cut, CutRequest::Part* part) noexcept {
+  for (; part != nullptr; part = cut->Claim()) {
+    ComputePart(part);
+    cut->Done(part);
+  }
+}
+
+void BatchRunner::ComputePart(CutRequest::Part* part) noexcept {
+  const double began_s = clock_();
+  try {
+    const CheckedRequest* const checked = &part->checked;
+    const Batch& batch = writer_.Write({&checked, 1});
+    part->outputs = servable_.model().Predict(batch);
+    CheckOutputs(part->outputs, batch.num_rows);
+  } catch (...) {
+    part->failure = std::current_exception();
+  }
+  part->seconds = clock_() - began_s;
+}
+
+Outputs BatchRunner::ComputeCut(BatchTimes* times) {
+  times->collated_s = clock_();
+  Help(cut_, cut_->Claim());
+  cut_->WaitUntilDone();
+  Outputs outputs = cut_->Joined();
+  times->executed_s = clock_();
+  return outputs;
+}
+
 Outputs BatchRunner::Compute(BatchTimes* times) {
+  if (cut_ != nullptr) return ComputeCut(times);
   const Batch& batch = writer_.Write(checked_);
   times->collated_s = clock_();
   Outputs outputs = servable_.model().Predict(batch);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/core/cut_request.h"
 #include "engine/core/executor/warm_up.h"
 #include "engine/core/request.h"
 #include "engine/core/servable.h"
@@ -34,7 +35,11 @@ class BatchRunner {
   /// each request is in at most 1 + log2(N) of them, rounded up; none runs again behind its
   /// deadline, and the log has one entry. If something else fails, such as an allocation, the
   /// requests without an answer get an error. Reorders `requests`.
-  void Run(std::vector<std::shared_ptr<Request>>* requests) noexcept;
+  /// `cut`: the parts of the only request, or null; computes those that no other thread claims.
+  void Run(std::vector<std::shared_ptr<Request>>* requests, CutRequest* cut = nullptr) noexcept;
+  /// Computes parts of a request that another runner answers, from `part`, which is claimed, until
+  /// none is left.
+  void Help(CutRequest* cut, CutRequest::Part* part) noexcept;
 
  private:
   using Part = Span<std::shared_ptr<Request>>;
@@ -45,6 +50,8 @@ class BatchRunner {
 
   void RunPart(Part part);
   Outputs Compute(BatchTimes* times);
+  Outputs ComputeCut(BatchTimes* times);
+  void ComputePart(CutRequest::Part* part) noexcept;
   void CheckOutputs(const Outputs& outputs, std::int64_t num_rows) const;
   void Encode(Part part, const Outputs& outputs);
   void EncodeOne(Request& request, Answer* answer);
@@ -69,6 +76,8 @@ class BatchRunner {
   BatchWriter writer_;
   std::vector<std::int64_t> output_elements_;
   std::vector<const CheckedRequest*> checked_;
+  /// The parts of the request that runs; null for most.
+  CutRequest* cut_ = nullptr;
   std::vector<Answer> answers_;
   std::vector<double> queued_s_;
   /// For the log of the batch that runs: the requests on which the model failed, and why it failed

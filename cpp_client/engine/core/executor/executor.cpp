@@ -28,6 +28,16 @@ BatchSize SizeOf(const Requests& requests) {
   return size;
 }
 
+BatchSize SizeOf(const CheckedRequest& checked) { return {CountedRows(checked), checked.num_ids}; }
+
+std::vector<BatchPolicy::Part> PartsOf(const CutRequest& cut) {
+  std::vector<BatchPolicy::Part> parts;
+  for (const CutRequest::Part& part : cut.parts()) {
+    parts.push_back({SizeOf(part.checked), part.seconds});
+  }
+  return parts;
+}
+
 BatchSize SizeOf(const WarmUpBatch& batch) {
   BatchSize size;
   for (const OwnedRequest& request : batch) {
@@ -252,6 +262,13 @@ void Executor::Run(Lock& lock, Worker& worker) {
   bool has_slot = false;
   for (;;) {
     has_slot = has_slot || threads_.TakeSlot();
+    if (const std::shared_ptr<CutRequest> cut = CutForHelp()) {
+      has_slot = has_slot || slots_.Take(this);
+      if (has_slot) {
+        Help(lock, worker, cut);
+        continue;
+      }
+    }
     std::optional<double> sleeps_until_s = SleepsUntilS();
     if (!sleeps_until_s) {
       has_slot = has_slot || slots_.Take(this);
@@ -298,7 +315,8 @@ void Executor::Wake() {
 void Executor::Granted() {
   {
     const Lock lock(mutex_);
-    const bool has_work = phase_ != Phase::kPaused && !queue_.is_idle();
+    const bool has_work =
+        (phase_ != Phase::kPaused && !queue_.is_idle()) || CutForHelp() != nullptr;
     if (has_work && threads_.has_sleeping() && !threads_.is_waking()) return threads_.Wake();
     if (phase_ == Phase::kClosed) threads_.WakeAll();
   }
@@ -329,21 +347,62 @@ void Executor::RunTaken(Lock& lock, Worker& worker, double began_s, bool has_slo
   }
   const bool is_empty = worker.requests.empty();
   bool was_preempted = false;
+  const std::shared_ptr<CutRequest> cut = &worker == &here_ ? nullptr : Cut(worker, began_s);
   {
     const Unlocked unlocked(lock);
     for (const auto& request : worker.expired) AnswerExpired(*request, deliver_);
     const std::int64_t num_preempted = NumPreempted();
-    worker.runner.Run(&worker.requests);
+    worker.runner.Run(&worker.requests, cut.get());
     was_preempted = NumPreempted() != num_preempted;
     worker.expired.clear();
     worker.requests.clear();
   }
   if (is_empty) {
     policy_.Dropped(number);
+  } else if (cut != nullptr) {
+    cut_.erase(std::find(cut_.begin(), cut_.end(), cut));
+    policy_.EndedInParts(number, PartsOf(*cut), was_preempted);
   } else {
     policy_.Ended(number, clock_(), slots_.num_taken() - num_own, was_preempted);
   }
   if (phase_ != Phase::kOpen) idle_.notify_all();
+}
+
+std::shared_ptr<CutRequest> Executor::Cut(const Worker& worker, double now_s) {
+  const bool may_cut = worker.requests.size() == 1 && queue_.is_idle() && phase_ == Phase::kOpen &&
+                       !servable_.signature().by_request &&
+                       servable_.info().target.rfind("cuda", 0) != 0;
+  if (!may_cut) return nullptr;
+  BatchPolicy::State state = StateAt(now_s);
+  state.waiting = SizeOf(worker.requests);
+  const CheckedRequest& checked = worker.requests[0]->checked;
+  const std::int64_t num_parts = std::min<std::int64_t>(policy_.NumParts(state), checked.num_rows);
+  if (num_parts < 2) return nullptr;
+  auto cut =
+      std::make_shared<CutRequest>(checked, servable_.signature(), static_cast<int>(num_parts));
+  cut_.push_back(cut);
+  servable_.metrics().RequestCut();
+  Wake();
+  return cut;
+}
+
+std::shared_ptr<CutRequest> Executor::CutForHelp() const {
+  for (const std::shared_ptr<CutRequest>& one : cut_) {
+    if (one->has_unclaimed()) return one;
+  }
+  return nullptr;
+}
+
+void Executor::Help(Lock& lock, Worker& worker, const std::shared_ptr<CutRequest>& cut) {
+  CutRequest::Part* const part = cut->Claim();
+  if (part == nullptr) return;
+  // One at a time is woken, so each wakes the next: for further parts, and for requests that have
+  // come since and expect this one to take them.
+  const bool is_needed = cut->has_unclaimed() || (!queue_.is_idle() && !queue_.has_delay() &&
+                                                  policy_.Decide(StateAt(clock_())) == Act::kWake);
+  if (is_needed) Wake();
+  const Unlocked unlocked(lock);
+  worker.runner.Help(cut.get(), part);
 }
 
 bool Executor::CanRunHere() const {

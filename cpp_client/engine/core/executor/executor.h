@@ -89,6 +89,13 @@ class Executor final : private Slots::Waiter {
   void RunBatch(Lock& lock, Worker& worker);
   /// Runs the batch that the worker has taken.
   void RunTaken(Lock& lock, Worker& worker, double began_s, bool has_slot);
+  /// Returns the parts of the batch that the worker has taken, if it is one large request and other
+  /// executors are free; null for most.
+  std::shared_ptr<CutRequest> Cut(const Worker& worker, double now_s);
+  /// Returns a request of which parts are left; null if there is none.
+  std::shared_ptr<CutRequest> CutForHelp() const;
+  /// Computes parts of a request that another thread answers, in a slot of the caller.
+  void Help(Lock& lock, Worker& worker, const std::shared_ptr<CutRequest>& cut);
 
   // The polling threads.
   bool CanRunHere() const;
@@ -119,6 +126,8 @@ class Executor final : private Slots::Waiter {
   /// For the polling thread that runs a batch: one at a time.
   Worker here_;
   bool is_running_here_ = false;
+  /// Requests that are computed in parts.
+  std::vector<std::shared_ptr<CutRequest>> cut_;
   /// Until then, polling threads read instead of running further requests of light clients.
   double reads_until_s_ = 0;
 };

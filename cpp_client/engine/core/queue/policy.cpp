@@ -48,6 +48,9 @@ constexpr double kFewArrivals = 1.2;
 // batch's fixed cost: longer ones compute a few percent more rows a second.
 constexpr double kLongestBatchS = 1e-3;
 constexpr double kMostFixedCosts = 16.0;
+// A request is cut where that takes at most this share of the time: a smaller gain would not be
+// worth the fixed costs of the parts.
+constexpr double kWorthCutting = 0.8;
 // A batch is checked again when it takes a quarter plus this longer than expected: the polling
 // thread's timers have a resolution of milliseconds.
 constexpr double kLookAgainS = 1e-3;
@@ -162,6 +165,17 @@ double BatchPolicy::NumShares(const State& state, double work_s) const {
   return wake_s_ + slowdown_ * share_s > 2 * share_s ? 1 : num;
 }
 
+int BatchPolicy::NumParts(const State& state) const {
+  if (!costs_.is_known() || state.num_free <= 0) return 1;
+  const double alone_s = costs_.SecondsOf(state.waiting);
+  const double work_s = alone_s - costs_.fixed_s();
+  const double num =
+      std::min(static_cast<double>(state.num_free) + 1, std::floor(work_s / WorthwhileS()));
+  if (num < 2) return 1;
+  const double part_s = costs_.fixed_s() + work_s / num;
+  return wake_s_ + slowdown_ * part_s < kWorthCutting * alone_s ? static_cast<int>(num) : 1;
+}
+
 double BatchPolicy::RemainingS(double now_s) const {
   double least_s = std::numeric_limits<double>::infinity();
   for (const Running& one : running_) {
@@ -197,17 +211,33 @@ int BatchPolicy::Began(const BatchSize& size, double now_s, int num_beside) {
 }
 
 void BatchPolicy::Ended(int number, double now_s, int num_beside, bool was_preempted) {
-  shortage_ += kShortageWeight * ((was_preempted ? 1 : 0) - shortage_);
+  NotePreempted(was_preempted);
   Release(number);
   const Running& one = running_[number];
   const double seconds = now_s - one.began_s;
   if (one.has_company || num_beside > 0) {
-    const double ratio = seconds / std::max(costs_.SecondsOf(one.size), 1e-9);
-    slowdown_ += kWeight * (std::clamp(ratio, 1.0, kMostSlowdown) - slowdown_);
-    costs_.Learn(one.size, seconds / slowdown_);
+    LearnBeside(one.size, seconds);
   } else {
     slowdown_ += kForget * (1 - slowdown_);
     costs_.Learn(one.size, seconds);
+  }
+}
+
+void BatchPolicy::LearnBeside(const BatchSize& size, double seconds) {
+  const double ratio = seconds / std::max(costs_.SecondsOf(size), 1e-9);
+  slowdown_ += kWeight * (std::clamp(ratio, 1.0, kMostSlowdown) - slowdown_);
+  costs_.Learn(size, seconds / slowdown_);
+}
+
+void BatchPolicy::NotePreempted(bool was_preempted) {
+  shortage_ += kShortageWeight * ((was_preempted ? 1 : 0) - shortage_);
+}
+
+void BatchPolicy::EndedInParts(int number, const std::vector<Part>& parts, bool was_preempted) {
+  NotePreempted(was_preempted);
+  Release(number);
+  for (const Part& part : parts) {
+    if (part.seconds > 0) LearnBeside(part.size, part.seconds);
   }
 }
 

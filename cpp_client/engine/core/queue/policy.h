@@ -86,6 +86,10 @@ class BatchPolicy {
   /// a share: one each, as long as a share is much more work than starting its executor. And so
   /// that it is over before long if there is a light client, which waits for the batches that run.
   std::int64_t ShareOf(const State& state) const;
+  /// Returns into how many parts the rows of one request are cut, of which the caller computes one
+  /// and each of `state.num_free` executors at most another one; `state.waiting` is the request.
+  /// 1 unless that answers sooner by more than a fifth.
+  int NumParts(const State& state) const;
   /// Returns when the running batches should be over; if they are not, the requests left to them
   /// should be looked at again.
   double LooksAgainS(double now_s) const;
@@ -98,6 +102,13 @@ class BatchPolicy {
   int Began(const BatchSize& size, double now_s, int num_beside);
   /// `was_preempted`: another thread took the processor meanwhile.
   void Ended(int number, double now_s, int num_beside, bool was_preempted = false);
+  /// One part of a batch, and how long it has taken.
+  struct Part {
+    BatchSize size;
+    double seconds = 0;
+  };
+  /// Notes the end of a batch of which several executors may have computed parts.
+  void EndedInParts(int number, const std::vector<Part>& parts, bool was_preempted);
   /// Notes that there was nothing to run in the batch: all its requests had expired.
   void Dropped(int number);
   /// Notes how long an executor took to wake up.
@@ -123,6 +134,9 @@ class BatchPolicy {
   };
 
   void Release(int number);
+  void NotePreempted(bool was_preempted);
+  /// Learns from a batch that ran beside others.
+  void LearnBeside(const BatchSize& size, double seconds);
   /// Minimum duration of a batch that is worth another executor.
   double WorthwhileS() const;
   /// How many executors share the waiting requests, which take so long.

@@ -259,5 +259,43 @@ TEST(Simulation, ManySingleSamplesFormBatches) {
   EXPECT_GT(run.requests_per_s * 0.5 / run.num_batches, 6);
 }
 
+TEST(BatchPolicy, ARequestIsCutOverThoseThatAreIdle) {
+  const BatchPolicy policy = Known();
+  // 1 000 rows take 24 ms, and a part is worth 0.14 ms.
+  EXPECT_EQ(policy.NumParts(At(0, 1000, 0)), 1);
+  EXPECT_EQ(policy.NumParts(At(0, 1000, 1)), 2);
+  EXPECT_EQ(policy.NumParts(At(0, 1000, 7)), 8);
+  EXPECT_EQ(policy.NumParts(At(0, 1, 7)), 1);
+  // 20 rows take 0.57 ms, of which 0.48 ms can be shared.
+  EXPECT_EQ(policy.NumParts(At(0, 20, 7)), 3);
+  EXPECT_EQ(policy.NumParts(At(0, 8, 7)), 1);
+  EXPECT_EQ(BatchPolicy().NumParts(At(0, 1000, 7)), 1);
+}
+
+TEST(BatchPolicy, ARequestIsNotCutWhereThePartsSlowEachOtherDown) {
+  BatchPolicy policy = Known();
+  for (int i = 0; i < 100; ++i) {
+    const int number = policy.Began(RowsOf(1000), 0, 0);
+    policy.EndedInParts(
+        number, {{RowsOf(500), 3 * Linear(RowsOf(500))}, {RowsOf(500), 3 * Linear(RowsOf(500))}},
+        false);
+  }
+  EXPECT_GT(policy.slowdown(), 1.5);
+  EXPECT_EQ(policy.NumParts(At(0, 1000, 1)), 1);
+  EXPECT_EQ(policy.NumParts(At(0, 1000, 3)), 4);
+}
+
+TEST(BatchPolicy, PartsTeachTheCostsOfTheirSize) {
+  BatchPolicy policy = Known();
+  for (int i = 0; i < 50; ++i) {
+    const int number = policy.Began(RowsOf(1000), 0, 0);
+    EXPECT_EQ(policy.num_running(), 1);
+    policy.EndedInParts(number, {{RowsOf(500), Linear(RowsOf(500))}, {RowsOf(500), 0}}, false);
+  }
+  EXPECT_EQ(policy.num_running(), 0);
+  EXPECT_NEAR(policy.costs().SecondsOf(RowsOf(1000)), Linear(RowsOf(1000)),
+              0.1 * Linear(RowsOf(1000)));
+}
+
 }  // namespace
 }  // namespace recsys
