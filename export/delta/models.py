@@ -121,28 +121,6 @@ def mapping_changes(old: nn.Module, new: nn.Module, base: LoadedRows) -> dict[st
     return {table: change for table, change in found.items() if not change.is_empty}
 
 
-def mapping_changes_since(base: LoadedRows, new: nn.Module) -> dict[str, MappingChange]:
-    """Return what changes in an artifact's mappings of raw IDs with a model, by table path.
-
-    Args:
-        base: The artifact's rows and mappings, with the deltas so far.
-        new: The model.
-
-    Raises:
-        ExportError: The artifact keeps a mapping in its graphs.
-    """
-    after, held = _owners(new), tables_of(base.mappings)
-    names = {info.table.name for info in base.manifest.tables}
-    for table in sorted(set(after) & names):
-        if table not in held:
-            raise ExportError(
-                f"delta: the artifact keeps the mapping of managed table {table!r} in its graphs, as earlier releases "
-                "did: export the model again"
-            )
-    changes = {name: mapping_change(owners_of(table.slots), after[name]) for name, table in held.items()}
-    return {name: change for name, change in changes.items() if not change.is_empty}
-
-
 def _owners(model: nn.Module) -> dict[str, tuple[Tensor, Tensor]]:
     """Return the raw IDs that own rows of each managed table, ascending, and their rows, by table path."""
     managed = find_managed(model, find_collections(model, error=ExportError))

@@ -1,7 +1,8 @@
 """The process that publishes. It ends with the training: when the pipe to it is closed, or its parent is another one.
 
-Messages are pickles of tuples. From the training: ``("start", {...})`` once, then for each snapshot ``("rows", table,
-numbers, weights)`` and at its end ``("publish", state)``. To it: ``(state, {...})``, fields of ``PublishStatus``.
+Messages are tuples. From the training: ``("start", {...})`` once, then for each snapshot ``("rows", table, numbers,
+weights)``, where the last of a row counts, ``("mapping", table, ids, rows, is_whole)`` for each managed table, and at
+its end ``("publish", state)``. To it: ``(state, {...})``, fields of ``PublishStatus``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from recsys.artifact.delta.file import DeltaFile
 from recsys.errors import ExportError
 from recsys.streams.interface import SUFFIX
 from recsys.streams.opening import open_sink, open_source
+from recsys.training.messages import receive, send
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 15.0
 _NICENESS = 5
@@ -91,11 +93,11 @@ class _Publisher:
         self._tell("ready", digest=held.state)
 
     def _handle(self, kind: str, *content: Any) -> None:
-        if kind == "rows":
-            table, numbers, weights = content
+        if kind != "publish":
+            add = self._publication.add_rows if kind == "rows" else self._publication.add_owners
             if not self._problem:
                 try:
-                    self._publication.add_rows(table, torch.from_numpy(numbers), torch.from_numpy(weights))
+                    add(*content)
                 except ValueError as error:
                     self._problem = _text(error)
             return
@@ -170,11 +172,11 @@ class _Publisher:
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     def _receive(self) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = pickle.loads(self._pipe.recv_bytes())
+        found: tuple[Any, ...] = receive(self._pipe)
         return found
 
     def _tell(self, state: str, **about: Any) -> None:
-        self._pipe.send_bytes(pickle.dumps((state, about)))
+        send(self._pipe, (state, about))
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from export.config import read_of_forward
 from export.delta.delta import read_back
-from export.delta.models import mapping_changes_since
 from export.delta.rows import differ, quantized
+from export.publish.changed_rows import ChangedRows
 from export.publish.weights import GraphWeights
 from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.delta.file import DeltaWriter
@@ -23,6 +23,7 @@ from recsys.artifact.delta.header import DeltaHeader
 from recsys.artifact.load import load_rows
 from recsys.artifact.mappings import tables_of
 from recsys.errors import ExportError
+from recsys.managed.changes import MappingChange, change_of_slots
 from recsys.rows.quantize import CHUNK_ROWS
 from recsys.sharding.plan.device_rows import table_path
 from recsys.training.skeletons import with_weights
@@ -53,18 +54,20 @@ class Publication:
             for name, table in self._tables.items()
         }
         self._weights = GraphWeights(artifact, manifest)
-        self._changed: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        self._changed: dict[str, ChangedRows] = {}
+        self._mappings: dict[str, MappingChange] = {}
 
     def clear(self) -> None:
         """Drop the present snapshot."""
         self._changed.clear()
+        self._mappings.clear()
 
     def add_rows(self, table: str, numbers: Tensor, weights: Tensor) -> None:
         """Add rows of a table to the snapshot.
 
         Args:
             table: Its path in the trained model. One that the artifact does not hold is passed over.
-            numbers: ``[N]`` int64, ascending, above those that were added before.
+            numbers: ``[N]`` int64, ascending. Of a row that was added before, this one counts.
             weights: ``[N, D]`` float32.
 
         Raises:
@@ -79,19 +82,42 @@ class Publication:
                 f"{stored.num_embeddings} rows of {stored.embedding_dim}, as the artifact has it"
             )
         blob = self.held.ranks[0].rows
+        changed = self._changed.setdefault(table, ChangedRows())
         for first in range(0, len(numbers), CHUNK_ROWS):
             part = slice(first, first + CHUNK_ROWS)
             rows = quantized(stored, numbers[part], weights[part].contiguous())
             differs = differ(rows, stored, self._blocks[table], blob, numbers[part])
-            if differs.any():
-                self._changed.setdefault(table, []).append((numbers[part][differs], rows[differs]))
+            changed.add(numbers[part], rows, differs)
+
+    def add_owners(self, table: str, ids: Tensor, rows: Tensor, is_whole: bool) -> None:
+        """Add the raw IDs of a managed table that have got or lost rows to the snapshot.
+
+        Args:
+            table: Its path in the trained model. One that the artifact does not hold is passed over.
+            ids: ``[N]`` int64, ascending, each once.
+            rows: ``[N]`` int64, the row that each owns now; -1 for none.
+            is_whole: Whether no other ID owns a row.
+
+        Raises:
+            ExportError: The artifact keeps the mapping in its graphs.
+        """
+        stored = self._tables.get(table)
+        if stored is None:
+            return
+        held = tables_of(self.held.mappings).get(stored.name)
+        if held is None:
+            raise ExportError(
+                f"delta: the artifact keeps the mapping of managed table {stored.name!r} in its graphs, as earlier "
+                "releases did: export the model again"
+            )
+        self._mappings[stored.name] = change_of_slots(held.slots, ids, rows, is_whole=is_whole)
 
     def write(self, path: Path, state: Mapping[str, Tensor]) -> DeltaHeader | None:
         """Write the snapshot as a delta.
 
         Args:
             path: A new file.
-            state: The model's state dict without tables.
+            state: The model's state dict without tables and mappings.
 
         Returns:
             Its header; None if nothing differs, and no file is written.
@@ -101,9 +127,15 @@ class Publication:
             DiskFullError: There is no room for the delta.
         """
         model = with_weights(self._model, dict(state)).eval().get_submodule(self._part)
-        mappings = mapping_changes_since(self.held, model)
+        managed = tables_of(self.held.mappings)
+        if unknown := sorted(set(managed) - set(self._mappings)):
+            raise ExportError(
+                f"managed tables {unknown}: the trained model maps no raw IDs for them, as the artifact does"
+            )
+        mappings = {name: change for name, change in self._mappings.items() if not change.is_empty}
+        changed = {name: parts for name, rows in self._changed.items() if (parts := list(rows.parts()))}
         dense = self._weights.changes(model, state, self.held.dense)
-        if not (dense or mappings or self._changed):
+        if not (dense or mappings or changed):
             return None
         header = DeltaHeader(
             model=self.held.manifest.name,
@@ -112,10 +144,9 @@ class Publication:
             created_s=round(time.time(), 3),
         )
         with closing(DeltaWriter(path, header)) as writer:
-            for name, parts in self._changed.items():
+            for name, parts in changed.items():
                 for numbers, rows in parts:
                     writer.add(self._tables[name], numbers, rows)
-            managed = tables_of(self.held.mappings)
             for name, change in mappings.items():
                 writer.add_mapping(name, managed[name].info.num_rows, change)
             for name, weight in dense.items():

@@ -40,6 +40,13 @@ def gather_rows(rows: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
     return [part[:size] for part, size in zip(parts, sizes, strict=True)]
 
 
+def group_device(group: dist.ProcessGroup) -> torch.device:
+    """Return a device that a group's backend can send from."""
+    if "gloo" in dist.get_backend(group):
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
 def largest(number: int, group: dist.ProcessGroup) -> int:
     """Return the largest of the ranks' numbers. Every rank of the group must call it; its backend is one of the host.
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from recsys.managed.mapping import rows_of
+from recsys.managed.slots import owners_of, rows_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +70,22 @@ def mapping_change(before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor]) 
     is_changed = rows_before != new_rows
     is_gone = _rows_at(new_ids, new_rows, old_ids) < 0
     return MappingChange(raw_ids=new_ids[is_changed], rows=new_rows[is_changed], evicted=old_ids[is_gone])
+
+
+def change_of_slots(slots: Tensor, ids: Tensor, rows: Tensor, *, is_whole: bool) -> MappingChange:
+    """Compare what a table's buckets hold with what IDs own now.
+
+    Args:
+        slots: The buckets (``recsys.managed.slots``).
+        ids: ``[N]`` int64, ascending, each once.
+        rows: ``[N]`` int64, the row of each; -1 for an ID that owns none.
+        is_whole: Whether all other IDs own none; otherwise they own what they did.
+    """
+    if is_whole:
+        return mapping_change(owners_of(slots), (ids[rows >= 0], rows[rows >= 0]))
+    is_changed = rows_in(slots, ids) != rows
+    ids, rows = ids[is_changed], rows[is_changed]
+    return MappingChange(raw_ids=ids[rows >= 0], rows=rows[rows >= 0], evicted=ids[rows < 0])
 
 
 def _rows_at(known: Tensor, rows: Tensor, ids: Tensor) -> Tensor:

@@ -87,7 +87,8 @@ class ManagedCollisionCollection(nn.Module):
         del mutate_miss_lengths
         if self.training:
             self._profile_here(features)
-        return self._remapped(features, self._from_owners(features, learns=self.training))
+        own = self._own(features)
+        return self._remapped(own, self._from_owners(own, learns=self.training))
 
     def profile(self, features: KeyedJaggedTensor) -> None:
         """Update the modules with a batch. Every module counts every batch, even without IDs of its own.
@@ -98,7 +99,7 @@ class ManagedCollisionCollection(nn.Module):
             ValueError: A feature of a managed table is missing; the IDs are not integers.
         """
         self._profile_here(features)
-        self._from_owners(features, learns=True)
+        self._from_owners(self._own(features), learns=True)
 
     def _profile_here(self, features: KeyedJaggedTensor) -> None:
         """Update the modules that hold whole mappings."""
@@ -113,12 +114,11 @@ class ManagedCollisionCollection(nn.Module):
                     }
                 )
 
-    def _from_owners(self, features: KeyedJaggedTensor, *, learns: bool) -> dict[str, Tensor]:
+    def _from_owners(self, own: KeyedJaggedTensor, *, learns: bool) -> dict[str, Tensor]:
         """Return the rows of the tables of whose mappings ranks hold parts, int64, by table."""
         divided = {t: m for t, m in self.managed_collision_modules().items() if m.part is not None}
         if not divided:
             return {}
-        own = self._own(features)
         jagged = own.to_dict()
         batch = [
             {
@@ -147,11 +147,11 @@ class ManagedCollisionCollection(nn.Module):
         Raises:
             ValueError: The IDs are no integers.
         """
-        return self._remapped(features, self._from_owners(features, learns=False))
+        own = self._own(features)
+        return self._remapped(own, self._from_owners(own, learns=False))
 
     def _remapped(self, features: KeyedJaggedTensor, known: Mapping[str, Tensor]) -> KeyedJaggedTensor:
-        """Replace raw IDs by rows; those of some tables are known."""
-        features = self._own(features)
+        """Replace raw IDs of the tables' features by rows; those of some tables are known."""
         modules = self.managed_collision_modules()
         runs = [(t, list(keys)) for t, keys in groupby(features.keys(), self._table_of.get)]
         parts = [features.values()]
@@ -178,6 +178,7 @@ class ManagedCollisionCollection(nn.Module):
         )
 
     def _own(self, features: KeyedJaggedTensor) -> KeyedJaggedTensor:
+        """Return the tables' features alone, in their order."""
         at = features.index_per_key()
         own = [name for name in self._features if name in at]
         return features if features.keys() == own else features.permute([at[name] for name in own])

@@ -15,6 +15,7 @@ from torch import Tensor, distributed
 
 from recsys.base.collectives import gather_rows, largest
 from recsys.errors import CheckpointError
+from recsys.jagged.by_feature import by_feature, ids_of
 from recsys.managed.expiry import (
     SECONDS_PER_HOUR,
     HashZchEvictionConfig,
@@ -22,7 +23,7 @@ from recsys.managed.expiry import (
     check_eviction,
     lifetime,
 )
-from recsys.managed.module import NOT_DIVIDED, ManagedCollisionModule, by_feature, ids_of
+from recsys.managed.module import NOT_DIVIDED, ManagedCollisionModule
 from recsys.managed.parts import MappingPart, cut
 from recsys.managed.probing import (
     FREE_ROW,
@@ -185,6 +186,7 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
         self.bucket_starts.copy_(starts[:-1])
         self.bucket_rows.copy_(starts.diff())
         self._evicted, self._num_steps = [], 0
+        self._owners_changed()
 
     def profile(self, ids: Any) -> Any:
         """Give rows to one batch's new raw IDs, ``[N]`` int64, or to those of features, which are returned.
@@ -268,13 +270,20 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
             hour=hour,
             oldest_first=self._policy is HashZchEvictionPolicyName.LRU_EVICTION,
         )
-        rows[asks], evicted = place(owners, new, self._most_probes)
+        rows[asks], evicted, former = place(owners, new, self._most_probes)
+        self._tell_owners(torch.cat([new.ids[rows[asks] >= 0], former]))
         if evicted.numel():
             self._evicted.append(evicted + self._first_row)
         if self._hash_zch_runtime_meta is not None:
             self._hash_zch_runtime_meta[evicted] = 0
             has_row = rows >= 0
             self._hash_zch_runtime_meta[rows[has_row], 0] += counts[has_row]
+
+    def _tell_owners(self, changed: Tensor) -> None:
+        if changed.numel():
+            # What -1 reads may be a free row, or have been one.
+            free = changed.new_full((1,), FREE_ROW)
+            self._owners_changed(torch.cat([changed, free[self._is_here(free)]]))
 
     def _expiry(self, feature: str, hour: int) -> int:
         if self._policy is None or self._config is None:
@@ -345,9 +354,13 @@ class HashZchManagedCollisionModule(ManagedCollisionModule):
         ids = torch.unique(self._hash_zch_identities)
         if self._part is not None:
             ids = ids[self._is_here(ids)]
+        rows = self.rows_owned(ids)
+        return ids[rows >= 0], rows[rows >= 0]
+
+    def rows_owned(self, ids: Tensor) -> Tensor:
+        """Return the row that each ID of this rank's buckets owns, ``[N]`` int64; -1 for none."""
         rows = self.rows_here(ids)
-        is_found = self._hash_zch_identities[rows - self._first_row, 0] == ids
-        return ids[is_found], rows[is_found]
+        return torch.where(self._hash_zch_identities[rows - self._first_row, 0] == ids, rows, -1)
 
     def _is_here(self, ids: Tensor) -> Tensor:
         """Return which IDs belong to this rank's buckets, a mask ``[N]``."""
@@ -478,6 +491,7 @@ def _before_loading(
 def _after_loading(module: HashZchManagedCollisionModule, incompatible_keys: object) -> None:
     del incompatible_keys
     module._evicted = []
+    module._owners_changed()
     stored = module._hash_zch_bucket
     if not stored.is_meta and stored.tolist() != [[module._buckets]]:
         raise CheckpointError(

@@ -257,7 +257,7 @@ def rows_in_buckets(
     return torch.where(is_known, rows.index_select(0, place), fallback)
 
 
-def admit(state: MappingState, uses: Uses, policy: MCHEvictionPolicy, step: int) -> Tensor:
+def admit(state: MappingState, uses: Uses, policy: MCHEvictionPolicy, step: int) -> tuple[Tensor, Tensor]:
     """Count uses in a bucket, and give rows to new IDs: free rows first, then those of IDs that score lower.
 
     An ID that owns a row keeps it against a new one of the same score. Among new IDs the higher score comes
@@ -272,7 +272,7 @@ def admit(state: MappingState, uses: Uses, policy: MCHEvictionPolicy, step: int)
 
     Returns:
         The rows with a new owner, int64, worst score first; their weights are still those of their former
-        IDs.
+        IDs. And the IDs that have got or lost a row, int64, each once.
     """
     fallback, first = state.fallback, state.first_row
     row = rows_of(state.raw_ids, state.rows, uses.ids, fallback)
@@ -289,20 +289,26 @@ def admit(state: MappingState, uses: Uses, policy: MCHEvictionPolicy, step: int)
     evicted = _outscored(state, owned, rest, policy, step)
 
     taken = torch.cat([free, evicted])
-    _insert(state, evicted, new.ids[: taken.numel()], taken)
+    admitted = new.ids[: taken.numel()]
+    former = _insert(state, evicted, admitted, taken)
     state.counts[taken - first] = new.counts[: taken.numel()]
     state.last_steps[taken - first] = new.last_steps[: taken.numel()]
-    return evicted
+    return evicted, torch.cat([admitted, former])
 
 
-def _insert(state: MappingState, evicted: Tensor, ids: Tensor, rows: Tensor) -> None:
-    """Remove the owners of some rows, and insert new IDs with theirs: one pass over the entries, without a sort."""
+def _insert(state: MappingState, evicted: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
+    """Remove the owners of some rows, and insert new IDs with theirs: one pass over the entries, without a sort.
+
+    Returns the owners that were removed.
+    """
     num_owned = int((state.rows != state.fallback).sum())
     is_kept = torch.ones(num_owned, dtype=torch.bool, device=ids.device)
+    former = ids[:0]
     if evicted.numel():
         is_evicted = torch.zeros(state.rows.numel(), dtype=torch.bool, device=ids.device)
         is_evicted[evicted - state.first_row] = True
         is_kept = ~is_evicted[state.rows[:num_owned] - state.first_row]
+        former = state.raw_ids[:num_owned][~is_kept]
     kept_ids, kept_rows = state.raw_ids[:num_owned][is_kept], state.rows[:num_owned][is_kept]
     ids, order = ids.sort()
     places = torch.searchsorted(kept_ids, ids) + torch.arange(ids.numel(), device=ids.device)
@@ -314,6 +320,7 @@ def _insert(state: MappingState, evicted: Tensor, ids: Tensor, rows: Tensor) -> 
     ):
         entries[: is_old.numel()][is_old] = kept
         entries[places] = added
+    return former
 
 
 def _only(uses: Uses, mask: Tensor) -> Uses:

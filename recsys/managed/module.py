@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from recsys.errors import CheckpointError
-from recsys.jagged.tensor import JaggedTensor
+from recsys.jagged.by_feature import by_feature, ids_of
 from recsys.managed.mapping import (
     FREE,
     LFU_EvictionPolicy,
@@ -29,11 +29,13 @@ from recsys.managed.mapping import (
     rows_of,
 )
 from recsys.managed.parts import MappingPart, cut
-from recsys.managed.torchrec_state import TORCHREC_BUFFERS, state_of_torchrec
+from recsys.managed.torchrec_state import from_torchrec
 from recsys.ops import joined, mixed_ids
 
 #: Why no part of a mapping can be made.
 NOT_DIVIDED = "DistributedModelParallel divides a mapping where its plan divides the table"
+#: Called with a module and the raw IDs that have got or lost a row, int64 ``[N]``; None if any may have.
+OwnerHook = Callable[["ManagedCollisionModule", Tensor | None], None]
 
 
 class ManagedCollisionModule(nn.Module, ABC):
@@ -48,6 +50,7 @@ class ManagedCollisionModule(nn.Module, ABC):
         self._part: MappingPart | None = None
         self.hook_ids = (-1, -1)
         self._evicted: list[Tensor] = []
+        self._owner_hooks: list[OwnerHook] = []
 
     @property
     def part(self) -> MappingPart | None:
@@ -92,6 +95,18 @@ class ManagedCollisionModule(nn.Module, ABC):
         rows: Tensor = torch.unique(torch.cat(self._evicted))
         self._evicted.clear()
         return rows
+
+    def register_owner_hook(self, hook: OwnerHook) -> Callable[[], None]:
+        """Register a function to call whenever raw IDs get or lose rows; returns what removes it.
+
+        Where ranks hold parts of a mapping, each is told the IDs of its own. Copies of the module have the hook too.
+        """
+        self._owner_hooks.append(hook)
+        return lambda: self._owner_hooks.remove(hook)
+
+    def _owners_changed(self, ids: Tensor | None = None) -> None:
+        for hook in self._owner_hooks:
+            hook(self, ids)
 
     @abstractmethod
     def output_size(self) -> int:
@@ -145,24 +160,6 @@ class ManagedCollisionModule(nn.Module, ABC):
         if self.training:
             self.profile(raw_ids)
         return self.remap(raw_ids)
-
-
-def by_feature(
-    features: Mapping[str, JaggedTensor], change: Callable[[Tensor], Tensor]
-) -> dict[str, JaggedTensor]:
-    """Return features with other values, which are made of those of all as one ``[N]`` int64."""
-    parts = list(features.values())
-    values = change(joined([part.values().to(torch.int64) for part in parts]))
-    split = values.split([part.values().numel() for part in parts])
-    return {
-        name: JaggedTensor(of_part, part.weights_or_none(), part.lengths())
-        for name, part, of_part in zip(features, parts, split, strict=True)
-    }
-
-
-def ids_of(features: Mapping[str, JaggedTensor]) -> dict[str, Tensor]:
-    """Return the raw IDs of features, ``[N]`` int64 each."""
-    return {name: part.values().to(torch.int64) for name, part in features.items()}
 
 
 class MCHManagedCollisionModule(ManagedCollisionModule):
@@ -257,7 +254,7 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         buffer("counts", 0)
         buffer("last_steps", 0)
         buffer("step", 0, size=1)
-        self._register_load_state_dict_pre_hook(_from_torchrec, with_module=True)  # type: ignore[no-untyped-call]
+        self._register_load_state_dict_pre_hook(from_torchrec, with_module=True)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_after_loading)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
@@ -268,6 +265,7 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         for buffer in (self.counts, self.last_steps, self.step):
             buffer.zero_()
         self._step, self._pending, self._evicted = None, [], []
+        self._owners_changed()
 
     @torch.no_grad()
     def profile(self, ids: Any) -> Any:
@@ -299,9 +297,11 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
         for state, of_bucket in zip(states, by_bucket(uses, buckets, len(states)), strict=True):
             if not of_bucket.ids.numel():
                 continue
-            evicted = admit(state, self._policy.filtered(of_bucket), self._policy, step)
+            evicted, changed = admit(state, self._policy.filtered(of_bucket), self._policy, step)
             if evicted.numel():
                 self._evicted.append(evicted)
+            if changed.numel():
+                self._owners_changed(changed)
 
     def remap(self, ids: Any) -> Any:
         """Map raw IDs ``[N]`` int64, or features of them, to rows; ``zch_size - 1`` for IDs without their own."""
@@ -380,6 +380,11 @@ class MCHManagedCollisionModule(ManagedCollisionModule):
             return ids, rows
         ids, order = ids.sort()
         return ids, rows[order]
+
+    def rows_owned(self, ids: Tensor) -> Tensor:
+        """Return the row that each ID of this rank's buckets owns, ``[N]`` int64; -1 for none."""
+        rows = self.rows_here(ids)
+        return torch.where(torch.eq(rows, self._zch_size - 1), -1, rows)
 
     def shared_rows(self) -> tuple[Tensor, Tensor]:
         """Return how many rows the IDs without one share, and the first, both ``[1]`` int64: the last row alone."""
@@ -473,19 +478,7 @@ class VocabularyModule(MCHManagedCollisionModule):
         in_order, rows = ids.to(self.raw_ids.device).sort()
         self.reset_parameters()
         self.raw_ids[:num_ids], self.rows[:num_ids] = in_order, rows
-
-
-def _from_torchrec(module: MCHManagedCollisionModule, state: dict[str, Any], prefix: str, *_: object) -> None:
-    """Replace a state of TorchRec's module by one of ours."""
-    if prefix + "_mch_sorted_raw_ids" not in state:
-        return
-    if module.buckets() > 1:
-        raise CheckpointError(
-            f"{prefix}_mch_sorted_raw_ids: got a state of TorchRec for a module with {module.buckets()} buckets, "
-            "expected a module with one: TorchRec's buckets hold other IDs"
-        )
-    given = {name: state.pop(prefix + name, None) for name in TORCHREC_BUFFERS}
-    state.update({prefix + name: tensor for name, tensor in state_of_torchrec(given).items()})
+        self._owners_changed()
 
 
 def _after_loading(module: Any, incompatible_keys: object) -> None:
@@ -493,4 +486,5 @@ def _after_loading(module: Any, incompatible_keys: object) -> None:
     module._step = None
     module._pending = []
     module._evicted = []
+    module._owners_changed()
     module.validate_state()

@@ -231,7 +231,7 @@ class Owners:
     oldest_first: bool
 
 
-def place(owners: Owners, new: NewIds, num_probes: int) -> tuple[Tensor, Tensor]:
+def place(owners: Owners, new: NewIds, num_probes: int) -> tuple[Tensor, Tensor, Tensor]:
     """Give rows to new IDs. Reads tensors, so it synchronizes with a device.
 
     Where several IDs ask for one row, the first gets it, and the others go on.
@@ -242,10 +242,11 @@ def place(owners: Owners, new: NewIds, num_probes: int) -> tuple[Tensor, Tensor]
         num_probes: P, how many rows an ID may ask for.
 
     Returns:
-        The row of each new ID, ``[M]`` int64, -1 for IDs that got none; and the rows that had another owner, int64.
+        The row of each new ID, ``[M]`` int64, -1 for IDs that got none; the rows that had another owner, int64; and
+        these owners, int64.
     """
     rows = torch.full_like(new.ids, -1)
-    evicted = []
+    evicted, former = [], []
     for turn in range(int(new.turns.max()) + 1 if new.turns.numel() else 0):
         waiting = (new.turns == turn).nonzero().flatten()
         while waiting.numel():
@@ -253,13 +254,15 @@ def place(owners: Owners, new: NewIds, num_probes: int) -> tuple[Tensor, Tensor]
             waiting, asked = waiting[asked >= 0], asked[asked >= 0]
             is_first = _first_of_each(asked)
             taken, by = asked[is_first], waiting[is_first]
-            evicted.append(taken[owners.identities[taken, 0] != FREE_ROW])
+            before = owners.identities[taken, 0]
+            evicted.append(taken[before != FREE_ROW])
+            former.append(before[before != FREE_ROW])
             owners.identities[taken, 0] = new.ids[by]
             if owners.expiries is not None and new.expiries is not None:
                 owners.expiries[taken, 0] = new.expiries[by]
             rows[by] = taken
             waiting = waiting[~is_first]
-    return rows, torch.cat(evicted) if evicted else rows[:0]
+    return rows, torch.cat([rows[:0], *evicted]), torch.cat([rows[:0], *former])
 
 
 def _asked(owners: Owners, new: NewIds, num_probes: int) -> Tensor:

@@ -10,6 +10,7 @@ ranks are put together as TorchRec does it: all entries sorted again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,3 +82,16 @@ def _buffer(given: Mapping[str, Tensor | None], name: str, size: int | None = No
             f"{at}: got {tensor.dtype} {list(tensor.shape)}, expected int64 [{size or 'rows'}]"
         )
     return tensor
+
+
+def from_torchrec(module: Any, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """Replace a state of TorchRec's module by one of ours."""
+    if prefix + "_mch_sorted_raw_ids" not in state:
+        return
+    if module.buckets() > 1:
+        raise CheckpointError(
+            f"{prefix}_mch_sorted_raw_ids: got a state of TorchRec for a module with {module.buckets()} buckets, "
+            "expected a module with one: TorchRec's buckets hold other IDs"
+        )
+    given = {name: state.pop(prefix + name, None) for name in TORCHREC_BUFFERS}
+    state.update({prefix + name: tensor for name, tensor in state_of_torchrec(given).items()})

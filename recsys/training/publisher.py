@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import queue
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -29,17 +28,19 @@ from torch import distributed as dist
 from torch import nn
 
 from recsys.artifact.parts import read_manifest
+from recsys.base.collectives import group_device
 from recsys.base.remote import is_address
+from recsys.training.messages import receive, send
 from recsys.training.skeletons import pickled, skeleton_of
+from recsys.training.slices import MOST_SLICES, Pace, RowSlices, Slice
 from recsys.training.snapshot import Snapshots
 from recsys.training.touched import DEFAULT_CONSUMER, TouchedRows
+from recsys.training.touched_ids import TouchedIds
 
 _LOGGER = logging.getLogger(__name__)
 _CONSUMER = "publisher"
-# What ranks do in one call of publish.
-_NOTHING, _CHANGED, _EVERYTHING = range(3)
-# Rows of one message where all rows are sent.
-_CHUNK_ROWS = 1 << 18
+# What ranks do in one call of publish: nothing, a snapshot of what has changed, begin one of all rows, go on with it.
+_NOTHING, _CHANGED, _EVERYTHING, _MORE = range(4)
 _RESTART_S = 10.0
 _POLL_S = 0.1
 # What launchers of ranks set; the process has no ranks.
@@ -52,15 +53,16 @@ class PublishStatus:
     """What became of the deltas so far; on rank 0.
 
     Attributes:
-        state: "starting"; "ready" for the next snapshot; "busy" with one; "retrying": the destination cannot be used
-            now; "failed": the last snapshot could not be published, the next one will hold it; "refused": nothing
-            will be published, ``reason`` says why.
+        state: "starting"; "ready" for the next snapshot; "copying": all rows are copied, slice by slice; "busy" with
+            a snapshot; "retrying": the destination cannot be used now; "failed": the last snapshot could not be
+            published, the next one will hold it; "refused": nothing will be published, ``reason`` says why.
         reason: Why nothing is published now; empty if all is well.
         num_published: The number of deltas.
         digest: The state that the last delta left, or that the destination held.
         num_rows: The rows in the last delta.
         num_dense: The dense weights in the last delta.
-        snapshot_s: Seconds that the training's thread took for the last snapshot.
+        snapshot_s: Seconds that the training's thread took for the last snapshot; of one of all rows, the longest
+            time between two steps.
     """
 
     state: str = "starting"
@@ -76,7 +78,8 @@ class Publisher:
     """Publishes deltas of a model that is being trained; a context manager.
 
     The first snapshot holds all rows: they are compared with what the destination's servers hold, so that a training
-    that was ended in any way continues the chain of deltas. Later ones hold the rows that were touched in between.
+    that was ended in any way continues the chain of deltas. They are copied in slices between steps; those that are
+    touched meanwhile are copied again. Later snapshots hold the rows, and the owners of rows, that changed in between.
 
     Every rank makes one with the same arguments, and calls ``publish`` and ``finish`` after the same steps.
 
@@ -118,6 +121,10 @@ class Publisher:
             }
             self._child = _Child(start, log)
         self.touched = TouchedRows(model, [_CONSUMER, DEFAULT_CONSUMER], optimizer)
+        self._ids = TouchedIds(model)
+        self._slices: RowSlices | None = None
+        self._pace = Pace()
+        self._longest_s = 0.0
 
     def __enter__(self) -> Publisher:
         return self
@@ -134,37 +141,59 @@ class Publisher:
         """Take a snapshot, if the last one is published; call it between two steps, on every rank.
 
         It never waits for the destination. While that cannot be used, nothing is copied: the next snapshot holds
-        what has changed by then.
+        what has changed by then. A snapshot of all rows is taken by several calls, each of which copies so much that
+        the training is slowed down by a few percent.
 
         Args:
             is_due: Whether to take one, for ranks that call it after the same steps but have clocks of their own;
                 rank 0 decides.
 
         Returns:
-            Whether a snapshot was taken.
+            Whether a snapshot was taken, wholly.
         """
-        wanted = _NOTHING if self._child is None or not is_due else self._child.wanted()
-        action = self._agreed(wanted)
+        if self._child is None:
+            return self._do(*self._agreed(_NOTHING, 0))
+        action = self._child.wanted(is_due=is_due)
+        num_slices = self._pace.num_slices() if action == _MORE else 1
+        return self._do(*self._agreed(action if num_slices else _NOTHING, num_slices))
+
+    def _do(self, action: int, num_slices: int) -> bool:
+        """Do what rank 0 says; return whether a snapshot was taken, wholly."""
         if action == _NOTHING:
             return False
         started = time.perf_counter()
+        self._snapshots.flush()
         if action == _EVERYTHING:
-            self.touched.clear(_CONSUMER)
-            for message in self._all_rows():
-                self._send([message])
-            self._send([("publish", self._snapshots.dense())])
-        else:
-            rows = self.touched.rows(_CONSUMER)
-            messages = [
-                ("rows", table, numbers.numpy(), None if found is None else found.numpy())
-                for table, numbers in rows.items()
-                if numbers.numel()
-                for found in [self._snapshots.rows(table, numbers)]
-            ]
-            self._send([*messages, ("publish", self._snapshots.dense())])
+            self._longest_s = 0.0
+            self._slices = RowSlices(self._snapshots, self.touched, _CONSUMER)
+        messages: list[Any] = []
+        if self._slices is not None:
+            slices = list(self._slices.take(num_slices))
+            messages += [message for one in slices for message in self._rows(one)]
+            if not self._slices.is_done:
+                self._send(messages, "copying")
+                seconds = time.perf_counter() - started
+                self._pace.copied(slices, seconds)
+                self._longest_s = max(self._longest_s, seconds)
+                return False
+        messages += self._rows([*self.touched.rows(_CONSUMER).items()])
+        owned = self._ids.owned(whole=self._slices is not None)
+        messages += [("mapping", table, one.ids, one.rows, one.is_whole) for table, one in owned.items()]
+        self._send([*messages, ("publish", self._snapshots.dense(without=self._ids.names))], "busy")
+        seconds = time.perf_counter() - started
         if self._child is not None:
-            self._child.taken(time.perf_counter() - started)
+            self._child.taken(seconds if self._slices is None else max(self._longest_s, seconds))
+        self._slices = None
         return True
+
+    def _rows(self, of: Slice) -> list[tuple[Any, ...]]:
+        """Return messages with rows; every rank must call it."""
+        return [
+            ("rows", table, numbers, found)
+            for table, numbers in of
+            if numbers.numel()
+            for found in [self._snapshots.rows(table, numbers)]
+        ]
 
     def finish(self, timeout_s: float = 60.0) -> bool:
         """Publish what has changed up to now, and wait for it; call it on every rank after the last step.
@@ -177,41 +206,41 @@ class Publisher:
         """
         deadline = time.monotonic() + timeout_s
         self._wait(deadline)
-        if not self.publish():
-            return False
+        is_taken = False
+        while not is_taken:
+            wanted = _NOTHING
+            if self._child is not None and time.monotonic() < deadline:
+                wanted = self._child.wanted()
+            action, num_slices = self._agreed(wanted, MOST_SLICES)
+            if action == _NOTHING:
+                return False
+            is_taken = self._do(action, num_slices)
         return self._wait(deadline)
 
     def _wait(self, deadline: float) -> bool:
         """Wait until the last snapshot is published; return whether it is. All ranks wait."""
         done = self._child is not None and self._child.wait(deadline)
-        return bool(self._agreed(int(done)))
+        return bool(*self._agreed(int(done)))
 
     def close(self) -> None:
         """End the process; a delta that it is sending is still sent, for a few seconds. Call ``finish`` before."""
         self.touched.close()
+        self._ids.close()
         if self._child is not None:
             self._child.close()
 
-    def _send(self, messages: list[Any]) -> None:
+    def _send(self, messages: list[Any], state: str) -> None:
         if self._child is not None:
-            self._child.send(messages)
+            self._child.send(messages, state)
 
-    def _all_rows(self) -> Iterator[tuple[Any, ...]]:
-        for table, (num_rows, _) in self._snapshots.sizes.items():
-            for first in range(0, num_rows, _CHUNK_ROWS):
-                numbers = torch.arange(first, min(first + _CHUNK_ROWS, num_rows))
-                found = self._snapshots.rows(table, numbers)
-                yield "rows", table, numbers.numpy(), None if found is None else found.numpy()
-
-    def _agreed(self, number: int) -> int:
-        """Return rank 0's number."""
+    def _agreed(self, *numbers: int) -> list[int]:
+        """Return rank 0's numbers."""
         group = self._snapshots.group
         if group is None or self._snapshots.world_size == 1:
-            return number
-        device = "cpu" if "gloo" in dist.get_backend(group) else "cuda"
-        told = torch.tensor([number], device=device)
+            return list(numbers)
+        told = torch.tensor(numbers, device=group_device(group))
         dist.broadcast(told, group=group, group_src=0)
-        return int(told)
+        return [int(number) for number in told.tolist()]
 
 
 class _Child:
@@ -266,20 +295,26 @@ class _Child:
             thread.start()
         outbox.put([("start", dict(self._start))])
 
-    def wanted(self) -> int:
-        """Return what the next snapshot must hold; start the process again if it has ended."""
+    def wanted(self, *, is_due: bool = True) -> int:
+        """Return what is to be done now; start the process again if it has ended.
+
+        Args:
+            is_due: Whether a snapshot may begin.
+        """
         with self._changed:
             if self.status.state == "ended" and time.monotonic() - self._failed_s > _RESTART_S:
                 self._launch()
-            if self.status.state not in ("ready", "failed"):
+            if self.status.state == "copying" and not self._outbox.full():
+                return _MORE
+            if self.status.state not in ("ready", "failed") or not is_due:
                 return _NOTHING
             return _EVERYTHING if self._needs_all else _CHANGED
 
-    def send(self, messages: list[Any]) -> None:
-        """Send messages beside the caller's work; waits if two calls are on their way."""
+    def send(self, messages: list[Any], state: str) -> None:
+        """Send messages beside the caller's work, which is in a state then; waits if two calls are on their way."""
         with self._changed:
-            if self.status.state in ("ready", "failed"):
-                self.status = replace(self.status, state="busy", reason="")
+            if self.status.state in ("ready", "failed", "copying"):
+                self.status = replace(self.status, state=state, reason="")
         self._outbox.put(messages)
 
     def taken(self, seconds: float) -> None:
@@ -309,7 +344,7 @@ class _Child:
     def _listen(self, pipe: Connection) -> None:
         try:
             while True:
-                self._hear(*pickle.loads(pipe.recv_bytes()))
+                self._hear(*receive(pipe))
         except (EOFError, OSError):
             pass
         line = ""
@@ -351,7 +386,7 @@ def _write(pipe: Connection, outbox: queue.Queue[list[Any] | None]) -> None:
         for message in messages:
             if is_open:
                 try:
-                    pipe.send_bytes(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+                    send(pipe, message)
                 except OSError:
                     is_open = False
     # The other thread still listens.

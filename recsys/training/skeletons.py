@@ -14,6 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
 from recsys.managed.embedding import BaseManagedCollisionEmbeddingCollection
+from recsys.managed.hash_zch import HashZchManagedCollisionModule
+from recsys.managed.mapping import FREE
+from recsys.managed.module import ManagedCollisionModule, MCHManagedCollisionModule
+from recsys.managed.probing import FREE_ROW
 from recsys.model_parallel import get_unwrapped_module
 from recsys.quant import float_weights
 from recsys.sharding.mappings import make_mappings_whole
@@ -49,6 +53,8 @@ def skeleton_of(model: nn.Module) -> nn.Module:
             part._load_state_dict_post_hooks.clear()
         elif isinstance(part, BaseManagedCollisionEmbeddingCollection):
             part._hooks.clear()
+        elif isinstance(part, ManagedCollisionModule):
+            part._owner_hooks.clear()
     return made
 
 
@@ -89,15 +95,30 @@ def with_weights(skeleton: nn.Module, state: dict[str, Tensor]) -> nn.Module:
 
     Args:
         skeleton: The result of ``skeleton_of``, or a model on the meta device.
-        state: Its state dict without tables.
+        state: Its state dict without tables, and perhaps without mappings: these know no raw ID then.
 
     Raises:
         RuntimeError: A name or a shape does not fit.
     """
-    zeros = {
-        name: torch.zeros(1, 1, dtype=weight.dtype).expand(weight.shape)
-        for name, weight in skeleton.state_dict().items()
+    expected = skeleton.state_dict()
+    fills = {
+        f"{path}.{name}" if path else name: fill
+        for path, part in skeleton.named_modules(remove_duplicate=False)
+        for name, fill in _without_owners(part).items()
+    }
+    others = {
+        name: torch.full((1,) * weight.dim(), fills.get(name, 0), dtype=weight.dtype).expand(weight.shape)
+        for name, weight in expected.items()
         if name not in state
     }
-    skeleton.load_state_dict({**state, **zeros}, strict=True, assign=True)
+    skeleton.load_state_dict({**state, **others}, strict=True, assign=True)
     return skeleton
+
+
+def _without_owners(module: nn.Module) -> dict[str, int]:
+    """Return the number that fills each buffer of a mapping without raw IDs, where it is not 0."""
+    if isinstance(module, MCHManagedCollisionModule):
+        return {"raw_ids": FREE, "rows": module.output_size() - 1}
+    if isinstance(module, HashZchManagedCollisionModule):
+        return dict.fromkeys(("_hash_zch_identities", "_hash_zch_metadata"), FREE_ROW)
+    return {}

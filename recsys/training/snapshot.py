@@ -5,7 +5,7 @@ Shape letters: D embedding dimension, N number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,12 @@ class Snapshots:
             },
         }
 
+    def flush(self) -> None:
+        """Write rows that lookups cache on devices back; call it between the last step and ``rows``."""
+        lookups = {id(one): one for table in self._sharded.values() for one in table.fused_lookups()}
+        for lookup in lookups.values():
+            lookup.flush()
+
     @torch.no_grad()
     def rows(self, table: str, numbers: Tensor) -> Tensor | None:
         """Return rows ``[N, D]`` float32 on rank 0, None on others. Every rank must call it, with the same rows.
@@ -80,8 +86,6 @@ class Snapshots:
             weight = float_weights(part)[name]
             return weight.detach()[numbers.to(weight.device)].to("cpu", torch.float32)
         shards = self._sharded[table]
-        for lookup in shards.fused_lookups():
-            lookup.flush()
         if shards.sharding.is_replicated:
             if self.rank:
                 return None
@@ -113,12 +117,16 @@ class Snapshots:
         return whole
 
     @torch.no_grad()
-    def dense(self) -> dict[str, Tensor]:
-        """Return a copy of the state dict without tables, in host memory. Every rank must call it."""
+    def dense(self, without: Collection[str] = ()) -> dict[str, Tensor]:
+        """Return a copy of the state dict without tables, in host memory. Every rank must call it.
+
+        Args:
+            without: Names that are left out.
+        """
         state: Mapping[str, Tensor] = self._model.state_dict()
         found = {}
         for name, tensor in state.items():
-            if name in self._names:
+            if name in self._names or name in without:
                 continue
             if isinstance(tensor, ShardedTensor):  # of a mapping of raw IDs
                 assert self.group is not None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from recsys.base.collectives import gather_rows
+from recsys.base.collectives import gather_rows, group_device
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, FloatCollection
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.kernels.training import DenseLookup, TrainingLookup
@@ -28,7 +28,7 @@ from recsys.quant import float_tables, float_weights
 from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.sharded import ShardedCollection
 from recsys.sharding.table_shards import TableShards
-from recsys.training.optimizers import leaves_other_rows
+from recsys.training.optimizers import LocalUpdates
 
 DEFAULT_CONSUMER = "default"
 #: A byte has so many bits.
@@ -113,7 +113,7 @@ class TouchedRows:
             )
         self._bits = {name: 1 << i for i, name in enumerate(consumers)}
         self._group = _group_of(model)
-        self._optimizer = optimizer
+        self._updates = LocalUpdates(optimizer)
         #: The number of rows of each table, by its path.
         self.sizes: dict[str, int] = {}
         self._marks: dict[str, dict[tuple[int, int], _Marks]] = {}
@@ -158,8 +158,7 @@ class TouchedRows:
             return mine
         # One collective for all tables.
         numbered = [rows | table << _ROW_BITS for table, rows in enumerate(mine.values())]
-        device = _device_of(self._group)
-        gathered = gather_rows(torch.cat(numbered).to(device), self._group)
+        gathered = gather_rows(torch.cat(numbered).to(group_device(self._group)), self._group)
         every = torch.unique(torch.cat(gathered).cpu())
         bounds = torch.arange(len(mine) + 1) << _ROW_BITS
         at = torch.searchsorted(every, bounds).tolist()
@@ -260,7 +259,9 @@ class TouchedRows:
         if not output.requires_grad:
             return
         of_shards = self._shards[lookup]
-        whole = [isinstance(lookup, DenseLookup) and not self._leaves_other_rows(w) for w in lookup.weights]
+        whole = [
+            isinstance(lookup, DenseLookup) and not self._updates.leave_other_rows(w) for w in lookup.weights
+        ]
         values, sizes, slots = args[0], kwargs["ids_per_slot"], lookup.slots
 
         def mark(_gradient: Tensor) -> None:
@@ -271,9 +272,6 @@ class TouchedRows:
                     of_shards[shard].mark(ids)
 
         output.register_hook(mark)
-
-    def _leaves_other_rows(self, weight: Tensor) -> bool:
-        return leaves_other_rows(self._optimizer, weight)
 
     def _watch_unsharded(self, path: str, collection: FloatCollection) -> None:
         names = [table_path(path, table.name) for table in float_tables(collection)]
@@ -302,7 +300,7 @@ class TouchedRows:
             if not weights[table.name].requires_grad:
                 continue
             name = table_path(path, table.name)
-            if not self._leaves_other_rows(weights[table.name]):
+            if not self._updates.leave_other_rows(weights[table.name]):
                 self.mark(name)
                 continue
             for feature in table.feature_names:
@@ -330,10 +328,3 @@ def _by_shard(slots: Sequence[int], sizes: Sequence[int], values: Tensor) -> Ite
 
 def _group_of(model: nn.Module) -> dist.ProcessGroup | None:
     return model.env.process_group if isinstance(model, DistributedModelParallel) else None
-
-
-def _device_of(group: dist.ProcessGroup) -> torch.device:
-    """Return a device that a group's backend can send from."""
-    if "gloo" in dist.get_backend(group):
-        return torch.device("cpu")
-    return torch.device("cuda", torch.cuda.current_device())
