@@ -33,14 +33,19 @@ def delta_of(old: Managed, new: Managed, path: Path, artifact: Path, *after: Pat
 
 def assert_same(found: LoadedArtifact, fresh: LoadedArtifact) -> None:
     """They hold the same, and answer the same."""
+    assert_holds_same(found, fresh)
+    expected = fresh.forward(*batch())
+    for name, output in found.forward(*batch()).items():
+        assert torch.equal(output, expected[name]), name
+
+
+def assert_holds_same(found: LoadedArtifact, fresh: LoadedArtifact) -> None:
+    """They hold the same rows, and the same raw IDs own them."""
     assert torch.equal(found.rows.ranks[0].rows, fresh.rows.ranks[0].rows)
     for ours, theirs in zip(found.rows.mappings, fresh.rows.mappings, strict=True):
         for one, other in zip(ours.tables, theirs.tables, strict=True):
             assert all(map(torch.equal, owners_of(one.slots), owners_of(other.slots)))
             assert torch.equal(one.is_owned, other.is_owned)
-    expected = fresh.forward(*batch())
-    for name, output in found.forward(*batch()).items():
-        assert torch.equal(output, expected[name]), name
 
 
 def load_scripted(path: Path) -> LoadedArtifact:

@@ -20,6 +20,7 @@ from recsys.artifact.delta.file import DeltaFile
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.errors import ArtifactError
 from recsys.training import Publisher
+from recsys.training.slices import Pace
 from tests.export.delta.test_delta import rows_of
 from tests.export.delta.test_mappings import assert_same
 from tests.recsys.artifact.delta.deltas import header_of
@@ -288,3 +289,44 @@ def test_mappings_of_raw_ids(tmp_path: Path) -> None:
     assert sum(mapping["num_evicted"] for header in headers for mapping in header["mappings"]) > 0
     export_model(copy.deepcopy(model).eval(), tmp_path / "fresh")
     assert_same(followed(tmp_path / "a", tmp_path / "deltas"), load_artifact(tmp_path / "fresh"))
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["once", "again"])
+def test_all_rows_are_copied_between_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    monkeypatch.setattr("recsys.training.slices._SLICE_BYTES", 4 * 64)  # four rows
+    monkeypatch.setattr("recsys.training.slices._LAST_SLICES", 2)
+    monkeypatch.setattr("recsys.training.publisher._RESTART_S", 0.0)
+    monkeypatch.setattr(Pace, "num_slices", lambda _: 1)
+    model = Managed().train()
+    export_model(copy.deepcopy(model).eval(), tmp_path / "a")
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.05)
+    for seed in range(3):
+        train_managed(model, optimizer, seed)
+    with Publisher(model, tmp_path / "a", tmp_path / "deltas", optimizer=optimizer) as publisher:
+        until(lambda: publisher.status.state == "ready")
+        num_calls = 0
+        while not publisher.publish():
+            num_calls += publisher.status.state == "copying"
+            train_managed(model, optimizer, 10 + num_calls)
+            if is_killed and num_calls == 5:
+                assert publisher._child is not None
+                assert publisher._child._process is not None
+                publisher._child._process.kill()
+                until(lambda: publisher.status.state == "ended")
+                is_killed = False
+            elif num_calls > 30:
+                # Each step touches more rows than a call copies: rounds end with what is left.
+                assert publisher.finish(), publisher.status
+                break
+        assert num_calls > 10
+        assert publisher.finish(), publisher.status
+        export_model(copy.deepcopy(model).eval(), tmp_path / "fresh")
+        assert_same(followed(tmp_path / "a", tmp_path / "deltas"), load_artifact(tmp_path / "fresh"))
+        # Later ones hold what changes.
+        train_managed(model, optimizer, 1)
+        assert publisher.publish()
+        assert publisher.finish(), publisher.status
+    export_model(copy.deepcopy(model).eval(), tmp_path / "later")
+    assert_same(followed(tmp_path / "a", tmp_path / "deltas"), load_artifact(tmp_path / "later"))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,7 @@ from recsys.train.ranks import Ranks, process_group
 from recsys.train.trainer import Trainer
 from recsys.training import Publisher, PublishStatus
 from tests.export.delta.test_delta import rows_of
-from tests.export.publish.test_publisher import followed, until
+from tests.export.publish.test_publisher import followed
 from tests.recsys.train.plans import mixed_plan
 from tests.support.ranks import live_pool
 
@@ -118,30 +115,3 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     missing = ["--publish", str(tmp_path / "deltas"), "--artifact", str(tmp_path / "no.artifact")]
     assert train([*base, "--out", str(tmp_path / "x.pt"), *missing]) == 2
     assert "no.artifact" in capsys.readouterr().err
-
-
-def test_a_training_that_is_killed_and_resumed_continues_the_chain(tmp_path: Path) -> None:
-    run(train, *_OPTIONS, "--out", tmp_path / "old.pt")
-    run(export, tmp_path / "old.pt", "--json")
-    base = [option for option in _OPTIONS if option not in ("--embedding-dim", "8", "4000")]
-    command = [sys.executable, "-m", "recsys.train", *base[:3], "40000", *base[3:], "--batch-size", "16"]
-    command += ["--init-from", str(tmp_path / "old.pt"), "--artifact", str(tmp_path / "old.artifact")]
-    command += ["--publish", str(tmp_path / "deltas"), "--publish-every", "10ms"]
-    command += ["--checkpoint-dir", str(tmp_path / "run"), "--checkpoint-every", "100", "--resume"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as training:
-        try:
-            until(
-                lambda: (
-                    len([*(tmp_path / "deltas").glob("*.delta")]) >= 3
-                    and (tmp_path / "run" / "latest").exists()
-                ),
-                timeout_s=240,
-            )
-        finally:
-            training.send_signal(signal.SIGKILL)
-    num_before = len([*(tmp_path / "deltas").glob("*.delta")])
-    subprocess.run([*command, "--out", str(tmp_path / "new.pt")], check=True, stdout=subprocess.DEVNULL)
-    assert len([*(tmp_path / "deltas").glob("*.delta")]) > num_before
-    run(export, tmp_path / "new.pt", "--json")
-    fresh = load_artifact(tmp_path / "new.artifact")
-    assert torch.equal(rows_of(followed(tmp_path / "old.artifact", tmp_path / "deltas")), rows_of(fresh))

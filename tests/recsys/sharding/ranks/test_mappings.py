@@ -42,6 +42,7 @@ from recsys.train.ranks import whole_state_dict
 from recsys.training import TouchedRows
 from recsys.training.skeletons import skeleton_of, with_weights
 from recsys.training.snapshot import Snapshots
+from recsys.training.touched_ids import OwnedRows, TouchedIds
 from tests.support.helpers import bag, kjt_of
 from tests.support.ranks import live_pool
 
@@ -162,12 +163,18 @@ def trained(
     else:
         model.load_state_dict(state)
     model.train()
-    touched = TouchedRows(model)
+    touched, ids = TouchedRows(model), TouchedIds(model)
+    followed = [ids.owned(whole=True)]
     evicted: dict[str, list[int]] = {}
     model.module.register_eviction_hook(
         lambda table, rows: evicted.setdefault(table, []).extend(rows.tolist())
     )
-    seen = [_step(model, _batch(step, range(rank, rank + 1)), 1) for step in steps]
+    seen = []
+    for step in steps:
+        seen.append(_step(model, _batch(step, range(rank, rank + 1)), 1))
+        if step % 3:
+            followed.append(ids.owned())
+    followed.append(ids.owned())
     save_training(folder, model, None, TrainingState(step=steps.stop))
     modules = _mapping(model).managed_collision_modules()
     model.eval()
@@ -183,7 +190,21 @@ def trained(
         "open": {table: int(m.open_slots()) for table, m in modules.items()},
         "loaded": _loads_wholes(model),
         "published": _published(model),
+        "followed": _followed(followed),
     }
+
+
+def _followed(changes: list[dict[str, OwnedRows]]) -> dict[str, list[list[int]]]:
+    """The owners of rows by their changes."""
+    found: dict[str, dict[int, int]] = {}
+    for number, change in enumerate(changes):
+        for path, owned in change.items():
+            table = path.rpartition(".")[2]
+            assert owned.is_whole == (number == 0)
+            assert owned.ids.tolist() == sorted(set(owned.ids.tolist()))
+            found.setdefault(table, {}).update(zip(owned.ids.tolist(), owned.rows.tolist(), strict=True))
+    kept = {table: sorted((i, row) for i, row in rows.items() if row >= 0) for table, rows in found.items()}
+    return {table: [[i for i, _ in pairs], [row for _, row in pairs]] for table, pairs in kept.items()}
 
 
 def _published(model: DistributedModelParallel) -> dict[str, Any]:
@@ -248,6 +269,7 @@ def _check(
     for table, module in _mapping(alone).managed_collision_modules().items():
         ids, rows = (part.tolist() for part in module.owners())
         assert ranks[0]["published"][table] == [ids, rows]
+        assert all(result["followed"][table] == [ids, rows] for result in ranks)
         parts = [list(zip(*result["owners"][table], strict=True)) for result in ranks]
         pairs = sorted(zip(ids, rows, strict=True))
         if not sharded:
