@@ -13,6 +13,7 @@ import os
 import pickle
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -46,6 +47,8 @@ def run_publisher(descriptor: int) -> int:
     """
     os.nice(_NICENESS)
     torch.set_num_threads(1)
+    # Mappings without raw IDs take no memory (``with_weights``), and are copied where they are searched.
+    warnings.filterwarnings("ignore", message=r"torch\.searchsorted\(\): boundary tensor is non-contiguous")
     with Connection(descriptor) as pipe:
         try:
             _Publisher(pipe).run()
