@@ -154,7 +154,9 @@ class Publisher:
         if self._child is None:
             return self._do(*self._agreed(_NOTHING, 0))
         action = self._child.wanted(is_due=is_due)
-        num_slices = self._pace.num_slices() if action == _MORE else 1
+        num_slices = 1
+        if action == _MORE:
+            num_slices = 0 if self._child.is_behind else self._pace.num_slices()
         return self._do(*self._agreed(action if num_slices else _NOTHING, num_slices))
 
     def _do(self, action: int, num_slices: int) -> bool:
@@ -304,11 +306,16 @@ class _Child:
         with self._changed:
             if self.status.state == "ended" and time.monotonic() - self._failed_s > _RESTART_S:
                 self._launch()
-            if self.status.state == "copying" and not self._outbox.full():
+            if self.status.state == "copying":
                 return _MORE
             if self.status.state not in ("ready", "failed") or not is_due:
                 return _NOTHING
             return _EVERYTHING if self._needs_all else _CHANGED
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether ``send`` would wait."""
+        return self._outbox.full()
 
     def send(self, messages: list[Any], state: str) -> None:
         """Send messages beside the caller's work, which is in a state then; waits if two calls are on their way."""

@@ -291,6 +291,21 @@ def test_mappings_of_raw_ids(tmp_path: Path) -> None:
     assert_same(followed(tmp_path / "a", tmp_path / "deltas"), load_artifact(tmp_path / "fresh"))
 
 
+def test_all_rows_are_copied_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recsys.training.slices._SLICE_BYTES", 4 * 16)  # a row
+    monkeypatch.setattr("recsys.training.publisher.MOST_SLICES", 1)
+    loop = Loop()
+    export_model(copy.deepcopy(loop.model).eval(), tmp_path / "a")
+    loop.steps()
+    with publisher_of(loop, tmp_path) as publisher:
+        until(lambda: publisher.status.state == "ready")
+        assert not publisher.publish()
+        loop.steps()
+        assert publisher.finish(), publisher.status
+        assert publisher.status.num_published == 1
+    assert_is(followed(tmp_path / "a", tmp_path / "deltas"), loop.model, tmp_path)
+
+
 @pytest.mark.parametrize("is_killed", [False, True], ids=["once", "again"])
 def test_all_rows_are_copied_between_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
