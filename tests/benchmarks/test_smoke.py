@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks import artifact, limits
 from benchmarks.engine import fixed_numbers
+from benchmarks.steps import rows
 from benchmarks.steps.rows import zipf_ids
 from recsys.kernels import operators
 
@@ -30,10 +33,13 @@ def _run(*arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.peer
-def test_the_speed_benchmark_compares_equals(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore")
+def test_the_speed_benchmark_compares_equals(
+    report_of: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
     pytest.importorskip("torchrec", reason="compares with torchrec, which is not installed")
-    options = ("--quick", "--no-auc", "--profile", "--json", "--batch-sizes", "1,8", "--dir", str(tmp_path))
-    result = _run("benchmarks.artifact", *options)
+    options = ("--quick", "--no-auc", "--profile", "--batch-sizes", "1,8", "--dir", str(tmp_path))
+    result = report_of(artifact.main, *options)
     contestants = [(r["batch_size"], r["contestant"]) for r in result["speed"]]
     own = [] if operators.why_missing() else [f"own {dtype}" for dtype in operators.LINEAR_DTYPES]
     names = ["TorchRec", "float32", "bfloat16", *own]
@@ -60,9 +66,11 @@ def test_the_speed_benchmark_compares_equals(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_benchmark_of_limits_measures_all_variants(tmp_path: Path) -> None:
-    options = ("--quick", "--json", "--batch-sizes", "1,16", "--dir", str(tmp_path))
-    result = _run("benchmarks.limits", *options)
+@pytest.mark.filterwarnings("ignore")
+def test_the_benchmark_of_limits_measures_all_variants(
+    report_of: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    result = report_of(limits.main, "--quick", "--batch-sizes", "1,16", "--dir", str(tmp_path))
     own = [] if operators.why_missing() else [f"own {dtype}" for dtype in operators.LINEAR_DTYPES]
     variants = [(row["variant"], row["batch_size"]) for row in result["results"]]
     assert variants == [(name, size) for name in ("float32", "bfloat16", *own) for size in (1, 16)]
@@ -108,11 +116,14 @@ def test_the_rows_benchmark_compares_pages(tmp_path: Path) -> None:
     assert [bar["text"] for bar in result["bars"]] == ["copied rows: huge ÷ ordinary pages"]
 
 
-def test_the_rows_benchmark_compares_tables_larger_than_the_memory(tmp_path: Path) -> None:
+def test_the_rows_benchmark_compares_tables_larger_than_the_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     # No limit: the sizes follow it, and a control group that is smaller than torch cannot be had.
-    steps = [sys.executable, "-m", "benchmarks.steps.rows"]
-    subprocess.run([*steps, "export", str(tmp_path / "a"), "--bytes", "1000000"], cwd=ROOT, check=True)
-    found = _run("benchmarks.steps.rows", "load", str(tmp_path / "a"), "--seconds", "0.2", "--random-access")
+    rows.main(["export", str(tmp_path / "a"), "--bytes", "1000000"])
+    capsys.readouterr()
+    rows.main(["load", str(tmp_path / "a"), "--seconds", "0.2", "--random-access"])
+    found = json.loads(capsys.readouterr().out)
     assert found["is_random"]
     assert 0 < found["p50_ms"] <= found["p99_ms"]
     assert found["samples_per_s"] > 0

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,10 +11,10 @@ from torch import Tensor
 
 from benchmarks.trainers.case import TrainingBatch, TrainingCase, batches
 from benchmarks.trainers.rounds import OURS, PEER, TrainingDisagreementError, check_agreement
+from benchmarks.training import main
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 CASE = TrainingCase(sharding_type="table_wise", num_tables=2, num_rows=10, batch_size=4)
 WEIGHT = "embedding_bags.table_0.weight@0,0"
 
@@ -66,24 +64,11 @@ def test_sides_that_do_not(theirs: FakeSide, ours: FakeSide, text: str) -> None:
 
 @pytest.mark.peer
 @pytest.mark.parametrize("model", [[], ["--dlrm"]], ids=["tables", "dlrm"])
-def test_it_runs(model: list[str]) -> None:
+@pytest.mark.filterwarnings("ignore")
+def test_it_runs(report_of: Callable[..., dict[str, Any]], model: list[str]) -> None:
     pytest.importorskip("torchrec", reason="compares with torchrec, which is not installed")
-    options = [
-        "--quick",
-        "--rounds",
-        "1",
-        "--json",
-        "--profile",
-        "--types",
-        "row_wise",
-        "--ids-per-bag",
-        "1-3",
-        *model,
-    ]
-    command = [sys.executable, "-m", "benchmarks.training", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    options = ["--quick", "--rounds", "1", "--profile", "--types", "row_wise", "--ids-per-bag", "1-3"]
+    report = report_of(main, *options, *model)
     (result,), (bar,) = report["results"], report["bars"]
     assert bar["got"] == result["ratio"]
     assert result["case"]["sharding_type"] == "row_wise"

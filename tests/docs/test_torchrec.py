@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -43,15 +44,22 @@ def test_imports_are_rewritten_as_shown() -> None:
     assert rewrite_text(before, load_table()) == (after, ())
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The model's module and a state dict of it."""
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model's module and a state dict of it."""
+    folder = tmp_path_factory.mktemp("clicks")
     source = block("python", "class Clicks").text
-    (tmp_path / "clicks.py").write_text(source)
+    (folder / "clicks.py").write_text(source)
     code = "import clicks, torch; torch.save(clicks.Clicks().state_dict(), 'state.pt')"
-    (tmp_path / "save.py").write_text(code)
-    run(tmp_path, "-m", "recsys.as_torchrec", "save.py")
-    return tmp_path
+    (folder / "save.py").write_text(code)
+    run(folder, "-m", "recsys.as_torchrec", "save.py")
+    return folder
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Path:
+    """The same in a folder of the test's own."""
+    return shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
 
 
 def words(start: str) -> list[str]:
