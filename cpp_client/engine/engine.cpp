@@ -313,6 +313,7 @@ std::string Engine::Counts() const {
                  {"ended", dropped.ended},
                  {"captured", dropped.captured},
                  {"answered", dropped.answered},
+                 {"inputs", dropped.inputs},
                  {"shadow", dropped.shadow},
                  {"log", dropped.log}}}};
   const std::lock_guard<std::mutex> lock(parts_->mutex);

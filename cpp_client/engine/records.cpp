@@ -217,8 +217,9 @@ void Records::Ended(const Request& request, const Status& status) {
 }
 
 Records::Dropped Records::dropped() const {
-  return {calls_.num_dropped(),    ended_.num_dropped(),  captured_.num_dropped(),
-          answered_.num_dropped(), shadow_.num_dropped(), log_.num_dropped()};
+  return {calls_.num_dropped(),    ended_.num_dropped(),           captured_.num_dropped(),
+          answered_.num_dropped(), answered_.num_inputs_dropped(), shadow_.num_dropped(),
+          log_.num_dropped()};
 }
 
 }  // namespace recsys

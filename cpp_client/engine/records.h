@@ -47,7 +47,7 @@ class Records final : public Observer {
 
   /// Events dropped for lack of room.
   struct Dropped {
-    std::int64_t calls, ended, captured, answered, shadow, log;
+    std::int64_t calls, ended, captured, answered, inputs, shadow, log;
   };
   Dropped dropped() const;
 

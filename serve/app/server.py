@@ -91,13 +91,12 @@ class Server:
             manager=self.manager,
             metrics=self.metrics,
             observer=observers,
-            quality=observers.quality,
+            quality=None if observers.quality is None else observers.quality.answers,
         )
-        if observers.inputs is not None:
-            observers.inputs.table = self.manager.routes.table
         if observers.quality is not None:
-            observers.quality.table = self.manager.routes.table
-            observers.quality.num_dropped = lambda: self.engine.counts().dropped.get("answered", 0)
+            answers, inputs = observers.quality
+            answers.table = inputs.table = self.manager.routes.table
+            answers.num_dropped = lambda: self.engine.counts().dropped.get("answered", 0)
         for watch in (self._watch_health, self._watch_files):
             self._started.callback(asyncio.ensure_future(watch()).cancel)
         if config.socket_path is not None:

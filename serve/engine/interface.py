@@ -200,7 +200,7 @@ class EngineCounts:
     Attributes:
         unrouted: requests that named no loaded model, by outcome.
         dropped: records lost because their queue was full, by kind (``log``, ``trace``, ``capture``,
-            ``answered``).
+            ``answered``, and of these ``inputs``, the ones that were to have their inputs).
         port: counters of the inference port's connections; empty if the engine does not count them.
     """
 

@@ -180,7 +180,7 @@ class NativeEngine:
         # By name and version, of the versions that closed last.
         self._closed: dict[tuple[str, str], Signature] = {}
         # Records of answers of versions that closed before those.
-        self._num_unknown = 0
+        self._num_unknown = self._num_unknown_inputs = 0
         sampling = observer.sampling
         self._trace_headers = frozenset(() if sampling.trace_share is None else (TRACE_PARENT,))
         settings = EngineSettings(
@@ -332,6 +332,7 @@ class NativeEngine:
                 "log": dropped["log"] + dropped["ended"],
                 "capture": dropped["captured"],
                 "answered": dropped["answered"] + self._num_unknown,
+                "inputs": dropped["inputs"] + self._num_unknown_inputs,
             },
             port=counts.get("port", {}),
         )
@@ -403,6 +404,7 @@ class NativeEngine:
                     self._observer.answered(NativeBlock(model, version, signature, block))
                 else:
                     self._num_unknown += len(block)
+                    self._num_unknown_inputs += len(block) if block.has_inputs else 0
             elif kind == "shadow":
                 self._report_pair(*fields)
             elif kind == "log":

@@ -164,7 +164,7 @@ class Metrics:
         """Register the reader of an engine's counts."""
         self.watch("unrouted", lambda: read().unrouted)
         self.watch("port", lambda: read().port)
-        self.watch("answers", lambda: {"queue_full": read().dropped.get("answered", 0)})
+        self.watch("answers", lambda: {"queue_full": read().dropped.get("inputs", 0)})
         for what in ("log", "trace", "capture"):
             self.watch(what, lambda what=what: {"dropped": read().dropped.get(what, 0)})  # type: ignore[misc]
 

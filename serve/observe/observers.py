@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from serve.config.settings import ServerConfig
 from serve.engine.answered import AnsweredBlock
 from serve.engine.records import Captured, EndedRequest, Sampling, ShadowPair
@@ -16,6 +18,18 @@ from serve.quality.families import QualityCollector
 from serve.quality.monitor import LabelledQuality
 
 
+class QualityWatch(NamedTuple):
+    """What watches quality.
+
+    Attributes:
+        answers: keeps answers for labels.
+        inputs: compares requests with the training data.
+    """
+
+    answers: LabelledQuality
+    inputs: InputWatch
+
+
 class Observers:
     """See ``serve.engine.records.Observer``. Each part is created only if the settings enable it.
 
@@ -24,8 +38,7 @@ class Observers:
         metrics: exposes the numbers of dropped records.
 
     Attributes:
-        quality: keeps answers for labels; None where that is off.
-        inputs: compares requests with the training data; None where that is off.
+        quality: watches quality; None where that is off.
 
     Raises:
         OSError: the capture's file cannot be created.
@@ -45,11 +58,12 @@ class Observers:
         self._capture = None if config.capture is None else Capture(config.capture)
         self._answers = None if config.answer_log is None else AnswerLog(config.answer_log)
         self._tracer: Tracer | None = None if config.trace is None else make_tracer(config.trace)
-        self.quality = None if config.quality is None else LabelledQuality(config.quality)
-        self.inputs = None if config.quality is None else InputWatch(config.quality)
+        self.quality: QualityWatch | None = None
+        if config.quality is not None:
+            self.quality = QualityWatch(LabelledQuality(config.quality), InputWatch(config.quality))
         metrics.watch("log", log_counts)
-        if self.quality is not None and self.inputs is not None:
-            metrics.registry.register(QualityCollector(self.quality, self.inputs))
+        if self.quality is not None:
+            metrics.registry.register(QualityCollector(*self.quality))
         if self._capture is not None:
             metrics.watch("capture", self._capture.counts)
         if self._answers is not None:
@@ -74,15 +88,14 @@ class Observers:
         if self._answers is not None:
             self._answers.offer(block)
         if self.quality is not None:
-            self.quality.answered(block)
-        if self.inputs is not None:
-            self.inputs.offer(block)
+            self.quality.answers.answered(block)
+            self.quality.inputs.offer(block)
 
     def shadowed(self, pair: ShadowPair) -> None:
         """See ``Observer``."""
         self._comparer.compare(pair)
         if self.quality is not None:
-            self.quality.shadowed(pair)
+            self.quality.answers.shadowed(pair)
 
     def close(self) -> None:
         """Write the waiting records; blocks for a few seconds at most."""
@@ -91,8 +104,8 @@ class Observers:
             self._capture.close()
         if self._answers is not None:
             self._answers.close()
-        if self.inputs is not None:
-            self.inputs.close()
+        if self.quality is not None:
+            self.quality.inputs.close()
         if self._tracer is not None:
             self._tracer.close()
 

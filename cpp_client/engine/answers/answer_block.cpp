@@ -133,11 +133,20 @@ void AnswerBlock::AddSparse(const Request& request) {
 
 void AnswerBlock::AddBags(const SparseView& view, bool once, std::int64_t num_rows,
                           SparseColumns* columns) {
-  Mark(once, num_rows, num_rows_, &columns->has);
-  AppendEnds(view.lengths, once, num_rows, &columns->offsets);
   const auto num_ids = static_cast<std::size_t>(view.num_ids);
-  columns->values.Append(view.values, kIdBytes * num_ids);
   num_bytes_ += 4 * num_rows + 8 * view.num_ids;
+  if (num_rows == 1 && columns->has.empty()) {
+    // Most requests: its only list has all IDs.
+    columns->offsets.Push(LastOf(columns->offsets) + static_cast<std::int32_t>(num_ids));
+  } else {
+    Mark(once, num_rows, num_rows_, &columns->has);
+    AppendEnds(view.lengths, once, num_rows, &columns->offsets);
+  }
+  if (num_ids == 1) {
+    std::memcpy(columns->values.Grow(kIdBytes), view.values, kIdBytes);
+  } else {
+    columns->values.Append(view.values, kIdBytes * num_ids);
+  }
   if (view.weights == nullptr) return;
   columns->weights.Append(view.weights, kFloatBytes * num_ids);
   num_bytes_ += 4 * view.num_ids;

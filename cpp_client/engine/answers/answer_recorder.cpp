@@ -37,7 +37,7 @@ AnswerBlocks::iterator AnswerRecorder::Find(const Request& request, AnswerBlocks
 bool AnswerRecorder::Add(const Request& request) {
   const std::size_t size = request.payload.view.size() + request.outputs.size();
   if (num_bytes_.load(std::memory_order_relaxed) >= max_bytes_ || size > kMaxRequestBytes) {
-    Drop(1);
+    Drop(request, 1);
     return false;
   }
   Stripe& stripe = StripeOfThread();
@@ -53,9 +53,9 @@ bool AnswerRecorder::Add(const Request& request) {
     if (block.num_requests() < kBlockRequests && block.num_bytes() < kBlockBytes) return false;
   } catch (const std::exception&) {
     // No memory: the columns of the block may differ in length.
-    Drop(1);
+    Drop(request, 1);
     if (found == stripe.open.end()) return false;
-    Drop((*found)->num_requests());
+    Drop(request, (*found)->num_requests());
     num_bytes_.fetch_sub(num_before, std::memory_order_relaxed);
     stripe.open.erase(found);
     return false;

@@ -29,8 +29,11 @@ class AnswerRecorder {
   /// Moves the full blocks to `blocks`, and with `open` those too that are not full.
   void Take(bool open, AnswerBlocks* blocks);
 
-  /// Requests that were dropped for lack of room.
+  /// Requests that were dropped for lack of room; of those, the ones to be kept with their inputs.
   std::int64_t num_dropped() const { return num_dropped_.load(std::memory_order_relaxed); }
+  std::int64_t num_inputs_dropped() const {
+    return num_inputs_dropped_.load(std::memory_order_relaxed);
+  }
 
  private:
   static constexpr std::size_t kStripes = 16;
@@ -45,12 +48,15 @@ class AnswerRecorder {
   static AnswerBlocks::iterator Find(const Request& request, AnswerBlocks* open);
   /// Moves a block to the full ones; always returns true. The caller holds the stripe's lock.
   bool HandOver(AnswerBlocks::iterator block, AnswerBlocks* open);
-  void Drop(std::int64_t number) { num_dropped_.fetch_add(number, std::memory_order_relaxed); }
+  void Drop(const Request& request, std::int64_t number) {
+    num_dropped_.fetch_add(number, std::memory_order_relaxed);
+    if (request.keeps_inputs) num_inputs_dropped_.fetch_add(number, std::memory_order_relaxed);
+  }
 
   const std::int64_t max_bytes_;
   std::array<Stripe, kStripes> stripes_;
   std::atomic<std::int64_t> num_bytes_{0};
-  std::atomic<std::int64_t> num_dropped_{0};
+  std::atomic<std::int64_t> num_dropped_{0}, num_inputs_dropped_{0};
   std::mutex mutex_;
   AnswerBlocks full_;
 };

@@ -174,6 +174,7 @@ TEST_F(AnswerRecorderTest, DropsAndCountsWhatHasNoRoomUntilItIsTaken) {
   recorder.Take(true, &blocks);
   EXPECT_EQ(NumIn(blocks) + recorder.num_dropped(), 100);
   EXPECT_GT(recorder.num_dropped(), 0);
+  EXPECT_EQ(recorder.num_inputs_dropped(), recorder.num_dropped());
   Add(&recorder, true);
   blocks.clear();
   recorder.Take(true, &blocks);

@@ -215,6 +215,12 @@ def _opened(path: Path) -> parquet.ParquetFile:
 
 
 def _latest_us(file: parquet.ParquetFile) -> int:
+    place = file.schema_arrow.names.index("time")  # no column before it is nested
+    groups = [
+        file.metadata.row_group(i).column(place).statistics for i in range(file.metadata.num_row_groups)
+    ]
+    if all(one is not None and one.has_min_max for one in groups):
+        return max((int(one.max_raw) for one in groups), default=0)
     times = file.read(columns=["time"]).column("time").cast(pa.int64())
     return int(pc.max(times).as_py())
 
