@@ -132,7 +132,11 @@ bool BatchPolicy::Pays(const State& state, double wake_s) const {
   const double alone_s = costs_.SecondsOf(state.waiting);
   // Concurrent batches slow each other down.
   const double lost_s = (slowdown_ - 1) * (alone_s + std::min(remaining_s, alone_s));
-  if (wake_s + lost_s >= remaining_s) return false;
+  // What takes longer than the batch that runs, both compute together.
+  const double whole_s = remaining_s + alone_s;
+  const bool is_shared =
+      alone_s > remaining_s && wake_s + slowdown_ * whole_s / 2 < kWorthCutting * whole_s;
+  if (wake_s + lost_s >= remaining_s && !is_shared) return false;
   // If processors are short, small batches wait to become larger, but not for very long.
   const double work_s = alone_s - costs_.fixed_s();
   const double least_s = shortage_ * kThrift * (costs_.fixed_s() + wake_s);

@@ -297,5 +297,17 @@ TEST(BatchPolicy, PartsTeachTheCostsOfTheirSize) {
               0.1 * Linear(RowsOf(1000)));
 }
 
+TEST(BatchPolicy, MoreThanOneBatchOfWorkIsSharedAlthoughExecutorsSlowEachOtherDown) {
+  BatchPolicy policy = Known();
+  for (int i = 0; i < 100; ++i) {
+    policy.Ended(policy.Began(RowsOf(128), 0, 1), 1.05 * Linear(RowsOf(128)), 1);
+  }
+  EXPECT_GT(policy.slowdown(), 1.001);
+  // One request of 500 rows runs, and a hundred wait.
+  policy.Began(RowsOf(500), 0, 0);
+  EXPECT_EQ(policy.Decide(At(0, 50'000, 31)), Act::kWake);
+  EXPECT_EQ(policy.Decide(At(0, 50'000, 0)), Act::kLeave);
+}
+
 }  // namespace
 }  // namespace recsys
