@@ -363,7 +363,11 @@ class ServerConfig:
         """Return ``polling_threads``, or what the number of processors asks for if it is 0."""
         from recsys.base.machine import num_processors  # clients read settings too, without torch
 
-        return self.polling_threads or max(1, num_processors() // _PROCESSORS_PER_POLLING_THREAD)
+        return self.polling_threads_of(num_processors())
+
+    def polling_threads_of(self, processors: int) -> int:
+        """Return ``polling_threads``, or what so many processors ask for if it is 0."""
+        return self.polling_threads or max(1, processors // _PROCESSORS_PER_POLLING_THREAD)
 
     def settings_of(self, model: str) -> ModelSettings:
         """Return the settings of ``model``."""
