@@ -113,10 +113,12 @@ def test_totals_are_those_that_python_would_count() -> None:
             "last_batch_s": expected.last_batch_s,
             "pending": {"rows": 1, "ids": 2, "bytes": 3},
             "shadow": {"failed": 1, "dropped": 0},
+            "cut_requests": 2,
             "deltas_applied": 9,
             "deltas_failed": 9,
             "context_cache": {"hits": 1, "misses": 2, "evictions": 3, "entries": 4, "bytes": 5, "grown": 6},
         }
     )
     cache = ContextCacheTotals(hits=1, misses=2, evictions=3, entries=4, bytes=5, grown=6)
-    assert totals_of(text, INFO, DESCRIPTION) == replace(expected, context_cache=cache)
+    counted = replace(expected, context_cache=cache, cut_requests=2)
+    assert totals_of(text, INFO, DESCRIPTION) == counted
