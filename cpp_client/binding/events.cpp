@@ -63,6 +63,10 @@ struct ToTuple {
                           Raw(event.got));
   }
 
+  py::tuple operator()(const ConnectionEvent& event) const {
+    return py::make_tuple("connection", event.file->Take(), py::bytes(event.received));
+  }
+
   py::tuple operator()(const LogEvent& event) const {
     return py::make_tuple("log", NameOf(event.level), Text(event.logger), Text(event.text));
   }

@@ -163,6 +163,15 @@ void DefinePort(py::class_<OwnedEngine>& engine) {
           },
           WithoutLock(), py::arg("settings"), py::arg("calls"), py::arg("streams"), py::arg("tls"))
       .def(
+          "listen_http",
+          [](const OwnedEngine& self, int file, std::int64_t max_json_bytes) {
+            self->ListenHttp(file, max_json_bytes);
+          },
+          WithoutLock(), py::arg("file"), py::arg("max_json_bytes"))
+      .def(
+          "release_connection", [](const OwnedEngine& self) { self->ReleaseConnection(); },
+          WithoutLock())
+      .def(
           "set_tls",
           [](const OwnedEngine& self, std::string certificate, std::string key,
              std::optional<std::string> client_ca) {

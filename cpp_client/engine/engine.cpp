@@ -28,6 +28,7 @@
 #include "port/polling/loops.h"
 #include "port/rpc_server.h"
 #include "recsys/error.h"
+#include "rest/rest_port.h"
 
 namespace recsys {
 namespace {
@@ -117,6 +118,9 @@ struct Engine::Parts {
   mutable std::mutex mutex;
   std::shared_ptr<http2::Loops> loops;
   std::unique_ptr<RpcServer> port;
+  std::unique_ptr<RestPort> rest;
+  /// Of both ports.
+  ConnectionLimits port_limits;
   bool is_closed = false;
   bool was_idle = true;
 };
@@ -168,7 +172,7 @@ void Engine::Parts::Start(const PortSettings& settings, const std::vector<std::s
   RpcOptions options;
   options.host = settings.host;
   options.port = static_cast<int>(settings.port);
-  options.connections = settings.connections;
+  options.connections = port_limits = settings.connections;
   if (pem) options.tls = tls = std::make_shared<TlsStore>(*pem);
   loops = std::make_shared<http2::Loops>(
       static_cast<int>(std::min<std::int64_t>(settings.num_threads, 1024)),
@@ -182,7 +186,9 @@ bool Engine::Parts::WaitUntilIdle(double until_s) const {
   while (core->gateway.WaitUntilIdle(until_s)) {
     if (port == nullptr) return true;
     // Requests still in transit may arrive.
-    if (port->WaitUntilIdle(std::min(until_s, MonotonicSeconds() + kLastAnswersS))) return true;
+    const double last_s = std::min(until_s, MonotonicSeconds() + kLastAnswersS);
+    if (port->WaitUntilIdle(last_s) && (rest == nullptr || rest->WaitUntilIdle(last_s)))
+      return true;
     if (core->gateway.num_active() == 0) return true;
   }
   return core->gateway.num_active() == 0;
@@ -214,6 +220,28 @@ int Engine::Listen(const PortSettings& settings, const std::vector<std::string>&
   const std::lock_guard<std::mutex> lock(parts_->mutex);
   parts_->Start(settings, calls, streams, tls);
   return parts_->port->port();
+}
+
+void Engine::ListenHttp(int file, std::int64_t max_json_bytes) {
+  FileHandle listening(file);
+  const std::lock_guard<std::mutex> lock(parts_->mutex);
+  if (parts_->port == nullptr || parts_->rest != nullptr || parts_->is_closed) {
+    throw Error(ErrorKind::kInternal, "the engine listens for HTTP once, after the inference port");
+  }
+  const auto state = std::make_shared<RestPortState>(parts_->port_limits);
+  state->gateway = &parts_->core->gateway;
+  state->router = &parts_->core->routes;
+  state->max_json_bytes = max_json_bytes;
+  state->hand_over = [records = &parts_->core->records](std::shared_ptr<HandedFile> connection,
+                                                        std::string received) {
+    records->Add(ConnectionEvent{std::move(connection), std::move(received)});
+  };
+  parts_->rest = std::make_unique<RestPort>(std::move(listening), state, parts_->loops);
+}
+
+void Engine::ReleaseConnection() {
+  const std::lock_guard<std::mutex> lock(parts_->mutex);
+  if (parts_->rest != nullptr) parts_->rest->Released();
 }
 
 void Engine::SetTls(const TlsPem& tls) {
@@ -348,6 +376,8 @@ bool Engine::Close(double grace_s) {
   parts_->was_idle = parts_->WaitUntilIdle(MonotonicSeconds() + grace_s);
   if (parts_->port != nullptr) parts_->port->Close();
   if (parts_->loops != nullptr) parts_->loops->Stop();
+  const std::lock_guard<std::mutex> lock(parts_->mutex);
+  parts_->rest.reset();
   return parts_->was_idle;
 }
 

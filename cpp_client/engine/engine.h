@@ -82,6 +82,12 @@ class Engine {
   /// this machine's). May be called once.
   int Listen(const PortSettings& settings, const std::vector<std::string>& calls,
              const std::vector<std::string>& streams, const std::optional<TlsPem>& tls);
+  /// Answers predictions over HTTP/1.1 on a listening socket, which it then owns, in the threads of
+  /// the inference port and with its limits: call it once, after Listen. Connections that send
+  /// anything else become ConnectionEvents. `max_json_bytes`: the largest JSON of a body.
+  void ListenHttp(int file, std::int64_t max_json_bytes);
+  /// A connection that was taken from a ConnectionEvent is closed.
+  void ReleaseConnection();
   /// Uses this material for new connections. Throws Error (kConfig); then the port keeps its
   /// material.
   void SetTls(const TlsPem& tls);

@@ -17,6 +17,7 @@
 #include "engine/answers/answer_block.h"
 #include "engine/core/served_model.h"
 #include "engine/core/shadow.h"
+#include "rest/handed_file.h"
 
 namespace recsys {
 
@@ -87,6 +88,13 @@ struct AnsweredEvent {
   std::shared_ptr<AnswerBlock> block;
 };
 
+/// A connection of the HTTP port that its owner has to serve.
+struct ConnectionEvent {
+  std::shared_ptr<HandedFile> file;
+  /// What its client has sent and nobody answered.
+  std::string received;
+};
+
 struct LogEvent {
   LogLevel level = LogLevel::kInfo;
   std::string logger;
@@ -94,7 +102,7 @@ struct LogEvent {
 };
 
 using Event = std::variant<CallEvent, AnswerEvent, EndedEvent, CapturedEvent, AnsweredEvent,
-                           ShadowEvent, LogEvent>;
+                           ShadowEvent, ConnectionEvent, LogEvent>;
 
 }  // namespace recsys
 

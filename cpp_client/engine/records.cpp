@@ -85,6 +85,7 @@ Records::Records(const EngineSettings& settings, Clock clock)
       answers_(kNoBound, kNoBound),
       calls_(settings.call_ring.max_entries, settings.call_ring.max_bytes),
       ended_(settings.ended_ring.max_entries, settings.ended_ring.max_bytes),
+      connections_(settings.call_ring.max_entries, settings.call_ring.max_bytes),
       shadow_(settings.shadow_ring.max_entries, settings.shadow_ring.max_bytes),
       captured_(settings.captured_ring.max_entries, settings.captured_ring.max_bytes),
       answered_(settings.answered_bytes),
@@ -107,6 +108,7 @@ std::vector<Event> Records::Take(std::size_t at_most, bool all_answers) {
   const auto take = [&](auto& ring) { return ring.Take(at_most - events.size(), &events); };
   bool is_left = take(answers_);
   is_left |= take(calls_);
+  is_left |= take(connections_);
   is_left |= take(log_);
   is_left |= take(ended_);
   is_left |= take(shadow_);
@@ -131,6 +133,11 @@ bool Records::Add(ShadowEvent event) {
   if (!shadow_.Push(std::move(event), num_bytes)) return false;
   Wake();
   return true;
+}
+
+void Records::Add(ConnectionEvent event) {
+  const std::int64_t num_bytes = BytesOf(event.received);
+  if (connections_.Push(std::move(event), num_bytes)) Wake();
 }
 
 void Records::Add(AnswerEvent event) {

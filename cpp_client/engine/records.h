@@ -37,6 +37,8 @@ class Records final : public Observer {
   /// Return false if there is no room.
   bool Add(CallEvent event);
   bool Add(ShadowEvent event);
+  /// Closes the connection if there is no room.
+  void Add(ConnectionEvent event);
   void Add(AnswerEvent event);
   void Add(LogRecord record);
 
@@ -70,6 +72,7 @@ class Records final : public Observer {
   Ring<AnswerEvent> answers_;
   Ring<CallEvent> calls_;
   Ring<EndedEvent> ended_;
+  Ring<ConnectionEvent> connections_;
   Ring<ShadowEvent> shadow_;
   Ring<CapturedEvent> captured_;
   AnswerRecorder answered_;

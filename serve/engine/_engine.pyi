@@ -124,6 +124,18 @@ class Engine:
             Error: ``listen`` (the port is taken, or the address is not this machine's) or ``config``.
         """
 
+    def listen_http(self, file: int, max_json_bytes: int) -> None:
+        """Answer predictions over HTTP/1.1 on a listening socket, which it then owns; once, after ``listen``.
+
+        Connections that send anything else become the event ``connection``.
+
+        Raises:
+            Error: the engine does not listen, or listens for HTTP already.
+        """
+
+    def release_connection(self) -> None:
+        """Tell that a connection of the event ``connection`` is closed."""
+
     def set_tls(self, certificate: bytes, key: bytes, client_ca: bytes | None) -> None:
         """Use other TLS material for new connections.
 

@@ -7,11 +7,12 @@ counters.
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,6 +181,18 @@ class Submitted(SubmitOptions):
     message: bytes
 
 
+class Handed(NamedTuple):
+    """A connection of the HTTP port that the engine hands over.
+
+    Attributes:
+        socket: the connection; closing it uncounts it.
+        received: what its client has sent, which nobody has answered.
+    """
+
+    socket: socket.socket
+    received: bytes
+
+
 @dataclass(frozen=True, kw_only=True)
 class HostCall:
     """A method of the inference port that is implemented in Python.
@@ -241,6 +254,23 @@ class Engine(Protocol):
         Raises:
             OSError: the port is taken or the address is not this machine's.
             SecurityError: the TLS files cannot be used.
+        """
+        ...
+
+    def listen_http(
+        self, listening: socket.socket, max_json_bytes: int, serve: Callable[[Handed], None]
+    ) -> bool:
+        """Answer predictions over HTTP/1.1 without TLS, with the inference port's limits.
+
+        Call it once, after ``listen``.
+
+        Args:
+            listening: a listening socket. The engine accepts its connections, and goes on where it is closed.
+            max_json_bytes: largest JSON of a body.
+            serve: takes over connections that send anything but a prediction in its usual form.
+
+        Returns:
+            False if the engine answers nothing over HTTP: then ``listening`` is left alone.
         """
         ...
 

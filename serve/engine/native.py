@@ -11,8 +11,10 @@ import contextlib
 import itertools
 import json
 import logging
+import os
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,15 @@ from recsys.base.native_module import load_native
 from recsys.inputs.signature import Signature
 from recsys.rows.memory import RowsPages
 from serve.config.models import ModelSettings
-from serve.engine.interface import EngineCounts, HostCall, ModelInfo, PortSettings, SubmitOptions, Submitted
+from serve.engine.interface import (
+    EngineCounts,
+    Handed,
+    HostCall,
+    ModelInfo,
+    PortSettings,
+    SubmitOptions,
+    Submitted,
+)
 from serve.engine.native_errors import ERROR_OF_KIND
 from serve.engine.native_events import (
     NativeBlock,
@@ -174,6 +184,7 @@ class NativeEngine:
         self._routes = Routes()
         self._servables: dict[tuple[str, str], NativeServable] = {}
         self._calls: dict[str, HostCall] = {}
+        self._serve_handed: Callable[[Handed], None] | None = None
         self._tickets = itertools.count(1)
         self._submitted: dict[int, asyncio.Future[bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -217,6 +228,15 @@ class NativeEngine:
         if tls is not None and material is not None:
             self._start(self._watch_tls(tls, material))
         return number
+
+    def listen_http(
+        self, listening: socket.socket, max_json_bytes: int, serve: Callable[[Handed], None]
+    ) -> bool:
+        """See ``Engine``."""
+        self._serve_handed = serve
+        with self.own_errors():
+            self._engine.listen_http(os.dup(listening.fileno()), max_json_bytes)
+        return True
 
     def open(
         self,
@@ -407,6 +427,8 @@ class NativeEngine:
                     self._num_unknown_inputs += len(block) if block.has_inputs else 0
             elif kind == "shadow":
                 self._report_pair(*fields)
+            elif kind == "connection":
+                self._take_connection(*fields)
             elif kind == "log":
                 level, logger, text = fields
                 logging.getLogger(logger).log(logging.getLevelNamesMapping()[level], "%s", text)
@@ -432,6 +454,13 @@ class NativeEngine:
             answer.set_result(message)
         else:
             answer.set_exception(error)
+
+    def _take_connection(self, file: int, received: bytes) -> None:
+        handed = Handed(_HandedSocket(file, self._engine.release_connection), received)
+        if self._serve_handed is None:
+            handed.socket.close()
+        else:
+            self._serve_handed(handed)
 
     def _report_pair(self, model: str, version: str, shadow: str, *outputs: Any) -> None:
         primary, second = self._servables.get((model, version)), self._servables.get((model, shadow))
@@ -464,6 +493,20 @@ class NativeEngine:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+class _HandedSocket(socket.socket):
+    """A connection that tells when it is closed."""
+
+    def __init__(self, file: int, released: Callable[[], None]) -> None:
+        super().__init__(fileno=file)
+        self._released = released
+
+    def close(self) -> None:
+        """See ``socket.close``."""
+        if self.fileno() >= 0:
+            super().close()
+            self._released()
 
 
 def _pem_of(material: TlsMaterial) -> tuple[bytes, bytes, bytes | None]:

@@ -1,7 +1,7 @@
 """The HTTP server: Open Inference's REST form, and plain JSON for use with curl. In the server's event loop.
 
-Requests are converted to gRPC messages, which the engine answers. JSON is parsed and written on the event
-loop; use the gRPC port for speed.
+Requests are converted to gRPC messages, which the engine answers. JSON is parsed and written on the event loop. The native
+engine answers usual predictions itself where there is no TLS (``Engine.listen_http``), and hands all other connections over.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import socket
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
 from serve.config.settings import ConnectionLimits, ServerConfig
-from serve.engine.interface import Servable, Submitted
+from serve.engine.interface import Handed, Servable, Submitted
 from serve.errors import (
     BodyTooLargeError,
     DeadlineExpiredError,
@@ -117,6 +118,9 @@ class RestServer:
         self._host = config.tcp_host
         self._engine = backend.engine
         self._max_connections = config.connections.max_connections
+        self._max_json_bytes = config.connections.max_json_bytes
+        self._listens: socket.socket | None = None
+        self._tasks: set[asyncio.Future[None]] = set()
         self._tls = None if config.tls is None else ssl_context(config.tls)
         middlewares = [self._refuse_when_draining, _errors_as_json]
         is_local = is_loopback(config.tcp_host)
@@ -149,7 +153,13 @@ class RestServer:
         """
         await self._runner.setup()
         try:
-            listener = BoundedListener(listening(self._host, self.port), self._max_connections)
+            listens = listening(self._host, self.port)
+            listens.setblocking(False)
+            if self._tls is None and self._engine.listen_http(listens, self._max_json_bytes, self._serve):
+                self._listens = listens
+                self.port = listens.getsockname()[1]
+                return
+            listener = BoundedListener(listens, self._max_connections)
             await web.SockSite(self._runner, listener, ssl_context=self._tls).start()
         except OSError as error:
             await self._runner.cleanup()
@@ -158,7 +168,31 @@ class RestServer:
 
     async def stop(self) -> None:
         """Close the port and its remaining connections; idempotent."""
+        if self._listens is not None:
+            self._listens.close()
+        for task in [*self._tasks]:
+            task.cancel()
         await self._runner.cleanup()
+
+    def _serve(self, handed: Handed) -> None:
+        """Serve a connection of which the engine has read a part."""
+        task = asyncio.ensure_future(self._continue(handed))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _continue(self, handed: Handed) -> None:
+        server = self._runner.server
+        if server is None:
+            handed.socket.close()
+            return
+        try:
+            handed.socket.setblocking(False)
+            _, protocol = await asyncio.get_running_loop().connect_accepted_socket(server, handed.socket)
+        except (OSError, asyncio.CancelledError):
+            handed.socket.close()
+            return
+        # Before the event loop reads from the socket: it does so in its next round at the earliest.
+        protocol.data_received(handed.received)
 
     @web.middleware
     async def _refuse_when_draining(self, request: web.Request, handler: _Handler) -> web.StreamResponse:

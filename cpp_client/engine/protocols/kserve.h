@@ -13,7 +13,7 @@
 namespace recsys {
 
 /// A ModelInferRequest of Open Inference, read in place.
-class InferCall final : public ProtocolRequest {
+class InferCall : public ProtocolRequest {
  public:
   /// `clock` is for the request's own timeout; it must outlive the request.
   InferCall(Gateway& gateway, const Clock& clock, bool is_on_stream);
@@ -22,6 +22,10 @@ class InferCall final : public ProtocolRequest {
   void Read(const Servable& by) override;
   Message Encode(const Servable& by, const Rows& rows) override;
   Message OnStream(const Status& status, Message answer) override;
+
+ protected:
+  /// The numbers of the outputs that the request names, in its order; empty for all.
+  const std::vector<std::size_t>& wanted() const { return wanted_; }
 
  private:
   const Clock& clock_;

@@ -12,7 +12,7 @@
 namespace recsys {
 
 /// A PredictRequest of recsys.v1, read in place.
-class PredictCall final : public ProtocolRequest {
+class PredictCall : public ProtocolRequest {
  public:
   using ProtocolRequest::ProtocolRequest;
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "port/net/listening.h"
 
@@ -29,6 +30,8 @@ class Socket {
   IoResult Write(std::string_view data, std::size_t* num_written);
   /// Whether bytes are buffered, which the system does not report.
   bool has_pending() const { return ssl_ != nullptr && SSL_has_pending(ssl_.get()) != 0; }
+  /// Gives the connection away; without TLS alone.
+  FileHandle TakeFile() { return std::move(file_); }
   /// Signals the end of writing to the client.
   void EndWriting();
 

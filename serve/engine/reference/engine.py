@@ -67,6 +67,10 @@ class ReferenceEngine:
         self._memory.start()
         return number
 
+    def listen_http(self, *_: object) -> bool:
+        """See ``Engine``."""
+        return False
+
     def open(
         self,
         name: str,

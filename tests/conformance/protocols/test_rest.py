@@ -368,3 +368,70 @@ def _once_more(connection: http.client.HTTPConnection) -> tuple[int, str]:
         return response.status, response.read().decode()
     except (ConnectionError, http.client.RemoteDisconnected):
         return 0, ""
+
+
+def asked_twice(server: ServerUnderTest, path: str, body: Any, headers: dict[str, str] | None = None) -> None:
+    """Compare the usual answer with that to an address with a parameter, which the server reads in another way."""
+    host, _, port = server.http_address.rpartition(":")
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    replies = []
+    for address in (path, f"{path}?timeout_ms=60000"):
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        connection.request("POST", address, data, headers or {})
+        response = connection.getresponse()
+        replies.append((response.status, response.getheader("Content-Type"), response.read()))
+        connection.close()
+    assert replies[0] == replies[1]
+
+
+def test_both_ways_of_reading_give_the_same_bytes(server: ServerUnderTest, small: Exported) -> None:
+    sample = small.sample(5, seed=5)
+    for more in ({}, {"id": "mine"}, {"id": "grün ☃"}, {"parameters": {"binary_data_output": True}}):
+        asked_twice(server, INFER, tensor_body(small.signature, sample, **more))
+    asked_twice(server, PREDICT, plain_body(sample))
+    data, headers = binary_body(small.signature, sample)
+    asked_twice(server, INFER, data, headers)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"dense":{"price":[[1]]},"dense":{}}',
+        b'{"dense":{"price":[[NaN]]}}',
+        b'{"dense":{"price":[[1e39]]}}',
+        b'{"dense":{"price":[[1e400]]}}',
+        b'{"sparse":{"user":[[1.0]]}}',
+        b'{"sparse":{"user":[[9223372036854775808]]}}',
+        b'{"sparse":{"user":[[-1]]}}',
+        b'{"sparse":{"user":["\\ud800"]}}',
+        b'{"sparse":{"user":[null]}}',
+        b'{"sparse":{"user":[01]}}',
+        b'{"other":' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b"\xff\xfe{}",
+        b'{"sparse":{"user":["\xff"]}}',
+    ],
+)
+def test_both_ways_of_reading_refuse_the_same(server: ServerUnderTest, body: bytes) -> None:
+    for path in (INFER, PREDICT, PREDICT.replace("small", "other")):
+        asked_twice(server, path, body)
+
+
+def test_requests_of_one_connection_are_answered_in_order(server: ServerUnderTest, small: Exported) -> None:
+    body = json.dumps(plain_body(small.sample(2))).encode()
+    length = b"Content-Length: %d\r\n\r\n" % len(body)
+    predict = b"POST " + PREDICT.encode() + b" HTTP/1.1\r\nHost: a\r\n" + length + body
+    live = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n"
+    last = predict.replace(b"Host", b"Connection: close\r\nHost", 1)
+    host, _, port = server.http_address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        # In pieces that end anywhere, several requests ahead of their answers.
+        for request in (predict, predict, predict, live, last):
+            for at in range(0, len(request), 97):
+                connection.sendall(request[at : at + 97])
+        data = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    assert data.count(b"HTTP/1.1 200 OK\r\n") == 5
+    assert data.count(b'"outputs"') == 4
+    assert data.index(b'"live"') > data.rindex(b'"outputs"', 0, data.rindex(b'"outputs"'))
