@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"benchmarks.rest: {error}", file=sys.stderr)
         return 1
     bars = [bar for form in FORMS for bar in _bars(form, seen)]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"protocol": name, "in flight": in_flight, **found.medians()}
         for (name, in_flight), found in seen.items()
     ]

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import numpy as np
@@ -57,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _requests(address: str, host: str, form: str) -> list[bytes]:
     """Return whole HTTP requests with single samples."""
     with grpc.insecure_channel(address) as channel:
-        metadata = rpc.PredictionServiceStub(channel).GetModelMetadata(wire.GetModelMetadataRequest())
+        stub: Any = rpc.PredictionServiceStub(channel)  # type: ignore[no-untyped-call]
+        metadata = stub.GetModelMetadata(wire.GetModelMetadataRequest())
     drawn = draw_requests(metadata, Shape(), _DISTINCT, np.random.default_rng(0))
     return [_request(request, metadata, host, form) for request, _ in drawn]
 
