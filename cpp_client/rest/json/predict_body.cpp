@@ -168,10 +168,11 @@ class Part {
   }
 
   bool WeightsOf(std::string_view name) {
-    const auto [at, is_new] = weights_.try_emplace(name);
+    const auto placed = weights_.try_emplace(name);
     std::int64_t num_weights = 0;
-    return is_new && weights_.size() <= kMostWeights && Rows(&at->second.lengths, [&] {
-             return ++num_weights <= limits_.max_ids && Number(&at->second.values);
+    return placed.second && weights_.size() <= kMostWeights &&
+           Rows(&placed.first->second.lengths, [&] {
+             return ++num_weights <= limits_.max_ids && Number(&placed.first->second.values);
            });
   }
 

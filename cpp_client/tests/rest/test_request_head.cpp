@@ -21,8 +21,9 @@ const std::string kLine = "POST /v2/models/small/infer HTTP/1.1";
 TEST(RequestHeadTest, PredictionsAreRead) {
   const std::string text = Head("POST /v1/models/a-b/versions/2.0:predict HTTP/1.1",
                                 "content-LENGTH:  12 \r\nX-Key: me\r\nConnection: Keep-Alive\r\n");
+  const std::string received = text + "body";
   RequestHead head;
-  ASSERT_EQ(ReadRequestHead(text + "body", &head), HeadResult::kNative);
+  ASSERT_EQ(ReadRequestHead(received, &head), HeadResult::kNative);
   EXPECT_EQ(head.target.model, "a-b");
   EXPECT_EQ(head.target.version, "2.0");
   EXPECT_FALSE(head.is_infer);
