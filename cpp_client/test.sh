@@ -56,7 +56,7 @@ apart() {
 style() {
   find . \( -name '*.h' -o -name '*.cpp' \) -print0 | xargs -0 clang-format-14 --dry-run -Werror
   # The rooms that every request passes, and those that read untrusted bytes.
-  find base wire ops port engine/core engine/counters engine/routes engine/settings -name '*.cpp' \
+  find base wire ops port rest engine/core engine/counters engine/routes engine/settings -name '*.cpp' \
     ! -path 'ops/kernels/x86/*' ! -path 'ops/kernels/arm/*' ! -path 'ops/torch/*' -print0 |
     xargs -0 -P "$(nproc)" -I{} clang-tidy-14 --quiet {} -- -std=c++17 -I. -Iinclude 2>/dev/null
 }
