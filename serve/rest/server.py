@@ -1,7 +1,8 @@
 """The HTTP server: Open Inference's REST form, and plain JSON for use with curl. In the server's event loop.
 
-Requests are converted to gRPC messages, which the engine answers. JSON is parsed and written on the event loop. The native
-engine answers usual predictions itself where there is no TLS (``Engine.listen_http``), and hands all other connections over.
+Requests are converted to gRPC messages, which the engine answers. JSON is parsed and written on the event loop. The
+native engine answers usual predictions itself where there is no TLS (``Engine.listen_http``), and hands all other
+connections over.
 """
 
 from __future__ import annotations

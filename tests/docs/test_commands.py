@@ -22,7 +22,15 @@ MODULES = {
 COMMANDS = [command for page in PAGES for command in commands(page)]
 _FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 # Flags of other programs that the documents name.
-_FOREIGN = {"--build-arg", "--extra-index-url", "--index-url", "--max-threads", "--raw", "--replicas"}
+_FOREIGN = {
+    "--build-arg",
+    "--cpunodebind",
+    "--extra-index-url",
+    "--index-url",
+    "--max-threads",
+    "--raw",
+    "--replicas",
+}
 
 # A command line of every parser, which is as short as it takes.
 _SHORTEST = (
