@@ -51,10 +51,12 @@ def wait_for(engine: Any, *kinds: str) -> dict[str, tuple[Any, ...]]:
     """Wait for events; the last one of each kind."""
     events: dict[str, tuple[Any, ...]] = {}
     until = time.monotonic() + 30
+    poll = select.poll()
+    poll.register(engine.fileno(), select.POLLIN)
     while not events.keys() >= set(kinds):
         left = until - time.monotonic()
         assert left > 0, f"only {sorted(events)} came"
-        select.select([engine.fileno()], [], [], left)
+        poll.poll(1000 * left)
         events |= {event[0]: event[1:] for event in engine.take(64)}
     return events
 

@@ -148,9 +148,14 @@ class Proxy:
         """Pass bytes in both directions until one side ends, or a rule does."""
         left: int | None = None
         with client, socket.create_connection(self._store) as store:
+            # Unlike select, poll takes files of any number: the process of the tests may have many.
+            poll = select.poll()
+            sources = {one.fileno(): one for one in (client, store)}
+            for number in sources:
+                poll.register(number, select.POLLIN)
             while not self._ended.is_set():
-                ready, _, _ = select.select([client, store], [], [], 0.05)
-                for source in ready:
+                for number, _ in poll.poll(50):
+                    source = sources[number]
                     try:
                         data = source.recv(1 << 16)
                         if not data:

@@ -39,11 +39,13 @@ class Flood:
         """Send; False where the server has closed the connection, which is open again then."""
         try:
             view = memoryview(data)
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN | select.POLLOUT)
             while view:
-                readable, writable, _ = select.select([self._socket], [self._socket], [], 10)
-                if readable and not self._socket.recv(1 << 16):
+                events = dict(poll.poll(10_000)).get(self._socket.fileno(), 0)
+                if events & ~select.POLLOUT and not self._socket.recv(1 << 16):
                     raise ConnectionResetError
-                if writable:
+                if events & select.POLLOUT:
                     view = view[self._socket.send(view[: 1 << 16]) :]
         except OSError:
             with contextlib.suppress(OSError):
