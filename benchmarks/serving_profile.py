@@ -85,7 +85,6 @@ class TimedModel:
     def __init__(self, model: LoadedArtifact) -> None:
         self._model = model
         self.signature = model.signature
-        self.target_name = model.target_name
         self.model_s = 0.0
         self.num_calls = 0
         self.thread_s: list[float] = []

@@ -21,8 +21,8 @@ from recsys.artifact.load import LoadedArtifact
 from recsys.base.allocator import tune_malloc
 from serve.bench.load.requests import Shape, draw_requests, parse_mix
 from serve.config.models import BatchLimits, ModelSettings
-from serve.engine.reference.collate import collate
 from serve.engine.reference.engine import load_model
+from serve.engine.reference.executor import collate
 from serve.engine.reference.request_check import RequestChecker
 from serve.rpc.metadata import model_metadata
 from serve.wire import predict_pb2 as wire

@@ -21,8 +21,8 @@ import torch
 from recsys.base.allocator import tune_malloc
 from serve.client import CHANNEL_OPTIONS
 from serve.config.models import BatchLimits, ModelSettings
-from serve.engine.reference.collate import check_outputs, collate
 from serve.engine.reference.engine import load_model
+from serve.engine.reference.executor import check_outputs, collate
 from serve.engine.reference.protocols.recsys_v1 import SERVICE, encode_response
 from serve.engine.reference.request_check import RequestChecker
 from serve.rpc.metadata import model_metadata

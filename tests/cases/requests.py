@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from recsys.inputs.signature import DenseInput, IdPolicy, Output, Signature, SparseInput, TableUse
 from serve.config.models import BatchLimits
-from serve.engine.reference.collate import collate
+from serve.engine.reference.executor import collate
 from serve.engine.reference.raw_request import RawDense, RawRequest, RawSparse
 from serve.engine.reference.request_check import RequestChecker
 from serve.errors import RequestError

@@ -16,7 +16,7 @@ from recsys.artifact.mappings import tables_of
 from recsys.managed.slots import rows_in
 from serve.config.models import ModelSettings
 from serve.engine.interface import ModelInfo
-from serve.engine.reference.executor import AnsweredBatch, Executor, ExecutorSettings, ServedModel
+from serve.engine.reference.executor import AnsweredBatch, Executor, ServedModel
 from serve.engine.reference.request_check import CheckedRequest, RequestChecker
 from serve.engine.reference.warm_up import captured_batches, warm_up_batches
 from serve.errors import ModelChangeError
@@ -49,17 +49,7 @@ class ReferenceServable:
         self.checker = RequestChecker(
             model.signature, settings.limits, allow_non_finite=settings.allow_non_finite
         )
-        self.executor = Executor(
-            ExecutorSettings(
-                model=model,
-                info=info,
-                limits=settings.limits,
-                counters=self.counters,
-                num_threads=settings.max_executors,
-                cpus=settings.cpus,
-            ),
-            deliver,
-        )
+        self.executor = Executor(model, info, settings, self.counters, deliver)
         self._model: ServedModel | None = model
         self._contexts = model.contexts if isinstance(model, LoadedArtifact) else None
 

@@ -23,7 +23,7 @@ from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.errors import ExportError
 from recsys.inputs.example_rows import ExampleRows, hold_example_rows
 from serve.config.models import BatchLimits
-from serve.engine.reference.collate import collate
+from serve.engine.reference.executor import collate
 from serve.engine.reference.warm_up import warm_up_batches
 from tests.support.models.position_models import MODELS, TasksAtPositions, rows_of, samples_of
 

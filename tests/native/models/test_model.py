@@ -24,7 +24,7 @@ from recsys.inputs.signature import Signature
 from recsys.rows.memory import RowsMemory, RowsPages
 from serve.config.models import BatchLimits
 from serve.engine.interface import ModelInfo
-from serve.engine.reference.collate import check_outputs, collate
+from serve.engine.reference.executor import check_outputs, collate
 from serve.engine.reference.raw_request import RawRequestLike
 from serve.engine.reference.request_check import RequestChecker
 from serve.errors import RequestError

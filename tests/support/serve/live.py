@@ -63,7 +63,7 @@ def server_of(model: ServedModel, config: ServerConfig | None = None) -> Server:
     """A server of a model that is in memory already."""
 
     def load(_path: Path, _settings: ModelSettings) -> tuple[ServedModel, ModelInfo]:
-        return model, replace(INFO, target=model.target_name)
+        return model, replace(INFO, target="cpu")
 
     config = config or ServerConfig(port=0, metrics_port=0)
     if not config.defaults.num_executors:  # one batch at a time, whatever the machine has

@@ -103,7 +103,6 @@ class GatedModel:
     def __init__(self, model: ServedModel) -> None:
         self._model = model
         self.signature = model.signature
-        self.target_name = model.target_name
         self.gate = threading.Event()
         self.gate.set()
         self.started = threading.Semaphore(0)
@@ -131,7 +130,6 @@ class FailingModel:
         self._error = error or RuntimeError("at /secret/path 0x7f00: the model does not like this ID")
         self.num_calls = 0
         self.signature = model.signature
-        self.target_name = model.target_name
 
     def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
         self.num_calls += 1

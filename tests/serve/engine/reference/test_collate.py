@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from recsys.inputs.signature import DenseInput, Output, Signature, SparseInput, TableUse
 from serve.config.models import BatchLimits
-from serve.engine.reference.collate import check_outputs, collate
+from serve.engine.reference.executor import check_outputs, collate
 from serve.engine.reference.request_check import RequestChecker
 from tests.support.serve.messages.cases import Sample, forward_inputs, random_sample
 from tests.support.serve.models import SIGNATURE

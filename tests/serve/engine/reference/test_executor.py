@@ -8,7 +8,8 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ from torch import Tensor
 
 from recsys.errors import ComputedIdError
 from serve.client.packing import read_response
-from serve.config.models import BatchLimits
-from serve.engine.reference.executor import Answer, AnsweredBatch, Executor, ExecutorSettings, ServedModel
+from serve.config.models import BatchLimits, ModelSettings
+from serve.engine.reference.executor import Answer, AnsweredBatch, Executor, ServedModel
 from serve.engine.reference.gateway import Request
 from serve.engine.reference.protocols.recsys_v1 import encode_response
 from serve.engine.reference.request_check import CheckedRequest, RequestChecker
@@ -85,26 +86,21 @@ def pending(name: str, sample: Sample, deadline_s: float | None = None) -> Named
 WARM_UP = list(warm_up_batches(SIGNATURE, BatchLimits()))
 
 
-def settings_of(
+def executor_of(
     model: ServedModel,
-    num_threads: int = 1,
-    limits: BatchLimits | None = None,
+    answers: Answers,
     counters: ModelCounters | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> ExecutorSettings:
-    return ExecutorSettings(
-        model=model,
-        info=INFO,
-        limits=limits or BatchLimits(),
-        counters=counters or ModelCounters(INFO.name, INFO.version),
-        num_threads=num_threads,
-        clock=clock,
-    )
+    **settings: Any,
+) -> Executor:
+    made = ModelSettings(**{"num_executors": 1, **settings})
+    counters = counters or ModelCounters(INFO.name, INFO.version)
+    return Executor(model, INFO, made, counters, answers.deliver, clock)
 
 
 @contextmanager
 def running(model: ServedModel, answers: Answers, num_threads: int = 1) -> Iterator[Executor]:
-    executor = Executor(settings_of(model, num_threads), answers.deliver)
+    executor = executor_of(model, answers, num_executors=num_threads)
     executor.start(WARM_UP)
     executor.wait_until_warm()
     try:
@@ -181,7 +177,7 @@ def test_what_a_model_fails_on_fails_its_own_request_only(
     counters = ModelCounters(INFO.name, INFO.version)
     failing = FailingModel(model, 777_000, error)
     gated = GatedModel(failing)
-    executor = Executor(settings_of(gated, counters=counters), answers.deliver)
+    executor = executor_of(gated, answers, counters=counters)
     executor.start(WARM_UP)
     executor.wait_until_warm()
     gated.close_gate()
@@ -226,7 +222,7 @@ def test_no_request_runs_again_behind_its_deadline(
                 raise
 
     gated = GatedModel(Slow(model, 777_000, RuntimeError("does not like this ID")))
-    executor = Executor(settings_of(gated, clock=lambda: now_s[0]), answers.deliver)
+    executor = executor_of(gated, answers, clock=lambda: now_s[0])
     executor.start()
     executor.wait_until_warm()
     gated.close_gate()
@@ -311,7 +307,6 @@ class ThreadNotingModel:
     def __init__(self, model: ServedModel) -> None:
         self._model = model
         self.signature = model.signature
-        self.target_name = model.target_name
         self.threads: list[str] = []
 
     def forward(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -338,7 +333,7 @@ def test_the_first_executor_thread_is_warmed_up_and_others_start_when_needed(
 
 def test_warm_up_counts_in_no_metric(model: ServedModel, answers: Answers) -> None:
     counters = ModelCounters(INFO.name, INFO.version)
-    executor = Executor(settings_of(model, counters=counters), answers.deliver)
+    executor = executor_of(model, answers, counters=counters)
     executor.start(WARM_UP)
     executor.wait_until_warm()
     executor.close()
@@ -347,7 +342,7 @@ def test_warm_up_counts_in_no_metric(model: ServedModel, answers: Answers) -> No
 
 
 def test_a_model_that_cannot_warm_up_is_an_error_at_start(model: ServedModel, answers: Answers) -> None:
-    executor = Executor(settings_of(FailingModel(model, bad_id=0)), answers.deliver)
+    executor = executor_of(FailingModel(model, bad_id=0), answers)
     executor.start(WARM_UP)
     with pytest.raises(RuntimeError, match="failed to warm up"):
         executor.wait_until_warm()
@@ -416,7 +411,7 @@ def test_what_work_between_batches_raises_reaches_its_caller_and_batches_go_on(
 
 
 def test_a_processor_that_is_not_there_is_an_error_at_start(model: ServedModel, answers: Answers) -> None:
-    executor = Executor(replace(settings_of(model), cpus=(65_000,)), answers.deliver)
+    executor = executor_of(model, answers, cpus=(65_000,))
     executor.start(WARM_UP)
     with pytest.raises(RuntimeError, match="failed to warm up"):
         executor.wait_until_warm()
@@ -429,7 +424,7 @@ def test_warm_up_requests_are_not_kept(model: ServedModel, answers: Answers) -> 
 
     batch = Batch(WARM_UP[0])
     kept = weakref.ref(batch)
-    executor = Executor(settings_of(model, num_threads=2), answers.deliver)
+    executor = executor_of(model, answers, num_executors=2)
     executor.start([batch])
     del batch
     executor.wait_until_warm()
@@ -442,7 +437,7 @@ def test_a_batch_may_wait_to_be_filled_where_it_is_asked_for(
 ) -> None:
     limits = BatchLimits(max_delay_us=60_000_000, max_batch_rows=6)
     gated = GatedModel(model)
-    executor = Executor(settings_of(gated, limits=limits), answers.deliver)
+    executor = executor_of(gated, answers, limits=limits)
     executor.start()
     try:
         executor.submit(pending("three rows", samples[1]))
@@ -466,7 +461,7 @@ def test_executors_stay_on_their_processors(model: ServedModel, answers: Answers
             seen.append(os.sched_getaffinity(0))
             return super().forward(*inputs)
 
-    executor = Executor(replace(settings_of(Noting(model)), cpus=tuple(allowed)), answers.deliver)
+    executor = executor_of(Noting(model), answers, cpus=tuple(allowed))
     executor.start(WARM_UP)
     executor.wait_until_warm()
     executor.close()
@@ -480,7 +475,6 @@ class MislabelledModel:
     def __init__(self, model: ServedModel) -> None:
         self._model = model
         self.signature = model.signature
-        self.target_name = model.target_name
         self.is_honest = True
 
     def forward(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from recsys.inputs.signature import Signature
 from serve.client.packing import Context, build_request
 from serve.config.models import BatchLimits
-from serve.engine.reference.collate import collate
+from serve.engine.reference.executor import collate
 from serve.engine.reference.request_check import RequestChecker
 from serve.engine.reference.sparse_arrays import SparseArrays
 from serve.errors import RequestError, RequestTooLargeError

@@ -17,7 +17,7 @@ from serve.client.packing import build_request
 from serve.config.models import BatchLimits, ModelSettings
 from serve.config.settings import CaptureConfig
 from serve.engine.records import Captured
-from serve.engine.reference.collate import check_outputs, collate
+from serve.engine.reference.executor import check_outputs, collate
 from serve.engine.reference.request_check import CheckedRequest, RequestChecker
 from serve.engine.reference.servable import ReferenceServable
 from serve.engine.reference.warm_up import captured_batches, warm_up_batches
@@ -200,7 +200,7 @@ class CountingModel:
 
     def __init__(self, model: LoadedArtifact) -> None:
         self._model = model
-        self.signature, self.target_name = model.signature, model.target_name
+        self.signature = model.signature
         self.calls: list[int] = []
 
     def forward(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
