@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <numeric>
 
 #include "binding/values.h"
 #include "engine/answers/answer_block.h"
@@ -44,18 +45,27 @@ py::tuple RequestsOf(const AnswerBlock& block, const Arrays& arrays) {
                         arrays.Of<std::uint8_t>(columns.protocols), protocols, outputs);
 }
 
+/// The numbers from 0 below an end.
+py::array_t<std::int32_t> Counted(std::int64_t end) {
+  py::array_t<std::int32_t> numbers(static_cast<py::ssize_t>(end));
+  std::iota(numbers.mutable_data(), numbers.mutable_data() + end, 0);
+  return numbers;
+}
+
 py::tuple ColumnsOf(const std::shared_ptr<AnswerBlock>& block) {
   const Arrays arrays(block);
   py::list dense, sparse;
+  // Of inputs with one ID in each row.
+  const py::array_t<std::int32_t> ones = Counted(block->num_rows() + 1);
   for (const DenseColumns& one : block->dense()) {
     dense.append(py::make_tuple(arrays.Of<bool>(one.has), arrays.Of<float>(one.values)));
   }
   for (const SparseColumns& one : block->sparse()) {
-    sparse.append(
-        py::make_tuple(arrays.Of<bool>(one.has), arrays.Of<std::int32_t>(one.offsets),
-                       arrays.Of<std::int64_t>(one.values), arrays.Of<float>(one.weights),
-                       arrays.Of<bool>(one.has_texts), arrays.Of<std::int32_t>(one.text_offsets),
-                       arrays.Of<std::int32_t>(one.text_ends), arrays.Of<std::uint8_t>(one.texts)));
+    sparse.append(py::make_tuple(
+        arrays.Of<bool>(one.has), one.offsets.empty() ? ones : arrays.Of<std::int32_t>(one.offsets),
+        arrays.Of<std::int64_t>(one.values), arrays.Of<float>(one.weights),
+        arrays.Of<bool>(one.has_texts), arrays.Of<std::int32_t>(one.text_offsets),
+        arrays.Of<std::int32_t>(one.text_ends), arrays.Of<std::uint8_t>(one.texts)));
   }
   return py::make_tuple(RequestsOf(*block, arrays), dense, sparse);
 }

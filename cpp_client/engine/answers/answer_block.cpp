@@ -45,6 +45,14 @@ void AppendEnds(const char* lengths, bool once, std::int64_t num_rows, Column* o
   }
 }
 
+/// Writes the offsets of so many lists of one.
+void FillOnes(std::int64_t num_lists, Column* offsets) {
+  char* at = offsets->Grow(kOffsetBytes * static_cast<std::size_t>(num_lists + 1));
+  for (std::int32_t offset = 0; offset <= num_lists; ++offset) {
+    std::memcpy(at + kOffsetBytes * static_cast<std::size_t>(offset), &offset, sizeof(offset));
+  }
+}
+
 const RawSparse* Find(const std::vector<RawSparse>& inputs, std::string_view name) {
   const auto found = std::find_if(inputs.begin(), inputs.end(),
                                   [name](const RawSparse& input) { return input.name == name; });
@@ -61,7 +69,12 @@ AnswerBlock::AnswerBlock(std::shared_ptr<const VersionShape> shape, bool has_inp
   if (!has_inputs) return;
   dense_.resize(signature.dense.size());
   sparse_.resize(signature.sparse.size());
-  for (SparseColumns& columns : sparse_) columns.offsets.Push(std::int32_t{0});
+  for (std::size_t i = 0; i < dense_.size(); ++i) {
+    dense_[i].row_bytes = kFloatBytes * static_cast<std::size_t>(signature.dense[i].width);
+  }
+  for (std::size_t i = 0; i < sparse_.size(); ++i) {
+    sparse_[i].hashes_texts = !signature.sparse[i].strings.empty();
+  }
 }
 
 void AnswerBlock::Add(const Request& request, double time_s) {
@@ -85,6 +98,28 @@ void AnswerBlock::Add(const Request& request, double time_s) {
   ++num_requests_;
 }
 
+void AnswerBlock::Clear() {
+  num_requests_ = num_rows_ = num_bytes_ = 0;
+  for (Column* column : {&requests_.times, &requests_.draws, &requests_.num_rows,
+                         &requests_.id_offsets, &requests_.ids, &requests_.protocols}) {
+    column->Clear();
+  }
+  requests_.id_offsets.Push(std::int32_t{0});
+  requests_.protocol_names.clear();
+  for (Column& output : requests_.outputs) output.Clear();
+  for (DenseColumns& columns : dense_) {
+    columns.has.Clear();
+    columns.values.Clear();
+  }
+  for (SparseColumns& columns : sparse_) {
+    for (Column* column :
+         {&columns.values, &columns.offsets, &columns.has, &columns.weights, &columns.text_offsets,
+          &columns.has_texts, &columns.text_ends, &columns.texts}) {
+      column->Clear();
+    }
+  }
+}
+
 void AnswerBlock::AddOutputs(const Request& request) {
   std::string_view rest = request.outputs;
   num_bytes_ += static_cast<std::int64_t>(rest.size());
@@ -101,12 +136,11 @@ void AnswerBlock::AddOutputs(const Request& request) {
 
 void AnswerBlock::AddDense(const Request& request) {
   const CheckedRequest& checked = request.checked;
-  const Signature& signature = shape_->signature;
   for (std::size_t i = 0; i < dense_.size(); ++i) {
     const DenseView& view = checked.dense[i];
     const bool once = view.repeat || (checked.has_context && shape_->dense_in_context[i]);
-    const std::size_t row_bytes = kFloatBytes * static_cast<std::size_t>(signature.dense[i].width);
-    const std::size_t num_bytes = row_bytes * static_cast<std::size_t>(once ? 1 : checked.num_rows);
+    const std::size_t num_bytes =
+        dense_[i].row_bytes * static_cast<std::size_t>(once ? 1 : checked.num_rows);
     Mark(once, checked.num_rows, num_rows_, &dense_[i].has);
     dense_[i].values.Append(view.values, num_bytes);
     num_bytes_ += static_cast<std::int64_t>(num_bytes);
@@ -115,7 +149,6 @@ void AnswerBlock::AddDense(const Request& request) {
 
 void AnswerBlock::AddSparse(const Request& request) {
   const CheckedRequest& checked = request.checked;
-  const Signature& signature = shape_->signature;
   const SparseView* context = checked.context.data();
   const SparseView* rows = checked.sparse.data();
   for (std::size_t i = 0; i < sparse_.size(); ++i) {
@@ -123,8 +156,8 @@ void AnswerBlock::AddSparse(const Request& request) {
     const SparseView& view = apart ? *context++ : *rows++;
     const bool once = apart || view.repeat;
     AddBags(view, once, checked.num_rows, &sparse_[i]);
-    if (!signature.sparse[i].strings.empty()) {
-      const std::string& name = signature.sparse[i].name;
+    if (sparse_[i].hashes_texts) {
+      const std::string& name = shape_->signature.sparse[i].name;
       const RawSparse* given = Find(once ? request.raw.context_sparse : request.raw.sparse, name);
       AddTexts(given, view, once, checked.num_rows, &sparse_[i]);
     }
@@ -134,17 +167,18 @@ void AnswerBlock::AddSparse(const Request& request) {
 void AnswerBlock::AddBags(const SparseView& view, bool once, std::int64_t num_rows,
                           SparseColumns* columns) {
   const auto num_ids = static_cast<std::size_t>(view.num_ids);
-  num_bytes_ += 4 * num_rows + 8 * view.num_ids;
-  if (num_rows == 1 && columns->has.empty()) {
-    // Most requests: its only list has all IDs.
-    columns->offsets.Push(LastOf(columns->offsets) + static_cast<std::int32_t>(num_ids));
-  } else {
-    Mark(once, num_rows, num_rows_, &columns->has);
-    AppendEnds(view.lengths, once, num_rows, &columns->offsets);
-  }
-  if (num_ids == 1) {
+  num_bytes_ += 8 * view.num_ids;
+  if (num_rows == 1 && num_ids == 1 && columns->offsets.empty()) {
+    // Most requests.
     std::memcpy(columns->values.Grow(kIdBytes), view.values, kIdBytes);
   } else {
+    num_bytes_ += 4 * num_rows;
+    if (columns->offsets.empty()) {
+      num_bytes_ += 4 * (num_rows_ + 1);
+      FillOnes(num_rows_, &columns->offsets);
+    }
+    Mark(once, num_rows, num_rows_, &columns->has);
+    AppendEnds(view.lengths, once, num_rows, &columns->offsets);
     columns->values.Append(view.values, kIdBytes * num_ids);
   }
   if (view.weights == nullptr) return;

@@ -32,6 +32,8 @@ struct RequestColumns {
 
 /// One dense input. A request that gives it once for all its rows has it in the first alone.
 struct DenseColumns {
+  /// Of the numbers of a row.
+  std::size_t row_bytes = 0;
   /// uint8 [R]: whether a row has numbers; empty if all have.
   Column has;
   /// float32 [number of rows that have numbers, width].
@@ -40,11 +42,13 @@ struct DenseColumns {
 
 /// One sparse input, as DenseColumns for requests that give it once.
 struct SparseColumns {
+  /// int64 [N], of texts the IDs that they stand for; int32 [R + 1], empty while each row has one.
+  Column values, offsets;
+  bool hashes_texts = false;
   /// uint8 [R]: whether a row has a list; empty if all have.
   Column has;
-  /// int32 [R + 1]; int64 [N], of texts the IDs that they stand for; float32 [N], empty without
-  /// weights.
-  Column offsets, values, weights;
+  /// float32 [N]; empty without weights.
+  Column weights;
   /// Of an input that hashes texts, where some request has texts; otherwise empty. int32 [R + 1]:
   /// offsets of a row's texts, none for rows that were given IDs; uint8 [R]: whether a row was
   /// given texts.
@@ -63,6 +67,9 @@ class AnswerBlock {
   /// columns may differ in length: the block must not be read any more.
   void Add(const Request& request, double time_s);
 
+  /// Forgets the requests and keeps the memory for others.
+  void Clear();
+
   bool Takes(const VersionShape* shape, bool has_inputs) const {
     return shape == shape_.get() && has_inputs == has_inputs_;
   }
@@ -70,6 +77,8 @@ class AnswerBlock {
   bool has_inputs() const { return has_inputs_; }
   std::int64_t num_requests() const { return num_requests_; }
   std::int64_t num_bytes() const { return num_bytes_; }
+  /// R.
+  std::int64_t num_rows() const { return num_rows_; }
   const RequestColumns& requests() const { return requests_; }
   /// In the signature's order; empty without inputs.
   const std::vector<DenseColumns>& dense() const { return dense_; }

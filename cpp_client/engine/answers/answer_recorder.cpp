@@ -13,10 +13,17 @@ namespace {
 // little for each request.
 constexpr std::int64_t kBlockRequests = 16384;
 constexpr std::int64_t kBlockBytes = 8 << 20;
+// Under load, each of a few threads fills one while others are written.
+constexpr std::size_t kSpareBlocks = 8;
+// So many times the owner has taken all blocks, some were never needed.
+constexpr int kUnusedTakes = 32;
 // Offsets within a block are int32.
 constexpr std::size_t kMaxRequestBytes = std::size_t{1} << 30;
 
 }  // namespace
+
+AnswerRecorder::AnswerRecorder(std::int64_t max_bytes)
+    : max_bytes_(max_bytes), pool_(kSpareBlocks, 2 * kBlockBytes) {}
 
 AnswerRecorder::Stripe& AnswerRecorder::StripeOfThread() {
   static std::atomic<std::size_t> num_threads{0};
@@ -30,7 +37,7 @@ AnswerBlocks::iterator AnswerRecorder::Find(const Request& request, AnswerBlocks
     return block->Takes(shape.get(), request.keeps_inputs);
   });
   if (found != open->end()) return found;
-  open->push_back(std::make_shared<AnswerBlock>(shape, request.keeps_inputs));
+  open->push_back(pool_.Get(shape, request.keeps_inputs));
   return open->end() - 1;
 }
 
@@ -87,6 +94,7 @@ void AnswerRecorder::Take(bool open, AnswerBlocks* blocks) {
       blocks->insert(blocks->end(), stripe.open.begin(), stripe.open.end());
       stripe.open.clear();
     }
+    if (++num_takes_ % kUnusedTakes == 0) pool_.FreeUnused();
   }
   std::int64_t num_bytes = 0;
   for (std::size_t i = num_before; i < blocks->size(); ++i) num_bytes += (*blocks)[i]->num_bytes();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/answers/answer_block.h"
+#include "engine/answers/block_pool.h"
 
 namespace recsys {
 
@@ -20,7 +21,7 @@ using AnswerBlocks = std::vector<std::shared_ptr<AnswerBlock>>;
 class AnswerRecorder {
  public:
   /// `max_bytes`: of all blocks that wait; further requests are dropped and counted.
-  explicit AnswerRecorder(std::int64_t max_bytes) : max_bytes_(max_bytes) {}
+  explicit AnswerRecorder(std::int64_t max_bytes);
 
   /// Appends an answered request, if there is room. Returns whether a block is full, so that the
   /// owner should take it. Never throws.
@@ -45,7 +46,7 @@ class AnswerRecorder {
 
   Stripe& StripeOfThread();
   /// Returns the place of the block for a request. The caller holds the stripe's lock.
-  static AnswerBlocks::iterator Find(const Request& request, AnswerBlocks* open);
+  AnswerBlocks::iterator Find(const Request& request, AnswerBlocks* open);
   /// Moves a block to the full ones; always returns true. The caller holds the stripe's lock.
   bool HandOver(AnswerBlocks::iterator block, AnswerBlocks* open);
   void Drop(const Request& request, std::int64_t number) {
@@ -54,6 +55,8 @@ class AnswerRecorder {
   }
 
   const std::int64_t max_bytes_;
+  BlockPool pool_;
+  std::atomic<int> num_takes_{0};
   std::array<Stripe, kStripes> stripes_;
   std::atomic<std::int64_t> num_bytes_{0};
   std::atomic<std::int64_t> num_dropped_{0}, num_inputs_dropped_{0};

@@ -25,7 +25,7 @@ class Column {
 
   template <typename Number>
   void Push(Number number) {
-    Append(&number, sizeof(number));
+    std::memcpy(Grow(sizeof(number)), &number, sizeof(number));
   }
 
   /// Appends that many copies of a byte.
@@ -40,6 +40,9 @@ class Column {
     size_ += num_bytes;
     return at;
   }
+
+  /// Forgets the bytes and keeps the memory.
+  void Clear() { size_ = 0; }
 
   const char* data() const { return data_.get(); }
   std::size_t size() const { return size_; }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/answers/answer_recorder.h"
+#include "engine/answers/block_pool.h"
 #include "recsys/request.h"
 #include "tests/core/fakes.h"
 
@@ -106,7 +107,67 @@ TEST_F(ShopAnswers, OfRequestsWithoutRowsHaveNoInputs) {
   Add({}, {}, {});
   Add({7}, {}, {1});
   EXPECT_EQ(block_.num_requests(), 2);
-  EXPECT_EQ(NumbersOf<std::int32_t>(block_.sparse()[0].offsets), Offsets({0, 1}));
+  EXPECT_EQ(block_.num_rows(), 1);
+  EXPECT_EQ(NumbersOf<std::int64_t>(block_.sparse()[0].values), Ids({7}));
+}
+
+TEST_F(ShopAnswers, HaveOffsetsFromTheFirstRowOnThatHasNotOneId) {
+  Add({7}, {}, {1});
+  Add({8}, {}, {2});
+  EXPECT_TRUE(block_.sparse()[0].offsets.empty());
+  Add({9}, {}, {3, 4});
+  Add({5}, {}, {6});
+  EXPECT_EQ(NumbersOf<std::int32_t>(block_.sparse()[0].offsets), Offsets({0, 1, 2, 3, 3, 4}));
+  EXPECT_EQ(NumbersOf<std::uint8_t>(block_.sparse()[0].has), Marks({1, 1, 1, 0, 1}));
+}
+
+TEST_F(ShopAnswers, ThatAreClearedTakeOthers) {
+  Add({7}, {}, {1});
+  Add({8}, {"tea"}, {});
+  Add({9}, {}, {3, 4});
+  block_.Clear();
+  EXPECT_EQ(block_.num_requests(), 0);
+  EXPECT_EQ(block_.num_bytes(), 0);
+  Add({5}, {}, {6});
+  const SparseColumns& item = block_.sparse()[1];
+  EXPECT_TRUE(item.offsets.empty() && item.has.empty() && item.text_offsets.empty());
+  EXPECT_EQ(NumbersOf<std::int64_t>(item.values), Ids({6}));
+  EXPECT_EQ(NumbersOf<float>(block_.dense()[0].values), std::vector<float>(1, 0.5F));
+  EXPECT_EQ(NumbersOf<std::int32_t>(block_.requests().id_offsets), Offsets({0, 1}));
+  EXPECT_EQ(block_.requests().protocol_names.size(), 1);
+}
+
+TEST(BlockPool, GivesBackTheMemoryOfBlocksThatAreDropped) {
+  const auto shape = std::make_shared<const VersionShape>(ModelInfo{}, ShopSignature());
+  const auto other = std::make_shared<const VersionShape>(ModelInfo{}, ShopSignature());
+  BlockPool pool(2, 1 << 20);
+  std::shared_ptr<AnswerBlock> block = pool.Get(shape, true);
+  const AnswerBlock* const first = block.get();
+  EXPECT_EQ(pool.num_spare(), 0);
+  block.reset();
+  EXPECT_EQ(pool.num_spare(), 1);
+  EXPECT_NE(pool.Get(other, true).get(), first);
+  EXPECT_NE(pool.Get(shape, false).get(), first);
+  EXPECT_EQ(pool.num_spare(), 2);  // no more are kept
+  EXPECT_EQ(pool.Get(shape, true).get(), first);
+}
+
+TEST(BlockPool, FreesWhatNobodyNeedsAndMayEndBeforeItsBlocks) {
+  const auto shape = std::make_shared<const VersionShape>(ModelInfo{}, ShopSignature());
+  std::shared_ptr<AnswerBlock> kept;
+  {
+    BlockPool pool(4, 1 << 20);
+    kept = pool.Get(shape, true);
+    pool.Get(shape, true);
+    pool.FreeUnused();
+    EXPECT_EQ(pool.num_spare(), 1);  // since then there were none for a while
+    pool.Get(shape, true);           // needs it
+    pool.FreeUnused();
+    EXPECT_EQ(pool.num_spare(), 1);
+    pool.FreeUnused();
+    EXPECT_EQ(pool.num_spare(), 0);
+  }
+  EXPECT_EQ(kept->num_requests(), 0);
 }
 
 class AnswerRecorderTest : public testing::Test {
