@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -19,7 +19,18 @@ from recsys.train.progress import Epoch, Window
 
 
 class Callback:
-    """The interface of training callbacks. This one does nothing."""
+    """The interface of training callbacks. This one does nothing.
+
+    A context manager, which is entered before the training and left after it, also after an error.
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
 
     def resumed(self, step: int) -> None:
         """Handle that the training continues from a checkpoint, after this many steps."""
@@ -64,8 +75,6 @@ class CallbackList(Callback):
 class ConsoleCallback(Callback):
     """Prints a line per window and epoch to stdout, and shows a progress bar on stderr if it is a terminal.
 
-    A context manager: the bar is taken down on exit.
-
     Args:
         dataset: The data set.
         num_epochs: The number of epochs to train.
@@ -93,7 +102,7 @@ class ConsoleCallback(Callback):
         for line in dataset.columns:
             print(f"  {line}", flush=True)
 
-    def __enter__(self) -> ConsoleCallback:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
@@ -143,8 +152,8 @@ def metrics_text(metrics: Metrics | RankMetrics) -> str:
     )
 
 
-def summary_text(epoch: Epoch, reference: Reference | None, saved: Sequence[Path]) -> str:
-    """Return the last lines: the AUC with its reference, and the path of the model."""
+def summary_text(epoch: Epoch, reference: Reference | None) -> str:
+    """Return the AUC, or how items are ranked, with the reference, in lines."""
     lines = [f"held-out {_main_text(epoch.held_out)}, this model"]
     if epoch.labels:
         lines = [f"held-out {_main_text(m)}, label {name}" for name, m in epoch.labels.items()]
@@ -153,7 +162,7 @@ def summary_text(epoch: Epoch, reference: Reference | None, saved: Sequence[Path
             f"AUC {_number(reference.auc)}" if reference.ranked is None else _main_text(reference.ranked)
         )
         lines.append(f"held-out {of_reference}, {reference.text}")
-    return "\n".join([*lines, *(f"saved {path}" for path in saved)])
+    return "\n".join(lines)
 
 
 def _main_text(metrics: Metrics | RankMetrics) -> str:
@@ -179,8 +188,6 @@ class TensorBoardCallback(Callback):
 
     Several labels are ``held_out/LABEL/...`` each.
 
-    A context manager: the file is closed on exit.
-
     Args:
         folder: Gets one event file per run.
 
@@ -196,9 +203,6 @@ class TensorBoardCallback(Callback):
                 f"--tensorboard: tensorboard is not installed: {install_command(extra='tensorboard')}"
             ) from None
         self._writer: Any = SummaryWriter(folder)
-
-    def __enter__(self) -> TensorBoardCallback:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._writer.close()

@@ -33,6 +33,7 @@ import grpc.aio
 
 from serve.client.errors import PredictError, error_on_stream, predict_error
 from serve.client.feedback import Feedback, feedback_request
+from serve.client.frames import check_alone, frame_requests, is_frame, joined
 from serve.client.packing import Answer, ArrayLike, Context, build_request, read_response
 from serve.client.retries import Retries, RetryBudget
 from serve.client.settings import ClientTls, Settings, checked_address
@@ -162,7 +163,7 @@ class Client:
 
     def predict(
         self,
-        dense: Mapping[str, ArrayLike] | None = None,
+        dense: Mapping[str, ArrayLike] | Any = None,
         sparse: Mapping[str, ArrayLike] | Any = None,
         weights: Mapping[str, ArrayLike] | None = None,
         *,
@@ -173,7 +174,8 @@ class Client:
         """Score rows.
 
         Args:
-            dense: by name, float ``[B, width]``.
+            dense: by name, float ``[B, width]``; or, in place of all inputs, a frame of pandas, polars or Arrow with a
+                column for each input: the model's inputs are asked for, and the rows sent in one request or several.
             sparse: by name, rows of IDs or of texts that stand for them; see ``serve.client.packing.build_request`` for
                 the accepted forms.
             weights: by name, one weight per ID, for weighted inputs.
@@ -188,8 +190,15 @@ class Client:
             ValueError: the inputs are invalid; nothing was sent.
             PredictError: the call failed; its subclasses say how.
         """
+        if is_frame(dense):
+            check_alone(sparse, weights, context)
+            requests = frame_requests(dense, self.metadata(timeout_s=timeout_s), request_id)
+            return joined([self._predict(request, timeout_s) for request in requests])
         sparse = {} if sparse is None else sparse
         request = build_request(dense or {}, sparse, weights, context=context, request_id=request_id)
+        return self._predict(request, timeout_s)
+
+    def _predict(self, request: wire.PredictRequest, timeout_s: float | None) -> Answer:
         return read_response(self._call(self._own_calls().predict, self._settings.finish(request), timeout_s))
 
     def stream(
@@ -305,7 +314,7 @@ class AsyncClient:
 
     async def predict(
         self,
-        dense: Mapping[str, ArrayLike] | None = None,
+        dense: Mapping[str, ArrayLike] | Any = None,
         sparse: Mapping[str, ArrayLike] | Any = None,
         weights: Mapping[str, ArrayLike] | None = None,
         *,
@@ -314,8 +323,15 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> Answer:
         """Score rows; see ``Client.predict``."""
+        if is_frame(dense):
+            check_alone(sparse, weights, context)
+            requests = frame_requests(dense, await self.metadata(timeout_s=timeout_s), request_id)
+            return joined([await self._predict(request, timeout_s) for request in requests])
         sparse = {} if sparse is None else sparse
         request = build_request(dense or {}, sparse, weights, context=context, request_id=request_id)
+        return await self._predict(request, timeout_s)
+
+    async def _predict(self, request: wire.PredictRequest, timeout_s: float | None) -> Answer:
         return read_response(await self._call(self._calls.predict, self._settings.finish(request), timeout_s))
 
     async def stream(

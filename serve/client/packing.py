@@ -24,8 +24,8 @@ _MAX_ROWS = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class _Jagged:
-    """One input of a KeyedJaggedTensor: lengths ``[B]``, values ``[N]``, weights ``[N]``."""
+class Jagged:
+    """The rows of one sparse input: lengths ``[B]``, values ``[N]``, weights ``[N]``."""
 
     lengths: _Array
     values: _Array
@@ -190,7 +190,7 @@ def _by_feature(sparse: Any) -> dict[str, Any]:
     weights = _own_weights(sparse)
     ends = lengths.sum(axis=1).cumsum()
     return {
-        name: _Jagged(lengths[i], values[start:end], None if weights is None else weights[start:end])
+        name: Jagged(lengths[i], values[start:end], None if weights is None else weights[start:end])
         for i, (name, start, end) in enumerate(zip(names, [0, *ends[:-1]], ends, strict=True))
     }
 
@@ -221,7 +221,7 @@ def _dense(at: str, values: ArrayLike) -> _Array:
 
 def _rows(field: str, rows: Any) -> tuple[_Array, _Array | list[Any], _Array | None]:
     """Return lengths ``[B]``, unchecked values ``[N]`` and, for weighted jagged tensors, weights ``[N]``."""
-    if isinstance(rows, _Jagged):
+    if isinstance(rows, Jagged):
         return rows.lengths, rows.values, rows.weights
     if callable(getattr(rows, "lengths", None)) and callable(getattr(rows, "values", None)):
         return _array(rows.lengths()), _array(rows.values()), _own_weights(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -27,7 +28,7 @@ class DataConfig:
 
     Attributes:
         name: "synthetic", "criteo", "movielens", or "table" for files of any columns.
-        path: A file (criteo), a folder (movielens) or either (table); None for synthetic.
+        path: A file (criteo), a folder (movielens), or what ``table_dataset`` takes (table); None for synthetic.
         limit_rows: Read the first so many rows; for synthetic, the length of the stream.
         hash_rows: Rows of each Criteo table, and of tables without a schema that have many different values.
         schema: File that says which column is what; None infers it.
@@ -39,7 +40,7 @@ class DataConfig:
     """
 
     name: str
-    path: Path | None = None
+    path: Any = None
     limit_rows: int | None = None
     hash_rows: int = 100_000
     schema: Path | None = None

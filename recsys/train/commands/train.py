@@ -9,9 +9,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import distributed as dist
@@ -19,19 +18,16 @@ from torch import distributed as dist
 from recsys.base.cli import near_misses
 from recsys.base.files import check_room
 from recsys.base.terminal import announced
-from recsys.checkpoint import Checkpoint, save_checkpoint
+from recsys.checkpoint import save_checkpoint
 from recsys.checkpoint.lock import LOCK_NAME, check_free
 from recsys.checkpoint.run import newest
-from recsys.checkpoint.touched import WEIGHTS, weights_digest
 from recsys.data.examples import Dataset
 from recsys.data.tables.reading.files import is_pattern
 from recsys.errors import CheckpointWriteError
 from recsys.inputs.schema import Schema
-from recsys.metrics.exact import Metrics
 from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.plan_file import read_plan
-from recsys.train.best import kept_text
-from recsys.train.callbacks import Callback, CallbackList, ConsoleCallback, TensorBoardCallback, summary_text
+from recsys.train.callbacks import Callback, CallbackList, ConsoleCallback, TensorBoardCallback
 from recsys.train.commands.defaults import DEFAULTS
 from recsys.train.commands.sources import DataConfig, open_dataset
 from recsys.train.commands.train_options import given, parse
@@ -43,9 +39,9 @@ from recsys.train.config import (
 )
 from recsys.train.job import Trained, TrainJob, next_item_columns, train_over_ranks
 from recsys.train.loop import DivergedError
-from recsys.train.progress import Epoch
 from recsys.train.publishing import Publishing
 from recsys.train.ranks import Ranks, find_ranks
+from recsys.train.report import checkpoint_of, report_on
 from recsys.train.warm_start import WarmStart, read_start
 
 # Lines on the data before the training.
@@ -224,68 +220,23 @@ def _check_room(args: argparse.Namespace, job: TrainJob) -> None:
 
 def _finish(args: argparse.Namespace, job: TrainJob, trained: Trained, ranks: Ranks, started: float) -> None:
     """Write the model and print the results; rank 0 only."""
-    dataset, epochs, kept = job.dataset, trained.epochs, trained.kept
-    reference = job.reference()
-    measured = kept.labels or dict(zip(dataset.schema.label_names, [kept.held_out], strict=False))
-    one_class = [
-        text
-        for name, metrics in measured.items()
-        if isinstance(metrics, Metrics) and (text := metrics.one_class_text(name))
-    ]
-    for text in one_class:
-        _complain(text)
-    info = {
-        "data": dataset.name,
-        "dense_names": list(dataset.dense_names),
-        "feature_names": [name for table in dataset.tables for name in table.feature_names],
-        "num_train_rows": dataset.num_train_rows,
-        "num_held_out_rows": dataset.num_held_out_rows,
-        "epoch": kept.number,
-        "metrics": kept.held_out.to_json(),
-        **({"labels": {name: m.to_json() for name, m in kept.labels.items()}} if kept.labels else {}),
-        "reference": None if reference is None else asdict(reference),
-        "train": asdict(job.train),
-        "world_size": ranks.world_size,
-        "torch": str(torch.__version__),
-    }
-    examples = job.example_rows | job.data_sketch
+    report = report_on(job, trained, ranks.world_size)
+    for notice in report.notices[len(job.dataset.notices) :]:
+        _complain(notice)
     if trained.state_dict is not None:
-        checkpoint = Checkpoint(
-            factory=job.factory,
-            arguments=trained.arguments,
-            state_dict=trained.state_dict,
-            info=info | examples | trained.touched | {WEIGHTS: weights_digest(trained.state_dict)},
-        )
-        save_checkpoint(args.out, checkpoint)
+        save_checkpoint(args.out, checkpoint_of(job, trained, report))
     saved = [path for path in (args.out, args.checkpoint_dir) if path is not None]
     if not args.json:
-        if len(epochs) < job.train.epochs:
-            waited = f"{job.train.patience} in a row were not better"
-            print(f"stopped after epoch {len(epochs)} of {job.train.epochs}: {waited}")
-        if len(epochs) > 1:
-            print(kept_text(epochs, kept, job.train.best_metric))
-        print(summary_text(kept, reference, saved))
+        print("\n".join([str(report), *(f"saved {path}" for path in saved)]))
         return
     result = {
         "out": None if args.out is None else str(args.out),
         "checkpoint_dir": None if args.checkpoint_dir is None else str(args.checkpoint_dir),
         "seconds": round(time.perf_counter() - started, 3),
-        "epochs": [_epoch_to_json(epoch) for epoch in epochs],
         "plan": trained.plan.to_json(),
-        "notices": [*dataset.notices, *one_class],
-        **info,
+        **report.to_json(),
     }
     print(json.dumps(result))
-
-
-def _epoch_to_json(epoch: Epoch) -> dict[str, Any]:
-    return {
-        "number": epoch.number,
-        "train_loss": epoch.train_loss,
-        "examples_per_second": round(epoch.examples_per_second, 1),
-        **epoch.held_out.to_json(),
-        **({"labels": {name: m.to_json() for name, m in epoch.labels.items()}} if epoch.labels else {}),
-    }
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
+from pathlib import Path
 
 from recsys.data.lines import counted, short_name
 from recsys.data.tables.infer.table import Inferred
@@ -18,7 +19,7 @@ def column_lines(inferred: Inferred, data: object) -> tuple[str, ...]:
 
     Args:
         inferred: What was inferred.
-        data: Where the table lies, for the command that shows why.
+        data: The table; a path is shown in the command that shows why.
     """
     schema = inferred.schema
     uses = [f"label {text}" for text in inferred.label_texts]
@@ -31,14 +32,15 @@ def column_lines(inferred: Inferred, data: object) -> tuple[str, ...]:
     tables = [table.name for table in schema.tables]
     uses.append(f"{counted(len(tables), 'table')}: {_some(tables)}")
     left_out = [column for column in inferred.columns if column.use == "ignored"]
-    hint = f"recsys-data inspect {shlex.quote(str(data))} shows why"
+    is_path = isinstance(data, str | Path)
+    hints = [f"recsys-data inspect {shlex.quote(str(data))} shows why"] if is_path else []
     if not left_out:
-        return "; ".join(uses), hint
+        return "; ".join(uses), *hints
     if len(left_out) <= _NUM_REASONS:
         names = ", ".join(f"{short_name(column.name)} ({column.reason})" for column in left_out)
     else:
         names = f"{len(left_out)} columns: {_some(column.name for column in left_out)}"
-    return "; ".join(uses), f"left out: {names}; {hint}"
+    return "; ".join(uses), "; ".join([f"left out: {names}", *hints])
 
 
 def _some(names: Iterable[str]) -> str:

@@ -122,6 +122,9 @@ class Frame(TableFile):
 
     Raises:
         DataError: It is something else.
+
+    Attributes:
+        table: The frame's rows.
     """
 
     path = None
@@ -130,18 +133,18 @@ class Frame(TableFile):
 
     def __init__(self, frame: Any) -> None:
         try:
-            self._table = frame if isinstance(frame, pa.Table) else pa.table(frame)
+            self.table = frame if isinstance(frame, pa.Table) else pa.table(frame)
         except (TypeError, ValueError, pa.ArrowException) as error:
             raise DataError(
                 f"data: got {type(frame).__name__}, expected a path, or a frame of pandas, polars or Arrow "
                 f"({shown_error(error)})"
             ) from None
-        self.types = types_of(self._table.schema, self.name)
+        self.types = types_of(self.table.schema, self.name)
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the rows, some at a time."""
-        for first in range(0, self._table.num_rows, self._PIECE_ROWS):
-            part = self._table.slice(first, self._PIECE_ROWS)
+        for first in range(0, self.table.num_rows, self._PIECE_ROWS):
+            part = self.table.slice(first, self._PIECE_ROWS)
             yield Piece(num_rows=part.num_rows, read=partial(_selected, part), place=partial(_row, first))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 
 from export.cli import main as export_main
@@ -84,6 +85,8 @@ def test_what_training_did_serving_does(folder: Path, capsys: pytest.CaptureFixt
         for first in range(0, len(rows), 100):
             answer = client.predict(**_request(rows[first : first + 100], schema))
             scores.append(answer["score"])
+        of_frame = client.predict(pd.DataFrame(rows))["score"]
+    assert of_frame.tolist() == np.concatenate(scores).tolist()
     served = auc(np.concatenate(scores), np.array([float(row["click"]) for row in rows]))
     capsys.readouterr()
     argv = [str(folder / "model.artifact"), "--data", str(folder / "clicks.csv"), "--held-out", "--json"]
