@@ -156,6 +156,15 @@ def arguments(
     return {**dense, **split_features(input_mapping, batch.lengths, batch.values, batch.weights)}
 
 
+def predicted(
+    model: nn.Module, input_mapping: InputMapping, batch: Batch, dtype: torch.dtype = torch.float32
+) -> tuple[dict[str, Tensor], ItemScores | None]:
+    """Return the outputs of a model, in the types of answers, and the scores of any item if it retrieves items."""
+    call = arguments(input_mapping, batch, dtype)
+    with torch.no_grad():
+        return model_outputs(model(**call)), item_scores(model, call)
+
+
 def float_model(prepared: PreparedModel) -> nn.Module:
     """Return the float model, in eval mode.
 
@@ -226,7 +235,6 @@ class Reference:
         return {name: tensor[rows] for name, tensor in self.outputs.items()}, scores
 
     def _predict(self, batch: Batch) -> tuple[dict[str, Tensor], ItemScores | None]:
-        call = arguments(self._prepared.input_mapping, batch, self._prepared.dense_dtype)
-        with torch.no_grad():
-            outputs, scores = model_outputs(self._model(**call)), item_scores(self._model, call)
+        prepared = self._prepared
+        outputs, scores = predicted(self._model, prepared.input_mapping, batch, prepared.dense_dtype)
         return comparable(outputs, scores), scores

@@ -1,6 +1,8 @@
 """The verification of an export: float model, stored rows and artifact predict for the same samples.
 
-Shape letters: B batch, D embedding dim.
+The ranking form must predict the same as the plain form for the expanded batch.
+
+Shape letters: B rows of a batch, Q contexts, D embedding dim.
 """
 
 from __future__ import annotations
@@ -32,11 +34,10 @@ from export.verify.compare import (
     largest,
 )
 from export.verify.float_model import FloatOutputs
-from export.verify.ranking import Predict, PredictRanking, check_ranking
 from export.verify.reference import Reference, arguments, oracles, with_collections
 from export.verify.retrieval import comparable
 from recsys.artifact.batches.answers import Answers, few_rows
-from recsys.artifact.batches.ranking import RankingBatch, picked
+from recsys.artifact.batches.ranking import RankingBatch, expand, picked, ranking_batch
 from recsys.artifact.batches.samples import Batch, fewest_rows
 from recsys.artifact.exported import load_exported_artifact
 from recsys.artifact.load import LoadedArtifact, load_artifact, open_artifact
@@ -152,7 +153,7 @@ def _verify_way(
     _check_batch_sizes(prepared, target.predict, reference, way.tolerance, way.sizes)
     ranking = {}
     if prepared.signature.context:
-        ranking = check_ranking(prepared, target.predict, target.predict_ranking)
+        ranking = _check_ranking(prepared, target.predict, target.predict_ranking)
     # The float model has no policies for IDs out of range, so it is compared on samples without such.
     if not torch.equal(prepared.clean.values, prepared.samples.values):
         outputs = target.predict(prepared.clean)
@@ -329,4 +330,79 @@ def _on_host(prepared: PreparedModel, work: Path, name: str, env: ShardingEnv) -
 
     return _Target(
         predict=predict, predict_ranking=predict_ranking, ran_on="cpu, the same plan (no such device here)"
+    )
+
+
+# Lookups are bit-identical. Layers of graphs that run on contexts get other sizes than those of the plain form, and
+# sum in another order, relative to the largest output: roundings of a few thousand fp32 terms (2^-24 each), and of bf16
+# terms (2^-8 each) over some layers.
+_GRAPH_TOLERANCES = {torch.float32: 2.0**-16, torch.bfloat16: 2.0**-5}
+
+
+def ranking_tolerance(dense_dtype: torch.dtype, linear_dtype: str) -> float:
+    """Return how far scores of both forms may be apart, relative to the largest.
+
+    A program adds what layers make of contexts and of rows: sums in another order, and in bfloat16 and int8 other
+    numbers that are rounded, as between a program and torch.
+
+    Args:
+        dense_dtype: The type of the dense layers.
+        linear_dtype: That in which a program's linear layers multiply.
+    """
+    of_graphs = _GRAPH_TOLERANCES[dense_dtype]
+    return of_graphs if linear_dtype == "float32" else max(of_graphs, LINEAR_TOLERANCES[linear_dtype])
+
+
+# Rows of each context.
+_CASES = ((64,), (1,), (20, 1, 9, 34), (3, 0, 5, 0))
+
+Predict = Callable[[Batch], dict[str, Tensor]]
+PredictRanking = Callable[[RankingBatch], dict[str, Tensor]]
+
+
+def _check_ranking(
+    prepared: PreparedModel, predict: Predict, predict_ranking: PredictRanking
+) -> dict[str, Difference]:
+    """Compare a target's two forms.
+
+    Contexts and rows come from the samples, so that they are realistic. Cases: one context and several,
+    contexts without rows, rows in any order. A batch without rows reaches no graph.
+
+    Args:
+        prepared: The model.
+        predict: The plain form.
+        predict_ranking: The ranking form.
+
+    Returns:
+        For each output the largest difference over all cases.
+
+    Raises:
+        VerificationError: Names the output and the distance.
+    """
+    found = []
+    generator = torch.Generator().manual_seed(0)
+    for case in _CASES:
+        batch = _batch(prepared, case, generator)
+        outputs, expected = predict_ranking(batch), predict(expand(prepared.signature, batch))
+        differences = compare(
+            outputs,
+            expected,
+            ranking_tolerance(prepared.dense_dtype, prepared.config.linear_dtype),
+            f"what the plain graph makes of the expanded batch (a ranking batch of {sum(case)} rows for "
+            f"{len(case)} contexts)",
+        )
+        found.append(differences)
+    return largest(found, lambda difference: difference.max_abs)
+
+
+def _batch(prepared: PreparedModel, case: Sequence[int], generator: torch.Generator) -> RankingBatch:
+    """Return a ranking batch of samples; its rows differ from the contexts' and are shuffled."""
+    num_rows, num_samples = sum(case), prepared.samples.num_rows
+    order = torch.randperm(num_rows, generator=generator)
+    row_context = torch.repeat_interleave(torch.arange(len(case)), torch.tensor(case, dtype=torch.int64))
+    return ranking_batch(
+        prepared.signature,
+        picked(prepared.signature, prepared.samples, torch.arange(len(case)) % num_samples),
+        picked(prepared.signature, prepared.samples, (order + len(case)) % num_samples),
+        row_context[order],
     )

@@ -16,7 +16,7 @@ from export.lower.kinds import ElementwiseKind, Function
 from export.lower.operators.arithmetic import computed
 from export.lower.operators.folding import folded, folded_vectors
 from export.lower.operators.forms import matmul
-from export.lower.operators.mixed.layers import Layer, split_layer
+from export.lower.operators.mixed import Layer, split_layer
 from export.lower.operators.views import permute, reshaped
 from export.lower.strided import Strided, by_row, strided
 from export.lower.values import (

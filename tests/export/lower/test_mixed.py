@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from export.lower.operators.mixed.layers import FEWEST_COLUMNS, FEWEST_PRODUCTS
+from export.lower.operators.mixed import FEWEST_COLUMNS, FEWEST_PRODUCTS
 from export.lower.plan import Layer, Plan
 from export.lower.scheduling import Lowered
 from tests.export.lower.test_contexts import kinds_by_plan

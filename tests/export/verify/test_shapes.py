@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from export.config import ExportConfig
 from export.delta.dense import dense_changes
 from export.pipeline import export_model
-from export.verify.shapes import request_outputs, signature_outputs
+from export.verify.float_model import request_outputs, signature_outputs
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.exported import load_exported_artifact
 from recsys.artifact.parts import read_manifest

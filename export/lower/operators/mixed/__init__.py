@@ -1,1 +1,0 @@
-"""Operators where what is expanded from contexts meets rows."""
