@@ -24,7 +24,7 @@ from export.graph.tracing.source_location import source_locations
 from export.prepare import prepare
 from export.report import ExportReport, table_reports
 from export.source.torchrec_modules import patch_torchrec_names, replace_torchrec_modules
-from export.tables.rows_file import drop_cached, write_rows
+from export.tables.tables import drop_cached, write_rows
 from export.verify.bags import check_warm_up, with_bag_sizes
 from export.verify.compare import Difference
 from export.verify.float_model import check_independence, run_float_model

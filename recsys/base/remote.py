@@ -148,10 +148,6 @@ class RemoteAddress:
         return self.parent / name
 
 
-#: Where files lie: in a folder of this machine, or in a store.
-Location = Path | RemoteAddress
-
-
 @dataclass(frozen=True)
 class RemoteEntry:
     """A file, or a folder, of a store.
@@ -196,15 +192,6 @@ def parse_address(text: str) -> RemoteAddress:
                 "patterns and empty names"
             )
     return RemoteAddress(protocol, "/".join(parts))
-
-
-def parse_location(text: str) -> Location:
-    """Return the address that a text names, or the path if it is not an address.
-
-    Raises:
-        AddressError: The text is an address, and not of a kind of store that there is.
-    """
-    return parse_address(text) if is_address(text) else Path(text)
 
 
 def missing_package(address: RemoteAddress) -> str | None:

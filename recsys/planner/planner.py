@@ -181,19 +181,14 @@ class EmbeddingShardingPlanner:
         )
 
     def problem_of(
-        self,
-        tables: Mapping[str, Sequence[BaseEmbeddingConfig]],
-        weighted: frozenset[str] = frozenset(),
-        topology: Topology | None = None,
+        self, tables: Mapping[str, Sequence[BaseEmbeddingConfig]], weighted: frozenset[str] = frozenset()
     ) -> Problem:
         """Return the planning problem of tables by collection path.
 
         Raises:
             PlanError: As ``plan``.
         """
-        return self._problem(
-            tables, weighted, topology or self._topology or topology_here(), self._constraints
-        )
+        return self._problem(tables, weighted, self._topology or topology_here(), self._constraints)
 
     def _constraints_for(
         self, module: nn.Module, paths: Set[str], world_size: int

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -108,7 +108,6 @@ class QuantizationError:
     signal: float = 0.0
     noise: float = 0.0
     max_abs: float = 0.0
-    worst_row: tuple[float, int] = field(default=(0.0, -1))
 
     @property
     def sqnr_db(self) -> float:

@@ -44,18 +44,10 @@ class PublishingCallback(Callback):
         publisher: The publisher.
         every_s: Seconds between two snapshots.
         num_ranks: W; with one rank, no rank need be asked.
-        clock: Seconds.
     """
 
-    def __init__(
-        self,
-        publisher: Publisher,
-        every_s: float,
-        num_ranks: int = 1,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._publisher, self._every_s, self._clock = publisher, every_s, clock
-        self._num_ranks = num_ranks
+    def __init__(self, publisher: Publisher, every_s: float, num_ranks: int) -> None:
+        self._publisher, self._every_s, self._num_ranks = publisher, every_s, num_ranks
         self._num_batches = 0
         self._last_s = -every_s
 
@@ -65,11 +57,11 @@ class PublishingCallback(Callback):
         self._num_batches += 1
         if self._num_ranks > 1 and self._num_batches % _ASK_EVERY:
             return
-        is_due = self._clock() - self._last_s >= self._every_s
+        is_due = time.monotonic() - self._last_s >= self._every_s
         if self._num_ranks == 1 and not is_due:
             return
         if self._publisher.publish(is_due=is_due):
-            self._last_s = self._clock()
+            self._last_s = time.monotonic()
 
 
 @contextmanager

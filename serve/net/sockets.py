@@ -12,7 +12,7 @@ import socket
 import stat
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -132,18 +132,14 @@ class BoundedListener(socket.socket):
     Args:
         listens: a listening socket, which this one replaces.
         max_connections: maximum number of open connections; 0 for no limit.
-        clock: in seconds.
     """
 
-    def __init__(
-        self, listens: socket.socket, max_connections: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, listens: socket.socket, max_connections: int) -> None:
         family, kind, protocol = listens.family, listens.type, listens.proto
         super().__init__(family, kind, protocol, fileno=listens.detach())
         self._max_connections = max_connections
         # Weak references: a socket that was not closed is uncounted when it is garbage-collected.
         self._accepted: weakref.WeakSet[_Accepted] = weakref.WeakSet()
-        self._clock = clock
         self._next_warning_s = -math.inf
         self._num_refused = 0
         # Closed for a moment where there are no more files, to accept a connection and close it.
@@ -178,7 +174,7 @@ class BoundedListener(socket.socket):
 
     def _refuse_one(self, error: OSError) -> None:
         self._num_refused += 1
-        if self._clock() >= self._next_warning_s:
+        if time.monotonic() >= self._next_warning_s:
             _log.warning(
                 "port %d: cannot accept connections (%s); %d refused since the last such line. Raise the limit of open "
                 "files (ulimit -n)",
@@ -186,7 +182,7 @@ class BoundedListener(socket.socket):
                 error.strerror,
                 self._num_refused,
             )
-            self._next_warning_s, self._num_refused = self._clock() + _WARNING_INTERVAL_S, 0
+            self._next_warning_s, self._num_refused = time.monotonic() + _WARNING_INTERVAL_S, 0
         if self._spare is None:
             # Another thread took the file: the connection waits, and so must the loop, which would try again at once.
             time.sleep(_PAUSE_S)

@@ -155,12 +155,11 @@ class ExporterSink:
 
     Args:
         exporter: the exporter.
-        maker: creates the spans.
     """
 
-    def __init__(self, exporter: SpanExporter, maker: SpanMaker | None = None) -> None:
+    def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
-        self._maker = maker or SpanMaker()
+        self._maker = SpanMaker()
         self._closed = False
 
     def send(self, requests: Sequence[EndedRequest]) -> bool:

@@ -89,10 +89,9 @@ class Drawn:
     reads: RowReads
 
 
-def num_batches(num_rows: int, at_most: int | None = None) -> int:
+def num_batches(num_rows: int) -> int:
     """Return how many batches of this size are in rotation."""
-    wanted = min(max(_NUM_SAMPLES // num_rows, _MIN_BATCHES), _MAX_BATCHES)
-    return wanted if at_most is None else min(wanted, at_most)
+    return min(max(_NUM_SAMPLES // num_rows, _MIN_BATCHES), _MAX_BATCHES)
 
 
 def draw(

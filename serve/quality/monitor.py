@@ -25,8 +25,6 @@ from serve.quality.scored import scored, scored_shadow
 from serve.quality.store import AnswerStore, Found, KeptAnswer
 from serve.quality.windows import Windows
 
-#: A version's part in the routing: it serves, is the canary or the shadow, or was named by the request.
-ARMS = ("serving", "canary", "shadow", "named")
 #: Bounds the memory: each takes up to 0.7 MB. Of more, the one that got no label for the longest time goes.
 MAX_SERIES = 64
 #: Where labels come from.

@@ -34,7 +34,7 @@ class ScoredBlock:
     Attributes:
         model: the model that answered.
         version: its version.
-        arm: the version's part in the routing, one of ``serve.quality.monitor.ARMS``.
+        arm: the version's part in the routing, ``serving``, ``canary``, ``shadow``, or ``named`` by the request.
         keys: uint64 ``[K]``: ``key_of`` each request ID.
         id_offsets: int64 ``[K + 1]``: offsets of the request IDs.
         ids: the bytes of the request IDs.

@@ -24,7 +24,6 @@ from recsys import (
     PoolingType,
 )
 from recsys.configs import BaseEmbeddingConfig
-from recsys.embedding import FLOAT_DTYPES
 from recsys.quant import QuantEmbeddingBagCollection, QuantEmbeddingCollection
 from recsys.scripting.torchscript import script
 from recsys.sharding.plan.plan import ParameterSharding
@@ -78,11 +77,6 @@ class Case:
     plan: dict[str, ParameterSharding]
     keys: list[str]
     id_limits: dict[str, int]
-
-    @property
-    def num_row_cuts(self) -> int:
-        """How many tables are cut by rows."""
-        return sum(s.sharding_type == "row_wise" and len(s.shards) > 1 for s in self.plan.values())
 
     def float_collection(self) -> EmbeddingBagCollection | EmbeddingCollection:
         """With rows of a normal distribution, of a different scale for each table."""
@@ -223,8 +217,3 @@ def traced(collection: nn.Module, keys: Sequence[str], *, weighted: bool = False
 def scripted(collection: nn.Module, keys: Sequence[str], *, weighted: bool = False) -> torch.jit.ScriptModule:
     """A collection as TorchScript."""
     return script(traced(collection, keys, weighted=weighted))
-
-
-def float_dtype(data_type: DataType) -> torch.dtype:
-    """Return the dtype of a float table."""
-    return FLOAT_DTYPES[data_type]

@@ -30,14 +30,6 @@ std::vector<TensorSpec> InputSpecs(const Signature& signature) {
   return specs;
 }
 
-std::vector<TensorSpec> OutputSpecs(const Signature& signature) {
-  std::vector<TensorSpec> specs;
-  for (const Output& output : signature.outputs) {
-    specs.push_back({output.name, DatatypeOf(output), output.Dims(-1)});
-  }
-  return specs;
-}
-
 const char* DatatypeOf(const Output& output) {
   return output.type == OutputType::kInt64 ? "INT64" : "FP32";
 }

@@ -48,9 +48,8 @@ struct TensorSpec {
   std::vector<std::int64_t> shape;
 };
 
-/// Returns the tensors that a model takes, with sparse inputs in jagged form; and those it returns.
+/// Returns the tensors that a model takes, with sparse inputs in jagged form.
 std::vector<TensorSpec> InputSpecs(const Signature& signature);
-std::vector<TensorSpec> OutputSpecs(const Signature& signature);
 
 /// Returns the type of an output's tensor.
 const char* DatatypeOf(const Output& output);

@@ -42,10 +42,6 @@ def tied(model: Scored) -> Scored:
     return model
 
 
-def _with_sum(a: Tensor, b: Tensor) -> Tensor:
-    return torch.cat([a, b, a + b], dim=1)
-
-
 def _not_finite() -> nn.Linear:
     layer = nn.Linear(16, 2)
     with torch.no_grad():

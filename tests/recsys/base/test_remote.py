@@ -18,7 +18,6 @@ from recsys.base.remote import (
     RemoteNotFoundError,
     RemoteTimeoutError,
     parse_address,
-    parse_location,
 )
 from tests.support.object_store import ObjectStore, bucket, object_store
 
@@ -31,9 +30,8 @@ def folder(request: pytest.FixtureRequest) -> RemoteFolder:
     return RemoteFolder(parse_address(f"{request.param}://{where}/models"))
 
 
-def test_a_plain_path_stays_a_path_and_an_address_becomes_one() -> None:
-    assert parse_location("models/m") == Path("models/m")
-    address = parse_location("s3://bucket/a/models/")
+def test_an_address_is_joined_like_a_path() -> None:
+    address = parse_address("s3://bucket/a/models/")
     assert address == RemoteAddress("s3", "bucket/a/models")
     assert str(address / "m/1") == "s3://bucket/a/models/m/1"
     assert (address.name, str(address.parent)) == ("models", "s3://bucket/a")
@@ -54,7 +52,7 @@ def test_an_unknown_kind_of_store_is_refused_with_those_that_there_are() -> None
     with pytest.raises(
         AddressError, match=r"got 'ftp://a/b', expected .* s3://, gs://, az://, memory://, or a"
     ):
-        parse_location("ftp://a/b")
+        parse_address("ftp://a/b")
 
 
 @pytest.mark.parametrize(("protocol", "package", "extra"), [("gs", "gcsfs", "gcs"), ("az", "adlfs", "azure")])

@@ -221,10 +221,6 @@ def test_param_groups_are_saved_on_request() -> None:
     assert optimizer.param_groups is groups
 
 
-def _emptied(group: dict[str, Any]) -> None:
-    del group["lr"]
-
-
 @pytest.mark.parametrize(
     ("damage", "text"),
     [

@@ -21,7 +21,7 @@ from recsys import EmbeddingBagCollection, EmbeddingCollection, JaggedTensor, Ke
 from recsys.artifact.batches.samples import Batch, random_batch
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.configs import DataType
-from recsys.embedding import FloatCollection, tables_on
+from recsys.embedding import FloatCollection
 from recsys.inputs.signature import Signature
 from recsys.models.dlrm import DLRM
 from recsys.quant import float_tables, float_weights
@@ -347,12 +347,6 @@ def assert_close(
         assert found[name].shape == want.shape, name
         largest = float(want.abs().max()) if want.numel() else 0.0
         torch.testing.assert_close(found[name], want, rtol=0, atol=relative * max(largest, 1e-3))
-
-
-def meta_built(make: Callable[[], nn.Module]) -> nn.Module:
-    """A model whose tables have shapes only."""
-    with tables_on("meta"):
-        return make()
 
 
 def spread(model: nn.Module, scale: float, names: Sequence[str] = ()) -> None:
