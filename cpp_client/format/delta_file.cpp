@@ -7,6 +7,7 @@
 
 #include "base/hash/sha256.h"
 #include "base/text.h"
+#include "base/yield.h"
 #include "format/file_name.h"
 #include "format/manifest/manifest.h"
 #include "recsys/error.h"
@@ -24,9 +25,21 @@ std::uint64_t NumberAt(const std::string& data, std::size_t at) {
   return value;
 }
 
+/// Calls a function with parts [begin, end) of numbers that are kept in some bytes, and lets other
+/// threads run between two parts. Returns whether it returned true for all; stops at the first.
+template <typename Check>
+bool AllParts(std::size_t num, std::size_t bytes_each, Check check) {
+  const std::size_t most = std::max<std::size_t>(kBytesPerYield / bytes_each, 1);
+  for (std::size_t begin = 0; begin < num; begin += most) {
+    if (!check(begin, std::min(begin + most, num))) return false;
+    YieldIfDue();
+  }
+  return true;
+}
+
 /// Whether all numbers are finite, judging by their exponents.
 template <typename Bits>
-bool AreFinite(const unsigned char* numbers, std::size_t num, Bits exponent) {
+bool AreFiniteIn(const unsigned char* numbers, std::size_t num, Bits exponent) {
   bool finite = true;
   for (std::size_t i = 0; i < num; ++i) {
     Bits bits = 0;
@@ -36,20 +49,32 @@ bool AreFinite(const unsigned char* numbers, std::size_t num, Bits exponent) {
   return finite;
 }
 
+template <typename Bits>
+bool AreFinite(const unsigned char* numbers, std::size_t num, Bits exponent) {
+  return AllParts(num, sizeof(Bits), [&](std::size_t begin, std::size_t end) {
+    return AreFiniteIn(numbers + begin * sizeof(Bits), end - begin, exponent);
+  });
+}
+
 bool AreRowsFinite(const DeltaRows& delta, const RowFormat& format) {
   constexpr std::uint16_t kHalf = 0x7c00;
-  const std::size_t num_bytes = delta.rows.size();
+  const auto num_rows = static_cast<std::size_t>(delta.num_rows);
+  const auto row_bytes = static_cast<std::size_t>(format.row_bytes());
+  const unsigned char* const rows = delta.rows.get();
   if (format.data_type == DataType::kFp32) {
-    return AreFinite<std::uint32_t>(delta.rows.data(), num_bytes / 4, 0x7f800000);
+    return AreFinite<std::uint32_t>(rows, num_rows * row_bytes / 4, 0x7f800000);
   }
   if (format.data_type == DataType::kFp16) {
-    return AreFinite<std::uint16_t>(delta.rows.data(), num_bytes / 2, kHalf);
+    return AreFinite<std::uint16_t>(rows, num_rows * row_bytes / 2, kHalf);
   }
-  const auto row_bytes = static_cast<std::size_t>(format.row_bytes());
-  for (std::size_t at = 0; at < num_bytes; at += row_bytes) {
-    if (!AreFinite<std::uint16_t>(delta.rows.data() + at, 2, kHalf)) return false;
-  }
-  return true;
+  // The scale and bias at the head of each row.
+  return AllParts(num_rows, row_bytes, [&](std::size_t begin, std::size_t end) {
+    bool finite = true;
+    for (std::size_t i = begin; i < end; ++i) {
+      finite = finite && AreFiniteIn<std::uint16_t>(rows + i * row_bytes, 2, kHalf);
+    }
+    return finite;
+  });
 }
 
 bool AreDenseFinite(const std::vector<unsigned char>& data, const std::string& dtype) {
@@ -64,11 +89,14 @@ bool AreDenseFinite(const std::vector<unsigned char>& data, const std::string& d
   return true;
 }
 
-bool Ascend(const std::vector<std::int64_t>& numbers) {
-  for (std::size_t i = 1; i < numbers.size(); ++i) {
-    if (numbers[i] <= numbers[i - 1]) return false;
-  }
-  return true;
+bool Ascend(const std::int64_t* numbers, std::size_t num) {
+  return AllParts(num, sizeof(std::int64_t), [&](std::size_t begin, std::size_t end) {
+    bool ascend = true;
+    for (std::size_t i = std::max<std::size_t>(begin, 1); i < end; ++i) {
+      ascend = ascend && numbers[i] > numbers[i - 1];
+    }
+    return ascend;
+  });
 }
 
 }  // namespace
@@ -144,11 +172,20 @@ std::string DeltaFile::ReadHeader(std::int64_t* start) {
 void DeltaFile::ReadSection(const DeltaSection& section, const std::string& what, char* to) {
   file_.clear();
   file_.seekg(section.offset_bytes);
-  file_.read(to, section.num_bytes);
-  if (file_.gcount() != section.num_bytes) {
-    throw Error(ErrorKind::kPartSize, what + ": the file ends early");
+  Sha256 digest;
+  // In parts, which are still in the cache when the checksum needs them.
+  for (std::int64_t at = 0; at < section.num_bytes;) {
+    const std::int64_t num =
+        std::min(section.num_bytes - at, static_cast<std::int64_t>(kBytesPerYield));
+    file_.read(to + at, num);
+    if (file_.gcount() != num) {
+      throw Error(ErrorKind::kPartSize, what + ": the file ends early");
+    }
+    digest.Update(to + at, static_cast<std::size_t>(num));
+    at += num;
+    YieldIfDue();
   }
-  if (Sha256Hex({to, static_cast<std::size_t>(section.num_bytes)}) != section.sha256) {
+  if (HexOf(digest.Finish()) != section.sha256) {
     throw Error(ErrorKind::kChecksum,
                 what + ": the checksum does not match; it was changed or damaged");
   }
@@ -166,7 +203,7 @@ MappingChange DeltaFile::ReadMapping(const MappingDelta& mapping) {
   read(mapping.rows, mapping.num_ids, &change.rows);
   read(mapping.evicted, mapping.num_evicted, &change.evicted);
   const auto expect_ascending = [&](const char* key, const std::vector<std::int64_t>& ids) {
-    if (Ascend(ids)) return;
+    if (Ascend(ids.data(), ids.size())) return;
     throw Error(ErrorKind::kManifest,
                 what + ": got " + key + " out of order, expected ascending raw IDs, each once");
   };
@@ -180,7 +217,7 @@ MappingChange DeltaFile::ReadMapping(const MappingDelta& mapping) {
                                           ", expected 0 to " +
                                           std::to_string(mapping.num_rows - 1));
   }
-  if (!Ascend(rows)) {
+  if (!Ascend(rows.data(), rows.size())) {
     throw Error(ErrorKind::kManifest, what + ": got a row of two raw IDs, expected each row once");
   }
   std::vector<std::int64_t> both;
@@ -206,13 +243,16 @@ std::vector<unsigned char> DeltaFile::ReadDense(const DenseDelta& weight) {
 
 DeltaRows DeltaFile::Read(const TableDelta& table) {
   const std::string what = "delta " + Repr(name_) + ", table " + Repr(table.name);
+  const auto num_rows = static_cast<std::size_t>(table.num_rows);
   DeltaRows delta;
-  delta.numbers.resize(static_cast<std::size_t>(table.num_rows));
-  delta.rows.resize(static_cast<std::size_t>(table.rows.num_bytes));
-  ReadSection(table.numbers, what, reinterpret_cast<char*>(delta.numbers.data()));
-  ReadSection(table.rows, what, reinterpret_cast<char*>(delta.rows.data()));
-  const std::int64_t first = delta.numbers.front(), last = delta.numbers.back();
-  if (first < 0 || last >= table.num_embeddings || !Ascend(delta.numbers)) {
+  delta.num_rows = table.num_rows;
+  // Without zeros, which would be written in one turn.
+  delta.numbers.reset(new std::int64_t[num_rows]);
+  delta.rows.reset(new unsigned char[static_cast<std::size_t>(table.rows.num_bytes)]);
+  ReadSection(table.numbers, what, reinterpret_cast<char*>(delta.numbers.get()));
+  ReadSection(table.rows, what, reinterpret_cast<char*>(delta.rows.get()));
+  const std::int64_t first = delta.numbers[0], last = delta.numbers[table.num_rows - 1];
+  if (first < 0 || last >= table.num_embeddings || !Ascend(delta.numbers.get(), num_rows)) {
     throw Error(ErrorKind::kManifest, what + ": got numbers of rows from " + std::to_string(first) +
                                           " to " + std::to_string(last) +
                                           ", expected ascending ones from 0 to " +

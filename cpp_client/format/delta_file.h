@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,9 @@ namespace recsys {
 
 /// One table's changes: ascending row numbers, and those rows at alignment 1, all columns.
 struct DeltaRows {
-  std::vector<std::int64_t> numbers;
-  std::vector<unsigned char> rows;
+  std::int64_t num_rows = 0;
+  std::shared_ptr<std::int64_t[]> numbers;
+  std::shared_ptr<unsigned char[]> rows;
 };
 
 /// A delta being read (recsys/artifact/delta/file.py has the layout). Not thread-safe.

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/text.h"
+#include "base/yield.h"
 #include "format/delta_file.h"
 #include "format/json/checked_json.h"
 #include "model/parts.h"
@@ -14,6 +15,9 @@
 
 namespace recsys {
 namespace {
+
+// Two to three microseconds each where the system copies a page.
+constexpr std::size_t kRowsPerYield = 16;
 
 /// The changes of a delta to one block of one rank.
 struct BlockChange {
@@ -40,7 +44,9 @@ struct BlockChange {
   /// the rows.
   void Touch() const {
     if (!target.device().is_cpu()) return;
-    ForEach([](char* in_place, const char* /*row*/, std::size_t size) {
+    std::size_t num_touched = 0;
+    ForEach([&](char* in_place, const char* /*row*/, std::size_t size) {
+      if (num_touched++ % kRowsPerYield == 0) YieldIfDue();
       for (char* byte : {in_place, in_place + size - 1}) {
         auto* const own = const_cast<volatile char*>(byte);
         *own = *own;
@@ -169,16 +175,22 @@ void CheckFit(const DeltaHeader& header, LoadedRows* of) {
   CheckMappings(header, of);
 }
 
+/// Returns a tensor over an array, which it keeps.
+template <typename T>
+at::Tensor TensorOver(const std::shared_ptr<T[]>& array, at::IntArrayRef sizes,
+                      at::ScalarType dtype) {
+  return at::from_blob(
+      array.get(), sizes, [array](void* /*numbers*/) {}, at::TensorOptions().dtype(dtype));
+}
+
 /// Adds a table's rows, cut and padded for each block of each rank that contains some.
 void AddChanges(const LoadedRows& loaded, const TableDelta& table, const DeltaRows& delta,
                 std::vector<BlockChange>* changes) {
-  const std::vector<std::int64_t>& numbers = delta.numbers;
-  const at::Tensor places =
-      at::tensor(at::ArrayRef<std::int64_t>(numbers), at::TensorOptions().dtype(at::kLong));
-  const at::Tensor rows =
-      at::from_blob(const_cast<unsigned char*>(delta.rows.data()),
-                    {table.num_rows, static_cast<std::int64_t>(table.row_format().row_bytes())},
-                    at::TensorOptions().dtype(at::kByte));
+  const std::int64_t* const numbers = delta.numbers.get();
+  const at::Tensor places = TensorOver(delta.numbers, {delta.num_rows}, at::kLong);
+  const at::Tensor rows = TensorOver(
+      delta.rows, {delta.num_rows, static_cast<std::int64_t>(table.row_format().row_bytes())},
+      at::kByte);
   std::set<const void*> done;
   for (const DeviceRows& rank : loaded.ranks) {
     // Ranks in host memory share one tensor: it is changed once.
@@ -186,15 +198,14 @@ void AddChanges(const LoadedRows& loaded, const TableDelta& table, const DeltaRo
     for (const RowBlock& block : rank.blocks) {
       if (block.table != table.name) continue;
       const std::int64_t first =
-          std::lower_bound(numbers.begin(), numbers.end(), block.row_start) - numbers.begin();
+          std::lower_bound(numbers, numbers + delta.num_rows, block.row_start) - numbers;
       const std::int64_t end =
-          std::lower_bound(numbers.begin(), numbers.end(), block.row_end) - numbers.begin();
+          std::lower_bound(numbers, numbers + delta.num_rows, block.row_end) - numbers;
       if (first >= end) continue;
-      // The file's bytes are released with the file: keep a copy, even of whole rows.
       const at::Tensor cut = CutForBlock(rows.slice(0, first, end), table.embedding_dim, block);
       changes->push_back({RowsOfBlock(rank.rows, block),
                           (places.slice(0, first, end) - block.row_start).to(rank.device),
-                          cut.to(rank.device, cut.scalar_type(), false, true)});
+                          cut.to(rank.device)});
     }
   }
 }

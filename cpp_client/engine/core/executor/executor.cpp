@@ -215,7 +215,8 @@ void Executor::Close() {
 void Executor::SetPhase(Phase phase) {
   const Lock lock(mutex_);
   phase_ = phase;
-  threads_.WakeAll();
+  // Threads that sleep have nothing to do in a pause.
+  if (phase != Phase::kPaused) threads_.WakeAll();
 }
 
 std::unique_ptr<Executor::Worker> Executor::MakeWorker(std::size_t number) {
