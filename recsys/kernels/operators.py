@@ -139,6 +139,15 @@ def read_rows(data: Any, offsets: Any, sizes: Any, ahead: int) -> int:
     return read
 
 
+def delta_packer() -> Callable[[Any], bytes] | None:
+    """Return a function of contiguous int32 or int64 ``[N]`` that encodes it as Parquet's ``DELTA_BINARY_PACKED``.
+
+    None if the operators cannot be used.
+    """
+    module = _loaded()[0]
+    return None if module is None else module.delta_packed
+
+
 def rows_updater() -> Callable[[Any, Tensor], None] | None:
     """Return a function that does what ``recsys.kernels.rowwise.RowWiseStep.update`` does, with a step and a gradient.
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "binding/build.h"
+#include "format/delta_packed.h"
 #include "ops/context_cache.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/probe.h"
@@ -57,6 +58,24 @@ std::uint8_t CheckedReadRows(const py::buffer& data, const py::buffer& offsets,
   const py::gil_scoped_release released;
   return recsys::ops::ReadRows(static_cast<const std::uint8_t*>(bytes.ptr), from, length, at.size,
                                ahead);
+}
+
+/// DeltaPacked of a buffer's numbers.
+py::bytes CheckedDeltaPacked(const py::buffer& numbers) {
+  const py::buffer_info buffer = numbers.request();
+  const bool is_short = buffer.item_type_is_equivalent_to<std::int32_t>();
+  if (buffer.ndim != 1 || (buffer.size > 0 && buffer.strides[0] != buffer.itemsize) ||
+      !(is_short || buffer.item_type_is_equivalent_to<std::int64_t>())) {
+    throw std::invalid_argument("numbers: expected contiguous int32 or int64 [N]");
+  }
+  const auto size = static_cast<std::size_t>(buffer.size);
+  std::string packed;
+  {
+    const py::gil_scoped_release released;
+    packed = is_short ? recsys::DeltaPacked(static_cast<const std::int32_t*>(buffer.ptr), size)
+                      : recsys::DeltaPacked(static_cast<const std::int64_t*>(buffer.ptr), size);
+  }
+  return packed;
 }
 
 /// Returns a step's tensor, checked.
@@ -233,6 +252,7 @@ PYBIND11_MODULE(_ops, module) {
   module.def("why_no_tiles", &recsys::ops::WhyNoTiles);
   module.def("multiplies_in", &recsys::ops::MultipliesIn);
   module.def("force_isa", &recsys::ops::ForceIsa);
+  module.def("delta_packed", &CheckedDeltaPacked);
   module.def("read_rows", &CheckedReadRows);
   module.def("update_rows", &CheckedUpdateRows);
 }

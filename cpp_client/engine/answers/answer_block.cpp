@@ -53,6 +53,12 @@ void FillOnes(std::int64_t num_lists, Column* offsets) {
   }
 }
 
+/// Returns whether a row of one ID adds nothing but the ID to an input's columns, as most do.
+bool TakesOne(const SparseView& view, const SparseColumns& columns) {
+  return view.num_ids == 1 && view.weights == nullptr && columns.offsets.empty() &&
+         !columns.hashes_texts;
+}
+
 const RawSparse* Find(const std::vector<RawSparse>& inputs, std::string_view name) {
   const auto found = std::find_if(inputs.begin(), inputs.end(),
                                   [name](const RawSparse& input) { return input.name == name; });
@@ -151,9 +157,15 @@ void AnswerBlock::AddSparse(const Request& request) {
   const CheckedRequest& checked = request.checked;
   const SparseView* context = checked.context.data();
   const SparseView* rows = checked.sparse.data();
+  std::int64_t num_single = 0;
   for (std::size_t i = 0; i < sparse_.size(); ++i) {
     const bool apart = checked.has_context && shape_->sparse_in_context[i];
     const SparseView& view = apart ? *context++ : *rows++;
+    if (checked.num_rows == 1 && TakesOne(view, sparse_[i])) {
+      std::memcpy(sparse_[i].values.Grow(kIdBytes), view.values, kIdBytes);
+      ++num_single;
+      continue;
+    }
     const bool once = apart || view.repeat;
     AddBags(view, once, checked.num_rows, &sparse_[i]);
     if (sparse_[i].hashes_texts) {
@@ -162,16 +174,14 @@ void AnswerBlock::AddSparse(const Request& request) {
       AddTexts(given, view, once, checked.num_rows, &sparse_[i]);
     }
   }
+  num_bytes_ += 8 * num_single;
 }
 
 void AnswerBlock::AddBags(const SparseView& view, bool once, std::int64_t num_rows,
                           SparseColumns* columns) {
   const auto num_ids = static_cast<std::size_t>(view.num_ids);
   num_bytes_ += 8 * view.num_ids;
-  if (num_rows == 1 && num_ids == 1 && columns->offsets.empty()) {
-    // Most requests.
-    std::memcpy(columns->values.Grow(kIdBytes), view.values, kIdBytes);
-  } else {
+  if (num_rows != 1 || num_ids != 1 || !columns->offsets.empty()) {
     num_bytes_ += 4 * num_rows;
     if (columns->offsets.empty()) {
       num_bytes_ += 4 * (num_rows_ + 1);
@@ -179,8 +189,8 @@ void AnswerBlock::AddBags(const SparseView& view, bool once, std::int64_t num_ro
     }
     Mark(once, num_rows, num_rows_, &columns->has);
     AppendEnds(view.lengths, once, num_rows, &columns->offsets);
-    columns->values.Append(view.values, kIdBytes * num_ids);
   }
+  columns->values.Append(view.values, kIdBytes * num_ids);
   if (view.weights == nullptr) return;
   columns->weights.Append(view.weights, kFloatBytes * num_ids);
   num_bytes_ += 4 * view.num_ids;

@@ -53,7 +53,8 @@ class Column {
     void operator()(char* data) const { std::free(data); }
   };
 
-  void Reserve(std::size_t at_least) {
+  // Rare: apart from the rest, which is short enough to be inlined.
+  [[gnu::noinline]] void Reserve(std::size_t at_least) {
     constexpr std::size_t kFirstBytes = 256;
     const std::size_t capacity = std::max({at_least, 2 * capacity_, kFirstBytes});
     // Large blocks are moved by the kernel, without a copy.

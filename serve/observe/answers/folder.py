@@ -18,10 +18,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pyarrow as pa
-from pyarrow import parquet
 
 from recsys.inputs.answer_columns import AnswerLayout
 from serve.config.settings import AnswerLogConfig
+from serve.observe.answers.parquet.file import ParquetFile
 from serve.observe.answers.table import SentKinds
 
 _log = logging.getLogger("serve.answers")
@@ -45,22 +45,11 @@ class _File:
         self.began_s = time.monotonic()
         self.num_requests = 0
         self._partial = folder / f".{self.path.name}{_PARTIAL}"
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = self._waiting_rows = 0
         # Held until the file is whole: says that its process lives.
         self._descriptor = os.open(self._partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            schema = layout.schema()
-            self._file = pa.OSFile(str(self._partial), "wb")
-            self._writer = parquet.ParquetWriter(
-                self._file,
-                schema,
-                compression="none",
-                use_dictionary=_columns(schema, pa.types.is_string),
-                column_encoding=dict.fromkeys(_columns(schema, pa.types.is_integer), "DELTA_BINARY_PACKED"),
-                write_statistics=["time"],
-            )
+            self._file = ParquetFile(self._descriptor, layout.schema(), unique=("request_id",))
         except BaseException:
             self.discard()
             raise
@@ -68,53 +57,27 @@ class _File:
     @property
     def num_bytes(self) -> int:
         """Bytes on the disk and those that wait."""
-        return int(self._file.tell()) + self._waiting_bytes
+        return self._file.num_bytes
 
     def write(self, batch: pa.RecordBatch, num_requests: int) -> None:
-        self._waiting.append(batch)
-        self._waiting_bytes += batch.nbytes
-        self._waiting_rows += batch.num_rows
+        self._file.add(batch)
         self.num_requests += num_requests
-        if self._waiting_rows >= _GROUP_ROWS or self._waiting_bytes >= _GROUP_BYTES:
-            self._write_group()
+        if self._file.num_waiting_rows >= _GROUP_ROWS or self._file.waiting_bytes >= _GROUP_BYTES:
+            self._file.end_group()
 
     def finish(self) -> None:
         """Write all and give the file its name."""
-        self._write_group()
-        self._writer.add_key_value_metadata(self.kinds.completed(self.layout).metadata())
-        self._writer.close()
-        self._file.close()
+        self._file.close(self.kinds.completed(self.layout).metadata())
         os.fsync(self._descriptor)
         self._partial.rename(self.path)
         os.close(self._descriptor)
 
     def discard(self) -> None:
         """Delete what is there."""
-        for name in ("_writer", "_file"):
-            with contextlib.suppress(Exception):
-                getattr(self, name).close()
         with contextlib.suppress(OSError):
             self._partial.unlink()
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
-
-    def _write_group(self) -> None:
-        if self._waiting:
-            table = pa.Table.from_batches(self._waiting)
-            self._waiting, self._waiting_bytes, self._waiting_rows = [], 0, 0
-            self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
-
-
-def _columns(schema: pa.Schema, is_kind: Callable[[pa.DataType], bool]) -> list[str]:
-    """Return the columns of values of a kind, or lists of them, as Parquet names them."""
-    found = []
-    for one in schema:
-        is_list = pa.types.is_list(one.type)
-        kind = one.type.value_type if is_list else one.type
-        # Times are integers.
-        if is_kind(pa.int64() if pa.types.is_timestamp(kind) else kind):
-            found.append(f"{one.name}.list.element" if is_list else one.name)
-    return found
 
 
 class Folder:
