@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pyarrow import parquet
 
 from recsys.inputs.answer_columns import layout_of
 from serve.config.settings import AnswerLogConfig
-from serve.engine.answered import chosen
+from serve.engine.answered import Columns, chosen
 from serve.engine.reference.answers import RecordedBlock
 from serve.observe.answers.log import AnswerLog
 from tests.support.answer_logs import SIGNATURE, answered, write_log
@@ -87,6 +88,39 @@ def test_requests_beyond_the_bound_are_dropped_and_counted(tmp_path: Path) -> No
     log.offer(RecordedBlock([answered("c", [3])]))
     log.close()
     assert log.counts() == {"written": 1, "queue_full": 2, "write_failed": 0}
+
+
+class _SameAgain(RecordedBlock):
+    """A block whose columns are made once."""
+
+    @cached_property
+    def num_bytes(self) -> int:
+        return super().num_bytes
+
+    @cached_property
+    def _columns(self) -> Columns:
+        return super().columns()
+
+    def columns(self) -> Columns:
+        return self._columns
+
+
+def test_of_a_million_requests_each_is_counted_once(tmp_path: Path) -> None:
+    block = _SameAgain([answered(f"visit-{i}", [i], user=i * i) for i in range(4000)])
+    num_blocks = 1_000_000 // block.num_requests
+    settings = AnswerLogConfig(
+        destination=str(tmp_path), max_waiting_bytes=100 * block.num_bytes, max_file_bytes=1 << 24
+    )
+    log = AnswerLog(settings)
+    for _ in range(num_blocks):
+        log.offer(block)
+    log.close()
+    counts = log.counts()
+    assert sum(counts.values()) == 1_000_000
+    assert counts["written"] >= 100 * block.num_requests
+    assert counts["queue_full"] > 0
+    rows = sum(parquet.read_metadata(path).num_rows for path in tmp_path.glob("*.parquet"))
+    assert rows == counts["written"]
 
 
 def test_a_slow_disk_drops_requests_and_blocks_nobody(
