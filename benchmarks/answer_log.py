@@ -44,6 +44,7 @@ LEAST_SHARE = 0.95
 #: And takes so many times the processor time at most.
 MOST_TIMES = 1.05
 WITH, WITHOUT = "with", "without"
+_TITLES = {"log": "the log of answers", "labels": "answers kept for labels"}
 # A server rests when it takes less than so much processor time in such an interval; it has to within so long.
 _RESTING_S, _INTERVAL_S, _REST_WITHIN_S = 0.02, 0.5, 30.0
 
@@ -74,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         console = wide_console()
         console.print(machine.text(), soft_wrap=True)
-        console.print(table_of("the log of answers", _texts(found["servers"]), texts=("server",)))
+        console.print(table_of(_TITLES[args.what], _texts(found["servers"]), texts=("server",)))
         console.print(
             f"answered {found['answered']:,}, {found['outcome']} {found['written']:,} "
             f"({found['bytes_per_row']:.0f} bytes each), dropped {found['dropped']:,}, failed {found['failed']:,}",

@@ -148,6 +148,15 @@ def delta_packer() -> Callable[[Any], bytes] | None:
     return None if module is None else module.delta_packed
 
 
+def text_hasher() -> Callable[[Any, Any, bytes, bytes], bytes] | None:
+    """Return a function that hashes many texts by BLAKE2b: offsets int32 ``[N + 1]``, texts, key, personalization.
+
+    It returns digests of 8 bytes, as ``hashlib.blake2b`` computes them. None if the operators cannot be used.
+    """
+    module = _loaded()[0]
+    return None if module is None else module.keyed_hashes
+
+
 def rows_updater() -> Callable[[Any, Tensor], None] | None:
     """Return a function that does what ``recsys.kernels.rowwise.RowWiseStep.update`` does, with a step and a gradient.
 

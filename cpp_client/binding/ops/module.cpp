@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/hash/blake2b.h"
 #include "binding/build.h"
 #include "format/delta_packed.h"
 #include "ops/context_cache.h"
@@ -76,6 +77,33 @@ py::bytes CheckedDeltaPacked(const py::buffer& numbers) {
                       : recsys::DeltaPacked(static_cast<const std::int64_t*>(buffer.ptr), size);
   }
   return packed;
+}
+
+/// Returns the KeyedBlake2b of each of many texts, uint64 [N]; `offsets` are int32 [N + 1] in
+/// `texts`.
+py::bytes KeyedHashes(const py::buffer& offsets, const py::buffer& texts, const std::string& key,
+                      const std::string& person) {
+  const py::buffer_info at = offsets.request(), bytes = texts.request();
+  if (at.ndim != 1 || at.size == 0 || !at.item_type_is_equivalent_to<std::int32_t>() ||
+      at.strides[0] != at.itemsize || bytes.ndim != 1 || bytes.itemsize != 1 ||
+      (bytes.size > 0 && bytes.strides[0] != 1)) {
+    throw std::invalid_argument("offsets, texts: expected contiguous int32 [N + 1], and bytes");
+  }
+  const auto* const ends = static_cast<const std::int32_t*>(at.ptr);
+  if (ends[0] < 0 || ends[at.size - 1] > bytes.size || !std::is_sorted(ends, ends + at.size)) {
+    throw std::invalid_argument("offsets: expected places in " + std::to_string(bytes.size) +
+                                " bytes that never fall");
+  }
+  const recsys::KeyedBlake2b hash(key, person);
+  std::vector<std::uint64_t> hashes(static_cast<std::size_t>(at.size - 1));
+  {
+    const py::gil_scoped_release released;
+    const auto* const from = static_cast<const char*>(bytes.ptr);
+    for (std::size_t i = 0; i < hashes.size(); ++i) {
+      hashes[i] = hash.Hash({from + ends[i], static_cast<std::size_t>(ends[i + 1] - ends[i])});
+    }
+  }
+  return {reinterpret_cast<const char*>(hashes.data()), sizeof(std::uint64_t) * hashes.size()};
 }
 
 /// Returns a step's tensor, checked.
@@ -253,6 +281,7 @@ PYBIND11_MODULE(_ops, module) {
   module.def("multiplies_in", &recsys::ops::MultipliesIn);
   module.def("force_isa", &recsys::ops::ForceIsa);
   module.def("delta_packed", &CheckedDeltaPacked);
+  module.def("keyed_hashes", &KeyedHashes);
   module.def("read_rows", &CheckedReadRows);
   module.def("update_rows", &CheckedUpdateRows);
 }

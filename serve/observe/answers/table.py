@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from recsys.inputs.answer_columns import AnswerLayout, is_number
 from recsys.inputs.signature import DenseInput, Output, SparseInput
+from recsys.kernels.operators import text_hasher
 from serve.engine.answered import (
     Bools,
     Columns,
@@ -24,6 +25,7 @@ from serve.engine.answered import (
     SparseColumn,
     sizes_of_output,
 )
+from serve.observe.answers.parquet.pages import texts_of
 
 _HASH_BYTES = 8
 # The hashes are never negative, as the IDs of texts.
@@ -236,9 +238,14 @@ def _lists_like(lists: pa.Array, values: pa.Array) -> pa.Array:
 def _hashed(texts: pa.Array, key: bytes, kind: bytes) -> pa.Array:
     """Return keyed hashes of 63 bits; each different value is hashed once."""
     encoded = texts.dictionary_encode()
-    digests = b"".join(
-        hashlib.blake2b(value, key=key, digest_size=_HASH_BYTES, person=kind).digest()
-        for value in encoded.dictionary.to_pylist()
-    )
+    different = encoded.dictionary
+    hasher = text_hasher()
+    if hasher is None:
+        digests = b"".join(
+            hashlib.blake2b(value, key=key, digest_size=_HASH_BYTES, person=kind).digest()
+            for value in different.to_pylist()
+        )
+    else:
+        digests = hasher(*texts_of(different), key, kind)
     hashes = np.frombuffer(digests, "<i8") & _HASH_MASK
     return pa.array(hashes, pa.int64()).take(encoded.indices)

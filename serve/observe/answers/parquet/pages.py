@@ -161,7 +161,7 @@ class Chunk:
         pack = delta_packer()
         if pack is None:
             return Encoding.PLAIN, _plain_texts(values.cast(pa.binary()).to_pylist())
-        offsets, data = _texts_of(values)
+        offsets, data = texts_of(values)
         lengths = np.diff(offsets)
         return Encoding.DELTA_LENGTH_BYTE_ARRAY, pack(lengths) + data
 
@@ -225,19 +225,19 @@ def _numbers_of(values: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.frombuffer(buffer, dtype, len(values), values.offset * dtype.itemsize)
 
 
-def _texts_of(values: pa.Array) -> tuple[npt.NDArray[np.int32], bytes]:
-    """Return the offsets of texts without nulls, and their bytes."""
+def texts_of(values: pa.Array) -> tuple[npt.NDArray[np.int32], bytes]:
+    """Return the offsets of texts without nulls, int32 ``[N + 1]`` from 0 on, and their bytes."""
     _, offsets_buffer, data = values.buffers()
     if not len(values):
         return np.zeros(1, np.int32), b""
     offsets = np.frombuffer(offsets_buffer, np.int32, len(values) + 1, 4 * values.offset)
     first, end = int(offsets[0]), int(offsets[-1])
-    return offsets, data.slice(first, end - first).to_pybytes() if end > first else b""
+    return offsets - offsets[0], data.slice(first, end - first).to_pybytes() if end > first else b""
 
 
 def _distinct(values: pa.Array) -> tuple[list[bytes], npt.NDArray[np.int32] | None]:
     """Return the different texts, and the number of each text among them; None if all are the same."""
-    offsets, data = _texts_of(values)
+    offsets, data = texts_of(values)
     first = data[: offsets[1] - offsets[0]] if len(values) else b""
     if (np.diff(offsets) == len(first)).all() and data == first * len(values):
         return [first] if len(values) else [], None
