@@ -2,7 +2,7 @@
 
 Messages are tuples. From the training: ``("start", {...})`` once, then for each snapshot ``("rows", table, numbers,
 weights)``, where the last of a row counts, ``("mapping", table, ids, rows, is_whole)`` for each managed table, and at
-its end ``("publish", state)``. To it: ``(state, {...})``, fields of ``PublishStatus``.
+its end ``("publish", state)``. To it: ``(state, {...})``, fields of ``recsys.training.PublishStatus``.
 """
 
 from __future__ import annotations

@@ -10,16 +10,8 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
-import socket
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +22,7 @@ from torch import nn
 from recsys.artifact.parts import read_manifest
 from recsys.base.collectives import group_device
 from recsys.base.remote import is_address
-from recsys.training.messages import receive, send
+from recsys.training.publisher_process import Action, PublisherProcess, PublishStatus
 from recsys.training.skeletons import pickled, skeleton_of
 from recsys.training.slices import MOST_SLICES, Pace, RowSlices, Slice
 from recsys.training.snapshot import Snapshots
@@ -39,39 +31,6 @@ from recsys.training.touched_ids import TouchedIds
 
 _LOGGER = logging.getLogger(__name__)
 _CONSUMER = "publisher"
-# What ranks do in one call of publish: nothing, a snapshot of what has changed, begin one of all rows, go on with it.
-_NOTHING, _CHANGED, _EVERYTHING, _MORE = range(4)
-_RESTART_S = 10.0
-_POLL_S = 0.1
-# What launchers of ranks set; the process has no ranks.
-_OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_START = "import sys; from recsys.export import run_publisher; sys.exit(run_publisher(int(sys.argv[1])))"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishStatus:
-    """What became of the deltas so far; on rank 0.
-
-    Attributes:
-        state: "starting"; "ready" for the next snapshot; "copying": all rows are copied, slice by slice; "busy" with
-            a snapshot; "retrying": the destination cannot be used now; "failed": the last snapshot could not be
-            published, the next one will hold it; "refused": nothing will be published, ``reason`` says why.
-        reason: Why nothing is published now; empty if all is well.
-        num_published: The number of deltas.
-        digest: The state that the last delta left, or that the destination held.
-        num_rows: The rows in the last delta.
-        num_dense: The dense weights in the last delta.
-        snapshot_s: Seconds that the training's thread took for the last snapshot; of one of all rows, the longest
-            time between two steps.
-    """
-
-    state: str = "starting"
-    reason: str = ""
-    num_published: int = 0
-    digest: str = ""
-    num_rows: int = 0
-    num_dense: int = 0
-    snapshot_s: float = 0.0
 
 
 class Publisher:
@@ -111,7 +70,7 @@ class Publisher:
         log: Callable[[str], None] = _LOGGER.warning,
     ) -> None:
         self._snapshots = Snapshots(model)
-        self._child: _Child | None = None
+        self._process: PublisherProcess | None = None
         if self._snapshots.rank == 0:
             read_manifest(Path(artifact))
             start = {
@@ -119,7 +78,7 @@ class Publisher:
                 "artifact": str(Path(artifact).absolute()),
                 "destination": _absolute(destination),
             }
-            self._child = _Child(start, log)
+            self._process = PublisherProcess(start, log)
         self.touched = TouchedRows(model, [_CONSUMER, DEFAULT_CONSUMER], optimizer)
         self._ids = TouchedIds(model)
         self._slices: RowSlices | None = None
@@ -135,7 +94,7 @@ class Publisher:
     @property
     def status(self) -> PublishStatus:
         """What became of the deltas so far; on other ranks than 0 always the first status."""
-        return PublishStatus() if self._child is None else self._child.status
+        return PublishStatus() if self._process is None else self._process.status
 
     def publish(self, *, is_due: bool = True) -> bool:
         """Take a snapshot, if the last one is published; call it between two steps, on every rank.
@@ -151,21 +110,21 @@ class Publisher:
         Returns:
             Whether a snapshot was taken, wholly.
         """
-        if self._child is None:
-            return self._do(*self._agreed(_NOTHING, 0))
-        action = self._child.wanted(is_due=is_due)
+        if self._process is None:
+            return self._do(*self._agreed(Action.NOTHING, 0))
+        action = self._process.wanted(is_due=is_due)
         num_slices = 1
-        if action == _MORE:
-            num_slices = 0 if self._child.is_behind else self._pace.num_slices()
-        return self._do(*self._agreed(action if num_slices else _NOTHING, num_slices))
+        if action == Action.MORE:
+            num_slices = 0 if self._process.is_behind else self._pace.num_slices()
+        return self._do(*self._agreed(action if num_slices else Action.NOTHING, num_slices))
 
     def _do(self, action: int, num_slices: int) -> bool:
         """Do what rank 0 says; return whether a snapshot was taken, wholly."""
-        if action == _NOTHING:
+        if action == Action.NOTHING:
             return False
         started = time.perf_counter()
         self._snapshots.flush()
-        if action == _EVERYTHING:
+        if action == Action.EVERYTHING:
             self._longest_s = 0.0
             self._slices = RowSlices(self._snapshots, self.touched, _CONSUMER)
         messages: list[Any] = []
@@ -183,8 +142,8 @@ class Publisher:
         messages += [("mapping", table, one.ids, one.rows, one.is_whole) for table, one in owned.items()]
         self._send([*messages, ("publish", self._snapshots.dense(without=self._ids.names))], "busy")
         seconds = time.perf_counter() - started
-        if self._child is not None:
-            self._child.taken(seconds if self._slices is None else max(self._longest_s, seconds))
+        if self._process is not None:
+            self._process.taken(seconds if self._slices is None else max(self._longest_s, seconds))
         self._slices = None
         return True
 
@@ -210,30 +169,30 @@ class Publisher:
         self._wait(deadline)
         is_taken = False
         while not is_taken:
-            wanted = _NOTHING
-            if self._child is not None and time.monotonic() < deadline:
-                wanted = self._child.wanted()
+            wanted = Action.NOTHING
+            if self._process is not None and time.monotonic() < deadline:
+                wanted = self._process.wanted()
             action, num_slices = self._agreed(wanted, MOST_SLICES)
-            if action == _NOTHING:
+            if action == Action.NOTHING:
                 return False
             is_taken = self._do(action, num_slices)
         return self._wait(deadline)
 
     def _wait(self, deadline: float) -> bool:
         """Wait until the last snapshot is published; return whether it is. All ranks wait."""
-        done = self._child is not None and self._child.wait(deadline)
+        done = self._process is not None and self._process.wait(deadline)
         return bool(*self._agreed(int(done)))
 
     def close(self) -> None:
         """End the process; a delta that it is sending is still sent, for a few seconds. Call ``finish`` before."""
         self.touched.close()
         self._ids.close()
-        if self._child is not None:
-            self._child.close()
+        if self._process is not None:
+            self._process.close()
 
     def _send(self, messages: list[Any], state: str) -> None:
-        if self._child is not None:
-            self._child.send(messages, state)
+        if self._process is not None:
+            self._process.send(messages, state)
 
     def _agreed(self, *numbers: int) -> list[int]:
         """Return rank 0's numbers."""
@@ -245,168 +204,5 @@ class Publisher:
         return [int(number) for number in told.tolist()]
 
 
-class _Child:
-    """The process that publishes, seen from rank 0.
-
-    Args:
-        start: What it begins with.
-        log: As in ``Publisher``.
-    """
-
-    def __init__(self, start: Mapping[str, Any], log: Callable[[str], None]) -> None:
-        self.status = PublishStatus()
-        self._start, self._log = start, log
-        self._changed = threading.Condition()
-        self._needs_all = True
-        self._failed_s = 0.0
-        self._is_closed = False
-        self._process: subprocess.Popen[bytes] | None = None
-        self._outbox: queue.Queue[list[Any] | None] = queue.Queue(2)
-        self._launch()
-
-    def _launch(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        ours, theirs = socket.socketpair()
-        environment = {name: value for name, value in os.environ.items() if name not in _OF_RANKS}
-        environment |= {
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            "OMP_NUM_THREADS": "1",
-        }
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,
-                # An interrupt is for the training, which ends this process when it is done.
-                start_new_session=True,
-            )
-        self._pipe = Connection(ours.detach())
-        outbox: queue.Queue[list[Any] | None] = queue.Queue(2)
-        self._outbox = outbox
-        self._needs_all = True
-        self.status = replace(self.status, state="starting", reason="")
-        threads = [
-            threading.Thread(target=_write, args=(self._pipe, outbox), name="publish-write", daemon=True),
-            threading.Thread(target=self._listen, args=(self._pipe,), name="publish-read", daemon=True),
-        ]
-        for thread in threads:
-            thread.start()
-        outbox.put([("start", dict(self._start))])
-
-    def wanted(self, *, is_due: bool = True) -> int:
-        """Return what is to be done now; start the process again if it has ended.
-
-        Args:
-            is_due: Whether a snapshot may begin.
-        """
-        with self._changed:
-            if self.status.state == "ended" and time.monotonic() - self._failed_s > _RESTART_S:
-                self._launch()
-            if self.status.state == "copying":
-                return _MORE
-            if self.status.state not in ("ready", "failed") or not is_due:
-                return _NOTHING
-            return _EVERYTHING if self._needs_all else _CHANGED
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether ``send`` would wait."""
-        return self._outbox.full()
-
-    def send(self, messages: list[Any], state: str) -> None:
-        """Send messages beside the caller's work, which is in a state then; waits if two calls are on their way."""
-        with self._changed:
-            if self.status.state in ("ready", "failed", "copying"):
-                self.status = replace(self.status, state=state, reason="")
-        self._outbox.put(messages)
-
-    def taken(self, seconds: float) -> None:
-        """Note how long a snapshot took."""
-        with self._changed:
-            self.status = replace(self.status, snapshot_s=seconds)
-
-    def wait(self, deadline: float) -> bool:
-        """Wait until the process is ready; return whether it is."""
-        with self._changed:
-            while self.status.state in ("starting", "busy", "retrying"):
-                if not self._changed.wait(deadline - time.monotonic()):
-                    return False
-            return self.status.state == "ready"
-
-    def close(self) -> None:
-        """End the process."""
-        self._is_closed = True
-        self._outbox.put(None)
-        assert self._process is not None
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _listen(self, pipe: Connection) -> None:
-        try:
-            while True:
-                self._hear(*receive(pipe))
-        except (EOFError, OSError):
-            pass
-        line = ""
-        with self._changed:
-            if self.status.state != "refused":
-                self._failed_s = time.monotonic()
-                self.status = replace(self.status, state="ended", reason="the process has ended")
-                line = "" if self._is_closed else "publish: ended: the process has ended; it is started again"
-            self._changed.notify_all()
-        if line:
-            self._log(line)
-
-    def _hear(self, state: str, about: dict[str, Any]) -> None:
-        line = ""
-        with self._changed:
-            before = self.status
-            about = dict(about)
-            num_new = int(about.pop("is_published", False))
-            self.status = replace(
-                before, state=state, **{"reason": "", **about}, num_published=before.num_published + num_new
-            )
-            if state == "ready" and before.state in ("busy", "retrying"):
-                self._needs_all = False
-            elif state == "failed":
-                self._needs_all = True
-            if self.status.reason not in ("", before.reason):
-                line = f"publish: {state}: {self.status.reason}"
-            elif before.reason and state == "ready":
-                line = "publish: deltas are published again"
-            self._changed.notify_all()
-        if line:
-            self._log(line)
-
-
-def _write(pipe: Connection, outbox: queue.Queue[list[Any] | None]) -> None:
-    """Send messages until None comes; where the process has ended, take them and drop them."""
-    is_open = True
-    while (messages := outbox.get()) is not None:
-        for message in messages:
-            if is_open:
-                try:
-                    send(pipe, message)
-                except OSError:
-                    is_open = False
-    # The other thread still listens.
-    with suppress(OSError), socket.socket(fileno=os.dup(pipe.fileno())) as end:
-        end.shutdown(socket.SHUT_WR)
-
-
 def _absolute(address: str | os.PathLike[str]) -> str:
     return str(address) if is_address(str(address)) else str(Path(address).absolute())
-
-
-def _has_descriptor(stream: Any) -> bool:
-    try:
-        return isinstance(stream.fileno(), int)
-    except (AttributeError, OSError, ValueError):
-        return False

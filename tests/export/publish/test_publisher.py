@@ -24,9 +24,14 @@ from recsys.training.slices import Pace
 from tests.export.delta.test_delta import rows_of
 from tests.export.delta.test_mappings import assert_same
 from tests.recsys.artifact.delta.deltas import header_of
+from tests.support.children.publishers import fork_server, forked_publishers
 from tests.support.helpers import kjt_of
 from tests.support.models.export_models import batch_of, dlrm
 from tests.support.models.managed import POOL, Managed
+
+__all__ = ["fork_server", "forked_publishers"]
+# test_train and test_kafka start processes as users do.
+pytestmark = pytest.mark.usefixtures("forked_publishers")
 
 
 class Loop:
@@ -148,14 +153,14 @@ def test_training_goes_on_while_the_destination_cannot_be_used(exported: Loop, t
 def test_a_process_that_is_killed_is_started_again(
     exported: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recsys.training.publisher._RESTART_S", 0.0)
+    monkeypatch.setattr("recsys.training.publisher_process._RESTART_S", 0.0)
     lines: list[str] = []
     with publisher_of(exported, tmp_path, lines) as publisher:
         assert publisher.finish()
         exported.steps()
-        assert publisher._child is not None
-        assert publisher._child._process is not None
-        publisher._child._process.kill()
+        assert publisher._process is not None
+        assert publisher._process._process is not None
+        publisher._process._process.kill()
         until(lambda: publisher.status.state == "ended")
         exported.steps()
         assert not publisher.publish()
@@ -312,7 +317,7 @@ def test_all_rows_are_copied_between_steps(
 ) -> None:
     monkeypatch.setattr("recsys.training.slices._SLICE_BYTES", 4 * 64)  # four rows
     monkeypatch.setattr("recsys.training.slices._LAST_SLICES", 2)
-    monkeypatch.setattr("recsys.training.publisher._RESTART_S", 0.0)
+    monkeypatch.setattr("recsys.training.publisher_process._RESTART_S", 0.0)
     monkeypatch.setattr(Pace, "num_slices", lambda _: 1)
     model = Managed().train()
     export_model(copy.deepcopy(model).eval(), tmp_path / "a")
@@ -326,9 +331,9 @@ def test_all_rows_are_copied_between_steps(
             num_calls += publisher.status.state == "copying"
             train_managed(model, optimizer, 10 + num_calls)
             if is_killed and num_calls == 5:
-                assert publisher._child is not None
-                assert publisher._child._process is not None
-                publisher._child._process.kill()
+                assert publisher._process is not None
+                assert publisher._process._process is not None
+                publisher._process._process.kill()
                 until(lambda: publisher.status.state == "ended")
                 is_killed = False
             elif num_calls > 30:
