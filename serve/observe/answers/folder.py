@@ -14,6 +14,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -21,8 +22,8 @@ import pyarrow as pa
 
 from recsys.inputs.answer_columns import AnswerLayout
 from serve.config.settings import AnswerLogConfig
-from serve.observe.answers.parquet.file import ParquetFile
-from serve.observe.answers.table import SentKinds
+from serve.observe.answers.parquet.file import ParquetFile, write_parts
+from serve.observe.answers.table import UNIQUE, SentKinds
 
 _log = logging.getLogger("serve.answers")
 _PARTIAL = ".partial"
@@ -49,7 +50,7 @@ class _File:
         self._descriptor = os.open(self._partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            self._file = ParquetFile(self._descriptor, layout.schema(), unique=("request_id",))
+            self._file = ParquetFile(partial(write_parts, self._descriptor), layout.schema(), UNIQUE)
         except BaseException:
             self.discard()
             raise

@@ -27,6 +27,8 @@ from serve.engine.answered import (
 )
 from serve.observe.answers.parquet.pages import texts_of
 
+#: Columns of texts that rarely repeat.
+UNIQUE = ("request_id",)
 _HASH_BYTES = 8
 # The hashes are never negative, as the IDs of texts.
 _HASH_MASK = np.int64(2**63 - 1)

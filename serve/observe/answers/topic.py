@@ -1,4 +1,4 @@
-"""A topic of Kafka: each message is an Arrow stream of whole requests of one version, with the answer log's columns.
+"""A topic of Kafka: each message is a Parquet file of whole requests of one version, as in a folder.
 
 The queue of librdkafka holds what brokers have not taken; messages beyond it are dropped and counted, those that they
 do not take in time are counted as ``write_failed``.
@@ -18,11 +18,14 @@ from recsys.streams.address import KafkaAddress
 from recsys.streams.interface import StreamError
 from recsys.streams.kafka.config import opened, settings, text_of
 from serve.config.settings import AnswerLogConfig
-from serve.observe.answers.table import SentKinds
+from serve.observe.answers.parquet.file import ParquetFile
+from serve.observe.answers.table import UNIQUE, SentKinds
 
 _CLOSE_S = 20.0
 _LEAST_KIB = 1024
 _OVERHEAD_BYTES = 64 << 10
+# Messages that are expected to be larger than their bound over it are not tried.
+_MARGIN = 1.1
 
 
 class Topic:
@@ -50,6 +53,8 @@ class Topic:
         self._address, self._count, self._report = address, count, report
         self._layout: AnswerLayout | None = None
         self._kinds = SentKinds()
+        # Bytes of the last message for each of its columns in memory.
+        self._packed_share = 1.0
         ours = {
             "acks": "all",
             "enable.idempotence": True,
@@ -68,12 +73,12 @@ class Topic:
     def write(self, model: str, version: str, batch: pa.RecordBatch, num_requests: int) -> None:
         """See ``Destination``; a failure is reported, and counted for the requests that it concerns."""
         assert self._layout is not None
-        batch = batch.replace_schema_metadata(self._kinds.completed(self._layout).metadata())
+        metadata = self._kinds.completed(self._layout).metadata()
         headers = [("model", model.encode()), ("version", version.encode())]
         starts = np.flatnonzero(batch.column("row").to_numpy() == 0)
         # Requests without rows have nothing to send.
         self._count("written", num_requests - len(starts))
-        self._send(batch, starts, headers)
+        self._send(batch, starts, metadata, headers)
         self._producer.poll(0)
 
     def tick(self) -> None:
@@ -86,18 +91,28 @@ class Topic:
         self._producer.purge()
         self._producer.flush(0)
 
-    def _send(self, batch: pa.RecordBatch, starts: Any, headers: list[tuple[str, bytes]]) -> None:
+    def _send(
+        self,
+        batch: pa.RecordBatch,
+        starts: Any,
+        metadata: dict[bytes, bytes],
+        headers: list[tuple[str, bytes]],
+    ) -> None:
         """Send requests in one message, or in halves where that is too large."""
         from confluent_kafka import KafkaException
 
         if not len(starts):
             return
-        data = _stream_of(batch)
-        if len(data) > self._address.chunk_bytes and len(starts) > 1:
+        data, most = b"", self._address.chunk_bytes
+        is_small = len(starts) == 1 or _MARGIN * self._packed_share * batch.nbytes <= most
+        if is_small:
+            data = _file_of(batch, metadata)
+            self._packed_share = min(1.0, len(data) / batch.nbytes)
+        if not is_small or (len(data) > most and len(starts) > 1):
             half = len(starts) // 2
             at = int(starts[half])
-            self._send(batch.slice(0, at), starts[:half], headers)
-            self._send(batch.slice(at), starts[half:] - at, headers)
+            self._send(batch.slice(0, at), starts[:half], metadata, headers)
+            self._send(batch.slice(at), starts[half:] - at, metadata, headers)
             return
         delivered = partial(self._delivered, len(starts))
         try:
@@ -119,10 +134,9 @@ class Topic:
         self._report(StreamError(f"topic {self._address.topic}: {text_of(error)}"))
 
 
-def _stream_of(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
-        writer.write_batch(batch)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+def _file_of(batch: pa.RecordBatch, metadata: dict[bytes, bytes]) -> bytes:
+    parts: list[bytes] = []
+    file = ParquetFile(parts.extend, batch.schema, UNIQUE)
+    file.add(batch)
+    file.close(metadata)
+    return b"".join(parts)

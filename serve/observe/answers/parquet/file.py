@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -23,16 +23,17 @@ class ParquetFile:
     """Writes a file. Not thread-safe.
 
     Args:
-        descriptor: the open file, which stays open.
+        write: takes bytes in parts, in their order.
         schema: columns of int32, int64, float32, texts and times, and lists of them.
         unique: columns of texts that rarely repeat, which no dictionary holds.
 
-    Raises:
-        OSError: the file cannot be written; as of all methods.
+    What ``write`` raises, its methods raise.
     """
 
-    def __init__(self, descriptor: int, schema: pa.Schema, unique: Collection[str] = ()) -> None:
-        self._descriptor, self._schema, self._unique = descriptor, schema, frozenset(unique)
+    def __init__(
+        self, write: Callable[[Sequence[bytes]], object], schema: pa.Schema, unique: Collection[str] = ()
+    ) -> None:
+        self._sink, self._schema, self._unique = write, schema, frozenset(unique)
         self._chunks = self._new_chunks()
         self._num_waiting_rows = self._waiting_bytes = 0
         self._num_rows = self._written_bytes = 0
@@ -127,13 +128,22 @@ class ParquetFile:
 
     def _write(self, parts: list[bytes]) -> None:
         self._written_bytes += sum(map(len, parts))
-        waiting = [memoryview(part) for part in parts if part]
-        while waiting:
-            num_written = os.writev(self._descriptor, waiting[:_MOST_PARTS])
-            while waiting and num_written >= len(waiting[0]):
-                num_written -= len(waiting.pop(0))
-            if num_written:
-                waiting[0] = waiting[0][num_written:]
+        self._sink(parts)
+
+
+def write_parts(descriptor: int, parts: Sequence[bytes]) -> None:
+    """Write parts to an open file, with few calls.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    waiting = [memoryview(part) for part in parts if part]
+    while waiting:
+        num_written = os.writev(descriptor, waiting[:_MOST_PARTS])
+        while waiting and num_written >= len(waiting[0]):
+            num_written -= len(waiting.pop(0))
+        if num_written:
+            waiting[0] = waiting[0][num_written:]
 
 
 def _value_type(field: pa.Field) -> pa.DataType:

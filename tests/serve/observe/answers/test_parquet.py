@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyarrow import parquet
 
 from recsys.kernels.operators import why_missing
 from serve.observe.answers.parquet import pages
-from serve.observe.answers.parquet.file import ParquetFile
+from serve.observe.answers.parquet.file import ParquetFile, write_parts
 
 _TIMES = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema(
@@ -44,7 +45,7 @@ LISTS: dict[str, list[Any]] = {
 def _written(path: Path, batches: Sequence[pa.RecordBatch], group_rows: int = 1 << 20) -> parquet.ParquetFile:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
-        file = ParquetFile(descriptor, batches[0].schema, unique=("id",))
+        file = ParquetFile(partial(write_parts, descriptor), batches[0].schema, unique=("id",))
         for batch in batches:
             file.add(batch)
             if file.num_waiting_rows >= group_rows:
