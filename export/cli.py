@@ -24,6 +24,8 @@ from export.delta.report import DeltaReport, print_delta
 from export.graph.prepared import Progress as OnProgress
 from export.options import EQUAL, FLOAT, POLICIES, ROW_TYPES, parse
 from export.pipeline import export_model
+from export.plain.given import read_inputs
+from export.plain.options import PlainOptions
 from export.report import print_report
 from export.source.load import Source, load_model, read_arguments
 from export.source.torchrec_modules import patch_torchrec_names
@@ -145,12 +147,28 @@ def _config(arguments: argparse.Namespace, name: str) -> ExportConfig:
             for text in arguments.strings
         ),
         submodule=arguments.submodule,
+        plain=_plain_options(arguments),
         batch=arguments.batch,
         samples=arguments.samples,
         accept_unproven=arguments.accept_unproven,
         graph_format=arguments.graph_format,
         single_file=arguments.single_file,
         overwrite=arguments.force,
+    )
+
+
+def _plain_options(arguments: argparse.Namespace) -> PlainOptions:
+    """Return what the command's options say of a plain model.
+
+    Raises:
+        ExportError: One is wrong, or the file of example inputs cannot be read.
+    """
+    return PlainOptions(
+        method=arguments.method,
+        inputs=None if arguments.inputs is None else read_inputs(arguments.inputs),
+        tables=tuple(name for names in arguments.tables for name in names),
+        dense=tuple(name for names in arguments.dense for name in names),
+        padding=dict(_assignment(text, "--padding") for text in arguments.padding),
     )
 
 
@@ -176,6 +194,7 @@ def _assignment(text: str, option: str) -> tuple[str, str]:
             "--features": "ARGUMENT=F1,F2+F3",
             "--plan": "[TARGET=]FILE",
             "--strings": "FEATURE[=HASH]",
+            "--padding": "FEATURE=SIDE[:ID]",
         }.get(option, "NAME=VALUE")
         raise ExportError(f"{option}: got {text!r}, expected {expected}")
     return name, value
@@ -241,6 +260,7 @@ def _source_of(arguments: argparse.Namespace, paths: list[Path], out: Path) -> S
         factory=arguments.factory,
         arguments=read_arguments(arguments.factory_args),
         submodule=arguments.submodule,
+        plain=_plain_options(arguments),
         unsafe_pickle=arguments.unsafe_pickle,
         scratch=out.absolute().parent,
     )

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from export.choices import AUTO, DENSE_DTYPE_NAMES, GRAPH_FORMATS
+from export.plain.options import PlainOptions
 from recsys.base.hashing import STRING_HASHES
 from recsys.configs import DataType
 from recsys.errors import ExportError
@@ -67,6 +68,7 @@ class ExportConfig:
             that tables of the training hold as texts.
         submodule: The path of the part of the checkpoint's model that is exported, which deltas take too; empty for the
             whole.
+        plain: What the user says of a model of plain PyTorch.
         batch: What a batch is: ``rows`` of any requests, which must not depend on each other; or one ``request``, which
             the servers then never put together with others.
         samples: Requests in JSON, or a table, to verify with. If None, the rows that the checkpoint holds, or random
@@ -100,6 +102,7 @@ class ExportConfig:
     strings: Mapping[str, str] = field(default_factory=dict)
     separators: Mapping[str, str] = field(default_factory=dict)
     submodule: str = ""
+    plain: PlainOptions = field(default_factory=PlainOptions)
     batch: str = "rows"
     samples: Path | None = None
     accept_unproven: bool = False
@@ -174,6 +177,7 @@ class ExportConfig:
             },
             **{name: list(getattr(self, name)) for name in _NAMES_OF_FORWARD},
             "submodule": self.submodule,
+            "plain": self.plain.to_json(),
         }
         return {name: value for name, value in plain.items() if value}
 
@@ -237,6 +241,13 @@ def read_of_forward(options: Mapping[str, Any]) -> dict[str, Any]:
             read[name] = tuple(map(tuple, value))
         elif name == "submodule" and isinstance(value, str):
             read[name] = value
+        elif name == "plain" and isinstance(value, dict) and _are_plain(value):
+            read[name] = PlainOptions(
+                method=str(value.get("method", "forward")),
+                tables=tuple(value.get("tables", ())),
+                dense=tuple(value.get("dense", ())),
+                padding=value.get("padding", {}),
+            )
         elif name == "features" and isinstance(value, dict) and all(map(_are_names, value.values())):
             read[name] = {argument: tuple(features) for argument, features in value.items()}
         elif (
@@ -249,6 +260,15 @@ def read_of_forward(options: Mapping[str, Any]) -> dict[str, Any]:
                 "make the delta with the release that made the artifact"
             )
     return read
+
+
+def _are_plain(value: Mapping[str, Any]) -> bool:
+    padding = value.get("padding", {})
+    return (
+        isinstance(padding, dict)
+        and all(_are_names(value.get(name, [])) for name in ("tables", "dense"))
+        and (all(isinstance(one, str) for one in padding.values()))
+    )
 
 
 def _are_names(value: object) -> bool:

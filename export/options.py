@@ -27,6 +27,7 @@ examples:
   recsys-export model.pt --target cpu,cpu --target cuda:0   two targets that share their rows
   recsys-export model.pt --table-dtype user=int4 --id-policy hash
   recsys-export state.pt --factory mypackage.models:make_ranker --factory-args '{"dim": 64}'
+  recsys-export state.pt --factory mypackage.models:make     of plain PyTorch, with example_inputs beside make
   recsys-export run/                                         the newest checkpoint of a training run on many ranks
   recsys-export checkpoint/ --factory mypackage.models:make  what torch.distributed.checkpoint wrote
   recsys-export rank0.pt rank1.pt --factory mypackage.models:make   the state dicts that each rank saved
@@ -213,6 +214,23 @@ _MODEL = (
         "export a model whose outputs hardly vary over these rows: equal outputs prove nothing then",
     ),
 )
+_PLAIN = (
+    Option(
+        "--inputs",
+        PATH,
+        "example inputs, a tensor or a tuple or dict of tensors as torch.save writes it (default: example_inputs of "
+        "the factory's module)",
+    ),
+    Option("--method", TEXT, "the method that predicts", metavar="NAME", default="forward"),
+    _repeated("--tables", NAMES, "weights that are tables, although they would stay dense"),
+    _repeated("--dense", NAMES, "weights that stay dense, although they would be tables"),
+    _repeated(
+        "--padding",
+        text_like("history=left:0", "FEATURE=SIDE[:ID]"),
+        "where rows may have fewer IDs than the example's: on the left or right, and the ID that stands for none; or "
+        "none (default: as the example shows it)",
+    ),
+)
 _DELTAS = (
     Option(
         "--delta",
@@ -255,6 +273,7 @@ COMMAND = Command(
         Group("ranking", _RANKING),
         Group("retrieval", _RETRIEVAL),
         Group("model", _MODEL),
+        Group("plain PyTorch", _PLAIN),
         Group("deltas", _DELTAS),
     ),
 )

@@ -21,6 +21,7 @@ from export.artifact.writing import make_manifest, write_mappings, write_program
 from export.config import ExportConfig
 from export.graph.prepared import PreparedModel, Progress
 from export.graph.tracing.source_location import source_locations
+from export.plain.convert import with_collections
 from export.prepare import prepare
 from export.report import ExportReport, table_reports
 from export.source.torchrec_modules import patch_torchrec_names, replace_torchrec_modules
@@ -45,7 +46,8 @@ def export_model(
 
     Args:
         model: Holds EmbeddingBagCollections or EmbeddingCollections; its ``forward`` takes float32 tensors
-            ``[B, width]`` and KeyedJaggedTensors, and returns tensors with one row per row of the batch.
+            ``[B, width]`` and KeyedJaggedTensors, and returns tensors with one row per row of the batch. Or it is of
+            plain PyTorch, with ``nn.Embedding``s and example inputs.
         path: The artifact to write.
         config: The options.
         progress: Called with a step's name, the number of units done and the total.
@@ -62,7 +64,7 @@ def export_model(
     config = config or ExportConfig()
     progress = progress or (lambda *_: None)
     made = Destination(Path(path), single_file=config.single_file, overwrite=config.overwrite)
-    model = replace_torchrec_modules(model)
+    model = with_collections(replace_torchrec_modules(model), config.plain)
     with (
         naming_full_disk(f"out: {Path(path).name!r}"),
         made as destination,

@@ -79,7 +79,9 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         model = adapted(original, replace(wanted, without=without, absent=input_mapping.absent))
     signature = Signature(
         dense=with_columns(dense_inputs(input_mapping), model),
-        sparse=_with_texts(_sparse(input_mapping, collections, stored.policies, config), config),
+        sparse=_with_sizes(
+            _with_texts(_sparse(input_mapping, collections, stored.policies, config), config), original
+        ),
         outputs=(),
         context=_context(input_mapping, config.context),
         by_request=config.batch == "request",
@@ -174,6 +176,14 @@ def _sparse(
             f"features: got equal lengths of {unknown}, expected some of {input_mapping.wire_names[:20]}"
         )
     return with_same_lengths(sparse_inputs(input_mapping, collections, policies), config.same_lengths)
+
+
+def _with_sizes(inputs: Sequence[SparseInput], model: nn.Module) -> tuple[SparseInput, ...]:
+    """Return the inputs with the numbers of IDs that a plain model's take (``export.plain``)."""
+    sizes: Mapping[str, int] = getattr(model, "num_ids", {})
+    return tuple(
+        replace(feature, num_ids=sizes.get(feature.name), fixed=feature.name in sizes) for feature in inputs
+    )
 
 
 def _with_texts(inputs: Sequence[SparseInput], config: ExportConfig) -> tuple[SparseInput, ...]:

@@ -124,6 +124,9 @@ class RequestCheck {
         if (sparse_[i].once == once) check.Lengths(i, *view);
       });
       check.EndOfLengths();
+      ForEachSparse([&](std::size_t i, SparseView* view) {
+        if (sparse_[i].once == once) check.FixedLengths(i, *view);
+      });
       if (checker_.has_same_lengths_) CheckSameLengthsOf(once);
       if (check.num_texts() > 0) {
         const auto num_texts = static_cast<std::size_t>(check.num_texts());

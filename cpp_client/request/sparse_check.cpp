@@ -107,6 +107,17 @@ void SparseCheck::EndOfLengths() const {
          std::to_string(wrong_sum_->sum) + " (the sum of its lengths)");
 }
 
+void SparseCheck::FixedLengths(std::size_t input, const SparseView& view) const {
+  const SparseInput& use = signature_.sparse[input];
+  if (!use.fixed) return;
+  for (std::int64_t row = 0; row < num_rows_; ++row) {
+    const auto length = recsys::At<std::int32_t>(view.lengths, row);
+    if (length == *use.num_ids) continue;
+    Refuse(At(input, "lengths") + std::to_string(length) + " in row " + std::to_string(row) +
+           ", expected " + std::to_string(*use.num_ids) + ", as many as the model takes");
+  }
+}
+
 std::int64_t* SparseCheck::Texts(std::size_t input, const RawSparse& raw, std::int64_t* ids,
                                  SparseView* view) const {
   if (raw.texts.num_texts == 0) return ids;

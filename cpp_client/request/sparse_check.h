@@ -45,6 +45,8 @@ class SparseCheck {
   void Lengths(std::size_t input, const SparseView& view);
   /// Reports a wrong sum of lengths only now: a negative length in any input takes precedence.
   void EndOfLengths() const;
+  /// Refuses bags of another size than the input's, if it has one.
+  void FixedLengths(std::size_t input, const SparseView& view) const;
   /// Number of texts of all inputs.
   std::int64_t num_texts() const { return num_texts_; }
   /// Writes the IDs of an input's texts, if it has any, to `ids`; returns the place after them.

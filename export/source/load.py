@@ -16,6 +16,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from export.plain.convert import Whole, with_collections
+from export.plain.given import EXAMPLE_INPUTS
+from export.plain.options import PlainOptions
 from export.source.names import match_names, nearest, some
 from export.source.ranks import LocalShards, rank_parts, read_rank_file
 from export.source.shards import Parts, directory_parts, put_together
@@ -45,6 +48,7 @@ class Source:
             it.
         arguments: The factory's keyword arguments.
         submodule: The path of the part of the model to take; the whole model if it is empty.
+        plain: What the user says of a model of plain PyTorch.
         unsafe_pickle: Unpickle a whole module, which may run any code in the file.
         scratch: The folder where tables of a sharded checkpoint are assembled, in unnamed files that take the
             size of the float tables while the model lives; None for the folder of temporary files.
@@ -56,11 +60,14 @@ class Source:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     submodule: str = ""
     unsafe_pickle: bool = False
+    plain: PlainOptions = field(default_factory=PlainOptions)
     scratch: Path | None = None
 
 
 def load_model(source: Source, notes: list[str] | None = None) -> nn.Module:
     """Return the float model, with tables mapped from files if possible, and with our collections for TorchRec's.
+
+    Those of plain PyTorch are models with collections then.
 
     Args:
         source: What to load.
@@ -71,7 +78,9 @@ def load_model(source: Source, notes: list[str] | None = None) -> nn.Module:
         ExportError: The factory cannot be used, or a collection of TorchRec's has no counterpart.
     """
     whole = _loaded(source, [] if notes is None else notes)
-    return replace_torchrec_modules(held_by(whole, _part(whole, source.submodule)))
+    part = replace_torchrec_modules(held_by(whole, _part(whole, source.submodule)))
+    of = Whole(model=whole, path=source.submodule, factory=source.factory)
+    return with_collections(part, source.plain, of)
 
 
 def _part(model: nn.Module, path: str) -> nn.Module:
@@ -211,6 +220,9 @@ def _made(factory: str, arguments: Mapping[str, Any]) -> nn.Module:
             model = function(**arguments)
     except Exception as error:  # user code can raise anything
         raise ExportError(f"model: {factory!r} failed: {type(error).__name__}: {error}") from error
+    if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], nn.Module):
+        model, example = model
+        model.__dict__[EXAMPLE_INPUTS] = example
     if not isinstance(model, nn.Module):
         raise ExportError(f"model: {factory!r} returned {type(model).__name__}, expected a torch.nn.Module")
     return model

@@ -74,7 +74,9 @@ def check_warm_up(prepared: PreparedModel, model: nn.Module) -> None:
 def _sized(signature: Signature, sizes: Sequence[int | None]) -> Signature:
     """Return the signature with sizes of bags; inputs with the lengths of another one have its size."""
     of_name = {use.name: size for use, size in zip(signature.sparse, sizes, strict=True)}
-    sizes = [of_name[use.same_lengths_as or use.name] for use in signature.sparse]
+    sizes = [
+        use.num_ids if use.fixed else of_name[use.same_lengths_as or use.name] for use in signature.sparse
+    ]
     sparse = tuple(replace(use, num_ids=size) for use, size in zip(signature.sparse, sizes, strict=True))
     return replace(signature, sparse=sparse)
 

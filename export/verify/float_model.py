@@ -83,7 +83,7 @@ def run_float_model(prepared: PreparedModel, model: nn.Module) -> tuple[Prepared
             prepared,
             samples=picked(prepared.signature, prepared.samples, held),
             clean=picked(prepared.signature, prepared.clean, held),
-            samples_source=f"{prepared.num_held} held-out rows of the training (the model fails on random ones)",
+            samples_source=f"{prepared.samples_source.partition(',')[0]} (the model fails on random ones)",
             num_held=0,
         )
         floats = float_outputs(prepared, model)

@@ -78,6 +78,7 @@ def verification_samples(
     held = example_rows_of(model)
     examples = {} if held is None else held.request(signature) or {}
     found = _batch_of(examples, signature) if examples else None
+    origin = "" if held is None else held.origin
     wanted = NUM_SAMPLES if found is None else _NUM_RANDOM
     generator = torch.Generator().manual_seed(SAMPLES_SEED)
     num_rows = num_samples(model, wanted)
@@ -87,7 +88,7 @@ def verification_samples(
         return Samples(batch=drawn, source=f"{num_rows} random rows ({why})", examples={})
     return Samples(
         batch=joined([found, with_numbers_of(found, drawn, signature)]),
-        source=f"{found.num_rows} held-out rows of the training, {num_rows} with random IDs",
+        source=f"{found.num_rows} {origin}, {num_rows} with random IDs",
         examples=examples,
         num_held=found.num_rows,
     )

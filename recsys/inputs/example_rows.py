@@ -33,6 +33,8 @@ class ExampleRows:
     num_rows: int
     dense: Mapping[str, list[float | None]]
     sparse: Mapping[str, list[list[int] | list[str]]]
+    #: In words what they are.
+    origin = "held-out rows of the training"
 
     def first(self, num_rows: int) -> ExampleRows:
         """Return the first rows."""

@@ -123,6 +123,7 @@ class SparseInput:
         strings: The hash that turns a text into an ID, one of ``recsys.base.hashing.STRING_HASHES``; empty for an input
             whose texts are decimal int64 numbers.
         num_ids: IDs in each bag of a row that the model takes. None where made rows with bags of any size do.
+        fixed: Whether servers refuse bags with another number of IDs than ``num_ids``.
         same_lengths_as: The input, before this one, whose bags have as many IDs as this one's, row by row, because the
             model puts the IDs of both side by side; empty where lengths may differ.
         separator: What stands between the values of the lists that tables of the training hold as texts; empty where
@@ -135,6 +136,7 @@ class SparseInput:
     weighted: bool = False
     strings: str = ""
     num_ids: int | None = None
+    fixed: bool = False
     same_lengths_as: str = ""
     separator: str = ""
 
@@ -267,6 +269,7 @@ class Signature:
                     # Omitted without a hash, as ``context`` below.
                     **({"strings": s.strings} if s.strings else {}),
                     **({} if s.num_ids is None else {"num_ids": s.num_ids}),
+                    **({"fixed": True} if s.fixed else {}),
                     **({"same_lengths_as": s.same_lengths_as} if s.same_lengths_as else {}),
                     **({"separator": s.separator} if s.separator else {}),
                 }
@@ -309,6 +312,7 @@ class Signature:
                 weighted=flag(s, "weighted", at),
                 strings=choice(s, "strings", at, STRING_HASHES) if "strings" in s else "",
                 num_ids=whole(s, "num_ids", at) if "num_ids" in s else None,
+                fixed=flag(s, "fixed", at) if "fixed" in s else False,
                 same_lengths_as=text(s, "same_lengths_as", at) if "same_lengths_as" in s else "",
                 separator=text(s, "separator", at) if "separator" in s else "",
                 tables=tuple(
@@ -350,6 +354,8 @@ def _check_same_lengths(sparse: Sequence[SparseInput]) -> None:
     free: dict[str, int | None] = {}
     for i, use in enumerate(sparse):
         at = f"signature.sparse[{i}]"
+        if use.fixed and use.num_ids is None:
+            raise wrong(at, "fixed", True, "num_ids beside it")
         if not use.same_lengths_as:
             free[use.name] = use.num_ids
         elif use.same_lengths_as not in free:

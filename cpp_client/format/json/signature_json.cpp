@@ -62,6 +62,7 @@ SparseInput SparseFromJson(const Json& data, const std::string& at) {
   input.weighted = JsonFlag(data, "weighted", at);
   if (data.contains("strings")) input.strings = JsonChoice(data, "strings", at, {"xxh64"});
   if (data.contains("num_ids")) input.num_ids = JsonWhole(data, "num_ids", at);
+  if (data.contains("fixed")) input.fixed = JsonFlag(data, "fixed", at);
   if (data.contains("same_lengths_as")) {
     input.same_lengths_as = JsonText(data, "same_lengths_as", at);
   }
@@ -98,6 +99,9 @@ void CheckSameLengths(const std::vector<SparseInput>& sparse) {
   for (std::size_t i = 0; i < sparse.size(); ++i) {
     const std::string& other = sparse[i].same_lengths_as;
     const std::string at = "signature.sparse[" + std::to_string(i) + "]";
+    if (sparse[i].fixed && !sparse[i].num_ids) {
+      throw WrongField(at, "fixed", "True", "num_ids beside it");
+    }
     if (other.empty()) {
       free.push_back(sparse[i].name);
     } else if (std::find(free.begin(), free.end(), other) == free.end()) {
@@ -199,6 +203,7 @@ Json SignatureToJson(const Signature& signature) {
                       {"tables", std::move(tables)}});
     if (!input.strings.empty()) sparse.back()["strings"] = input.strings;
     if (input.num_ids) sparse.back()["num_ids"] = *input.num_ids;
+    if (input.fixed) sparse.back()["fixed"] = true;
     if (!input.same_lengths_as.empty()) {
       sparse.back()["same_lengths_as"] = input.same_lengths_as;
     }

@@ -41,6 +41,8 @@ struct SparseInput {
   /// IDs in each bag of a row that the model takes; not set where made rows with bags of any size
   /// do.
   std::optional<std::int64_t> num_ids = {};
+  /// Whether bags with another number of IDs than num_ids are refused.
+  bool fixed = false;
   /// The input, before this one, whose bags have as many IDs as this one's, row by row, because the
   /// model puts the IDs of both side by side; empty where lengths may differ.
   std::string same_lengths_as = {};

@@ -31,6 +31,8 @@ _NOT_THEIRS = tuple(
     )
 )
 _EXPORT = str(Path(export.__file__).parent)
+# What runs the graph of a plain model in place of its code.
+_RUNNER = "export/plain/model.py"
 # Packages there whose modules may be a model's code.
 _PACKAGES = ("site-packages/", "dist-packages/", f"{Path(recsys.__file__).resolve().parent}/models/")
 _ADVICE = (
@@ -146,7 +148,18 @@ def line_of_caller(frame: FrameType | None) -> Line | None:
                 return line
             fallback = fallback or line
         frame = frame.f_back
-    return fallback
+    return fallback or _line_of_graph(frame)
+
+
+def _line_of_graph(frame: FrameType | None) -> Line | None:
+    """Return the line of the model's code whose node a graph is being run at (``export.plain.model``)."""
+    while frame is not None and frame.f_code.co_filename.startswith(_EXPORT):
+        if frame.f_code.co_filename.endswith(_RUNNER):
+            line = frame.f_locals.get("model_line")
+            if isinstance(line, Line):
+                return line
+        frame = frame.f_back
+    return None
 
 
 def place_of(error: BaseException) -> str:
@@ -157,7 +170,8 @@ def place_of(error: BaseException) -> str:
         (frame, line) for frame, line in frames if _is_theirs(frame.f_code.co_filename, packages=True)
     ]
     if not theirs:
-        return ""
+        of_graph = _line_of_graph(frames[-1][0]) if frames else None
+        return "" if of_graph is None else str(of_graph)
     frame, line = theirs[-1]
     file = frame.f_code.co_filename
     code = linecache.getline(file, line).strip()

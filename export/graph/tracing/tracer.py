@@ -200,9 +200,8 @@ def trace(root: nn.Module, sizes: Sizes | None = None) -> fx.Graph:
         raise ExportError(f"model: cannot be traced by torch.fx: {said}") from cause
     for node in graph.nodes:
         if node.target in _FACTORIES:
-            del node.meta[
-                "is_wrapped"
-            ]  # or generated code would name it to torch.fx.wrap, which takes no dots
+            # Or generated code would name it to torch.fx.wrap, which takes no dots.
+            node.meta.pop("is_wrapped", None)
     return graph
 
 

@@ -270,6 +270,7 @@ class SparseChecker:
         self._largest_ids: npt.NDArray[np.uint64] = np.array(limited, np.uint64)
         self._smallest_largest_id = min(limited, default=any_id)
         at = {name: i for i, name in enumerate(self.names)}
+        self._fixed = [(i, use.num_ids) for i, use in enumerate(self._uses) if use.fixed]
         self._same_lengths = [
             (i, at[use.same_lengths_as]) for i, use in enumerate(self._uses) if use.same_lengths_as in at
         ]
@@ -324,7 +325,8 @@ class SparseChecker:
     def _lengths(self, field: str, data: bytes, num_ids: list[int], num_rows: int) -> npt.NDArray[np.int64]:
         """Return int64 ``[F, B]``, checked: not negative, and each row sums to its ``num_ids``."""
         sums = np.array(num_ids, np.int64)
-        if num_rows == 1 and not self._same_lengths and sums.astype(_LENGTH).tobytes() == data:
+        is_free = not self._same_lengths and not self._fixed
+        if num_rows == 1 and is_free and sums.astype(_LENGTH).tobytes() == data:
             return sums.reshape(-1, 1)  # with one row the lengths are the numbers of IDs
         lengths: npt.NDArray[np.int64] = (
             np.frombuffer(data, _LENGTH).reshape(len(num_ids), num_rows).astype(np.int64)
@@ -341,6 +343,14 @@ class SparseChecker:
                 f"{field}[{self.names[at]!r}].values: got {num_ids[at]} IDs, "
                 f"expected {lengths[at].sum()} (the sum of its lengths)"
             )
+        for i, expected in self._fixed:
+            others = lengths[i] != expected
+            if others.any():
+                row = int(np.argmax(others))
+                raise RequestError(
+                    f"{field}[{self.names[i]!r}].lengths: got {lengths[i, row]} in row {row}, expected {expected}, as "
+                    "many as the model takes"
+                )
         for i, other in self._same_lengths:
             check_same_lengths(f"{field}[{self.names[i]!r}]", lengths[i], self.names[other], lengths[other])
         return lengths
