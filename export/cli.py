@@ -27,7 +27,7 @@ from export.pipeline import export_model
 from export.plain.given import read_inputs
 from export.plain.options import PlainOptions
 from export.report import print_report
-from export.source.load import Source, load_model, read_arguments
+from export.source.load import Source, load_model, read_arguments, trained_model, untrained_model
 from export.source.torchrec_modules import patch_torchrec_names
 from recsys.artifact.parts import read_manifest
 from recsys.base.hashing import STRING_HASHES
@@ -54,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run_compact(arguments)
         if arguments.delta:
             return _run_delta(arguments)
+        if arguments.explain:
+            return _explain(arguments)
         if isinstance(arguments.out, str):
             upload = Upload(arguments.out, single_file=arguments.single_file, overwrite=arguments.force)
             with upload:
@@ -100,6 +102,29 @@ def _run(arguments: argparse.Namespace, upload: Upload | None) -> int:
     else:
         print_report(report, _report_console())
     return 0
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    """Tell what an export would make of a model; return 0 if nothing stands in the way, else 1."""
+    # Imported only when it is needed.
+    from export.plain.explain import explained, print_explanation
+
+    paths = list(arguments.checkpoint)
+    source = _source_of(arguments, paths, paths[0])
+    try:
+        if ":" in str(paths[0]) and not paths[0].exists():
+            model, whole = untrained_model(replace(source, factory=str(paths[0])))
+        else:
+            model, whole = trained_model(source)
+        found = explained(model, _config(arguments, "model"), whole)
+    except (ValueError, OSError) as error:
+        print(f"recsys-export: {error}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps(found.to_json()))
+    else:
+        print_explanation(found, _report_console())
+    return 1 if found.problem else 0
 
 
 def _config(arguments: argparse.Namespace, name: str) -> ExportConfig:

@@ -73,6 +73,12 @@ _RESULT = (
     ),
     Option("--force", SWITCH, "replace an artifact that is there"),
     Option("--single-file", SWITCH, "one TorchScript file for torch::jit::load"),
+    Option(
+        "--explain",
+        SWITCH,
+        "only tell what the export would make of a model: tables, inputs and what stands in the way; instead of a "
+        "checkpoint MODULE:FUNCTION or FILE.py:FUNCTION may be given",
+    ),
     json_option("print the report as one JSON object and nothing else"),
 )
 _GRAPHS = (

@@ -16,11 +16,12 @@ from export.graph.inputs.forward import DEFAULT_OUTPUT
 from export.graph.modules.tree import replace_modules
 from export.graph.tracing.tracer import LINE
 from export.plain.features import Inputs, make_inputs
-from export.plain.given import EXAMPLE_INPUTS, Given, example_of, given_inputs, with_rows
+from export.plain.given import EXAMPLE_INPUTS, Given, example_of, given_inputs, module_of, with_rows
 from export.plain.lookups import Table, find_tables
-from export.plain.model import PlainModel, Plan, plan_of, with_forward
+from export.plain.model import PlainModel, with_forward
 from export.plain.moved import moved_nodes
 from export.plain.options import PlainOptions
+from export.plain.plan import Plan, plan_of
 from export.plain.traced import outputs_of, traced
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
 from recsys.errors import ExportError
@@ -173,6 +174,7 @@ def converted(model: nn.Module, options: PlainOptions, whole: Whole | None = Non
         raise ExportError(_wanted(model, whole.factory))
     given = given_inputs(model, example, options.method)
     given = with_rows(given, torch.arange(max(2, min(given.num_rows, _MOST_ROWS))) % given.num_rows)
+    expected = _predicted(model, given)
     plain = traced(model, given)
     moved = moved_nodes(plain)
     tables = find_tables(plain, moved, options.tables, options.dense)
@@ -190,11 +192,28 @@ def converted(model: nn.Module, options: PlainOptions, whole: Whole | None = Non
     rows = inputs.request(given)
     setattr(made, EXAMPLE_ROWS, _Examples(num_rows=given.num_rows, dense={}, sparse={}, rows=rows))
     found = Converted(model=made, given=given, inputs=inputs, tables=tuple(tables), plans=plans)
-    _check_same(model, found, rows)
+    _check_same(found, rows, expected)
     return found
 
 
-def _check_same(model: nn.Module, found: Converted, rows: Mapping[str, Any]) -> None:
+def _predicted(model: nn.Module, given: Given) -> Any:
+    """Return what the model predicts for the example inputs.
+
+    Raises:
+        ExportError: It fails.
+    """
+    try:
+        with torch.no_grad():
+            return outputs_of(given.call(replace_modules(model, {})))
+    except Exception as error:  # user code can raise anything
+        shown = ", ".join(f"{leaf.name} {list(leaf.tensor.shape)} {leaf.dtype}" for leaf in given.leaves)
+        raise ExportError(
+            f"inputs: {type(model).__name__}.{given.method} failed on the example inputs ({shown}): "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _check_same(found: Converted, rows: Mapping[str, Any], expected: Any) -> None:
     """Check that the converted model predicts what the model does, for the example inputs."""
     dense = {name: torch.tensor(of) for name, of in rows["dense"].items()}
     bags: Mapping[str, list[list[int]]] = rows["sparse"]
@@ -205,7 +224,6 @@ def _check_same(model: nn.Module, found: Converted, rows: Mapping[str, Any]) -> 
     )
     copy: Any = replace_modules(found.model, {})
     with torch.no_grad():
-        expected = outputs_of(found.given.call(replace_modules(model, {})))
         got = copy.run(dense, features)
     if not isinstance(expected, dict):
         expected, got = {DEFAULT_OUTPUT: expected}, {DEFAULT_OUTPUT: got}
@@ -213,7 +231,7 @@ def _check_same(model: nn.Module, found: Converted, rows: Mapping[str, Any]) -> 
         if isinstance(one, Tensor) and not _is_close(one, got[name]):
             drawn = _random_line(found)
             raise ExportError(
-                f"output {name!r}: the exporter's graph of {type(model).__name__} predicts other numbers for the "
+                f"output {name!r}: the exporter's graph of the model predicts other numbers for the "
                 f"example inputs than the model{f', because of {drawn}' if drawn else ''}; expected a forward that "
                 "draws no random numbers, such as functional.dropout without training=self.training, and keeps nothing "
                 "between calls"
@@ -239,7 +257,7 @@ def _is_close(expected: Tensor, got: Tensor) -> bool:
 
 
 def _wanted(model: nn.Module, factory: str | None) -> str:
-    where = (factory or "").partition(":")[0] or type(model).__module__
+    where = module_of(factory or "") or type(model).__module__
     return (
         f"inputs: {type(model).__name__} is a model of plain PyTorch, whose inputs are known by an example, expected "
         f"a function in {where}: def {EXAMPLE_INPUTS}(): return (…what forward is called with, 8 real rows or more…), "

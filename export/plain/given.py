@@ -48,6 +48,11 @@ class Leaf:
         return self.tensor[0].numel()
 
     @property
+    def dtype(self) -> str:
+        """The type of its numbers, as text."""
+        return str(self.tensor.dtype).removeprefix("torch.")
+
+    @property
     def is_float(self) -> bool:
         """Whether its numbers are floats."""
         return self.tensor.is_floating_point()
@@ -168,7 +173,7 @@ def example_of(model: nn.Module, factory: str | None = None) -> Any:
     Raises:
         ExportError: The function that makes them fails.
     """
-    module = sys.modules.get((factory or "").partition(":")[0])
+    module = sys.modules.get(module_of(factory or ""))
     for holder in (module, sys.modules.get(type(model).__module__)):
         if hasattr(holder, EXAMPLE_INPUTS):
             return _called(getattr(holder, EXAMPLE_INPUTS), model)
@@ -177,6 +182,12 @@ def example_of(model: nn.Module, factory: str | None = None) -> Any:
         if found is not None:
             return found() if inspect.ismethod(found) or inspect.isfunction(found) else found
     return None
+
+
+def module_of(factory: str) -> str:
+    """Return the name of a factory's module, of ``package.module:function`` or ``file.py:function``."""
+    name = factory.rpartition(":")[0]
+    return Path(name).stem if name.endswith(".py") else name
 
 
 def read_inputs(path: Path) -> Any:

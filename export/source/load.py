@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from export.plain.convert import Whole, with_collections
-from export.plain.given import EXAMPLE_INPUTS
+from export.plain.given import EXAMPLE_INPUTS, module_of
 from export.plain.options import PlainOptions
 from export.source.names import match_names, nearest, some
 from export.source.ranks import LocalShards, rank_parts, read_rank_file
@@ -77,10 +77,8 @@ def load_model(source: Source, notes: list[str] | None = None) -> nn.Module:
         CheckpointError: The checkpoint cannot be read, or does not fit the model.
         ExportError: The factory cannot be used, or a collection of TorchRec's has no counterpart.
     """
-    whole = _loaded(source, [] if notes is None else notes)
-    part = replace_torchrec_modules(held_by(whole, _part(whole, source.submodule)))
-    of = Whole(model=whole, path=source.submodule, factory=source.factory)
-    return with_collections(part, source.plain, of)
+    part, whole = trained_model(source, [] if notes is None else notes)
+    return with_collections(part, source.plain, whole)
 
 
 def _part(model: nn.Module, path: str) -> nn.Module:
@@ -92,6 +90,25 @@ def _part(model: nn.Module, path: str) -> nn.Module:
             f"submodule: {type(model).__name__} has no {path!r}, expected the path of one of its modules, such as "
             f"{some(known)}"
         ) from None
+
+
+def untrained_model(source: Source) -> tuple[nn.Module, Whole]:
+    """Return the model of a factory as it makes it, and what it is a part of.
+
+    Raises:
+        ExportError: The factory cannot be used.
+    """
+    assert source.factory is not None
+    whole = _made(source.factory, source.arguments)
+    part = replace_torchrec_modules(_part(whole, source.submodule))
+    return part, Whole(model=whole, path=source.submodule, factory=source.factory)
+
+
+def trained_model(source: Source, notes: list[str] | None = None) -> tuple[nn.Module, Whole]:
+    """Return the float model as ``load_model`` does, but of plain PyTorch as it is, and what it is a part of."""
+    whole = _loaded(source, [] if notes is None else notes)
+    part = replace_torchrec_modules(held_by(whole, _part(whole, source.submodule)))
+    return part, Whole(model=whole, path=source.submodule, factory=source.factory)
 
 
 def _loaded(source: Source, notes: list[str]) -> nn.Module:
@@ -205,10 +222,13 @@ def _find_here() -> None:
 
 
 def _made(factory: str, arguments: Mapping[str, Any]) -> nn.Module:
-    module_name, _, function_name = factory.partition(":")
-    if not module_name or not function_name:
+    file_name, _, function_name = factory.rpartition(":")
+    if not file_name or not function_name:
         raise ExportError(f"model: got {factory!r}, expected package.module:function")
     _find_here()
+    module_name = module_of(factory)
+    if file_name.endswith(".py") and str(Path(file_name).parent) not in (*sys.path, "."):
+        sys.path.insert(0, str(Path(file_name).parent))
     try:
         function = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError) as error:

@@ -224,7 +224,14 @@ def check_independence(prepared: PreparedModel, model: nn.Module) -> None:
     try:
         _check_rows(signature, batch, predict, prepared.input_mapping.integers, where)
     except VerificationError as error:
-        raise VerificationError(f"{error}{_flat_hint(prepared)}") from error.__cause__
+        raise VerificationError(f"{error}{_flat_hint(prepared)}{_towers_hint(prepared)}") from error.__cause__
+
+
+def _towers_hint(prepared: PreparedModel) -> str:
+    """Return what to do about an output that has a number for each pair of rows."""
+    if all(prepared.samples.num_rows not in one.shape for one in prepared.signature.outputs):
+        return ""
+    return ". If two towers score all pairs of a batch, as users @ items.T, export each by itself: --submodule PATH"
 
 
 def _flat_hint(prepared: PreparedModel) -> str:

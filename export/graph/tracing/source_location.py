@@ -32,7 +32,7 @@ _NOT_THEIRS = tuple(
 )
 _EXPORT = str(Path(export.__file__).parent)
 # What runs the graph of a plain model in place of its code.
-_RUNNER = "export/plain/model.py"
+_RUNNER = "export/plain/call.py"
 # Packages there whose modules may be a model's code.
 _PACKAGES = ("site-packages/", "dist-packages/", f"{Path(recsys.__file__).resolve().parent}/models/")
 _ADVICE = (
@@ -152,7 +152,7 @@ def line_of_caller(frame: FrameType | None) -> Line | None:
 
 
 def _line_of_graph(frame: FrameType | None) -> Line | None:
-    """Return the line of the model's code whose node a graph is being run at (``export.plain.model``)."""
+    """Return the line of the model's code whose node a graph is being run at (``export.plain.call``)."""
     while frame is not None and frame.f_code.co_filename.startswith(_EXPORT):
         if frame.f_code.co_filename.endswith(_RUNNER):
             line = frame.f_locals.get("model_line")

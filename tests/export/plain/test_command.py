@@ -1,0 +1,153 @@
+"""Plain models by the command: checkpoints, factories with examples, explanations, deltas, errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from export.cli import main
+from export.config import ExportConfig
+from export.pipeline import export_model
+from export.plain.options import PlainOptions
+from recsys.artifact.load import load_artifact
+from recsys.artifact.parts import read_manifest
+from recsys.errors import ExportError
+from tests.export.plain.models import DIM, FIELDS, NUM_ITEMS, Towers, history, ids
+
+_FACTORY = "tests.export.plain.towers:make"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A checkpoint as Lightning saves it."""
+    return _saved(Towers(), tmp_path / "towers.ckpt")
+
+
+def _saved(model: nn.Module, path: Path) -> Path:
+    state = {f"model.{name}": one for name, one in model.state_dict().items()}
+    torch.save({"epoch": 3, "state_dict": state, "optimizer_states": [{}]}, path)
+    return path
+
+
+def test_a_checkpoint_is_exported_and_a_delta_changes_its_rows(checkpoint: Path, tmp_path: Path) -> None:
+    old, artifact = Towers(), tmp_path / "a"
+    _saved(old, checkpoint)
+    assert main([str(checkpoint), "--factory", _FACTORY, "--out", str(artifact)]) == 0
+    with torch.no_grad():
+        old.users.weight[3] += 1.0
+    new = _saved(old, tmp_path / "new.ckpt")
+    delta = tmp_path / "d.delta"
+    options = ["--delta", "--factory", _FACTORY, "--artifact", str(artifact), "--out", str(delta), "--json"]
+    assert main([str(checkpoint), str(new), *options]) == 0
+    assert delta.is_file()
+
+
+def test_explanations_write_nothing(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(tmp_path.iterdir())
+    assert main(["--explain", _FACTORY, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["inputs"]["history"] == "up to 6 IDs, padded on the left with 0"
+    assert [one["name"] for one in found["tables"] if not one["stored"]] == ["positions.weight"]
+    assert main(["--explain", str(checkpoint), "--factory", _FACTORY]) == 0
+    assert "nothing stands in the way" in capsys.readouterr().out
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_options_decide_what_is_a_table_and_what_is_padded(tmp_path: Path) -> None:
+    options = PlainOptions(
+        inputs={
+            "user": ids(FIELDS[0]).squeeze(1),
+            "item": ids(NUM_ITEMS).squeeze(1),
+            "history": history("left"),
+            "price": torch.rand(16),
+        },
+        dense=("users",),
+        padding={"history": "none"},
+    )
+    export_model(Towers(), tmp_path / "a", ExportConfig(plain=options))
+    manifest = read_manifest(tmp_path / "a")
+    assert [info.table.name for info in manifest.tables] == [f"sequences_{DIM}.items"]
+    assert {use.name: use.num_ids for use in manifest.signature.sparse} == {
+        "user": 1,
+        "item": 1,
+        "history": 6,
+    }
+    assert manifest.options["plain"] == {"dense": ["users"], "padding": {"history": "none"}}
+
+
+class Single(nn.Module):
+    """One lookup, by a function."""
+
+    def __init__(self, **options: float) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, DIM, **options)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.table(x).sum(dim=-1)
+
+
+class Matrix(Single):
+    """Scores of all pairs of a batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.table(x) @ self.table(x).T
+
+
+class Random(Single):
+    """Numbers by chance."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(self.table(x), 0.5).sum(dim=-1)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "message"),
+    [
+        (Single(), None, r"expected a function in tests\..*: def example_inputs\(\): return"),
+        (Single(), {"y": 3}, r"inputs: got dict for Single.forward\(x\), expected tensors"),
+        (Single(max_norm=1.0), torch.arange(8), r"'table.weight': got max_norm at .*test_command.py:\d+"),
+        (
+            Single(),
+            torch.rand(8, 3),
+            r"inputs: Single.forward failed on the example inputs \(x \[8, 3\] float32\)",
+        ),
+        (Random(), torch.arange(8), r"because of .*test_command.py:\d+ in Random.forward"),
+        (Matrix(), torch.arange(8), "--submodule"),
+    ],
+    ids=["no example", "no tensors", "max_norm", "no IDs", "random numbers", "pairs of a batch"],
+)
+def test_what_cannot_be_exported_is_said(
+    tmp_path: Path, model: nn.Module, inputs: object, message: str
+) -> None:
+    with pytest.raises(ExportError, match=message):
+        export_model(model, tmp_path / "a", ExportConfig(plain=PlainOptions(inputs=inputs)))
+    assert not (tmp_path / "a").exists()
+
+
+def test_longer_histories_count_by_their_last_items(tmp_path: Path) -> None:
+    model = Towers().eval()
+    batch = {
+        "user": ids(FIELDS[0]).squeeze(1),
+        "item": ids(NUM_ITEMS).squeeze(1),
+        "history": history("right"),
+        "price": torch.rand(16),
+    }
+    export_model(model, tmp_path / "a", ExportConfig(plain=PlainOptions(inputs=batch)))
+    artifact = load_artifact(tmp_path / "a")
+    names = [use.name for use in artifact.signature.sparse]
+    bags = {"user": [4], "item": [5], "history": [1, 2, 3, 4, 5, 6, 7, 8]}
+    price = torch.ones(1, 1)
+
+    def score(given: dict[str, list[int]]) -> Tensor:
+        lengths = torch.tensor([len(given[name]) for name in names])
+        values = torch.tensor([one for name in names for one in given[name]])
+        return artifact.forward(price, lengths, values)["score"]
+
+    assert torch.equal(score(bags), score({**bags, "history": [3, 4, 5, 6, 7, 8]}))
+    assert not torch.equal(score(bags), score({**bags, "history": [1, 2, 3, 4, 5, 6]}))
