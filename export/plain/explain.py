@@ -5,7 +5,7 @@ Shape letters: B batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -170,8 +170,8 @@ def print_explanation(found: Explanation, console: Console) -> None:
     )
 
 
-def _printer(console: Console) -> Callable[[str, tuple[str, ...], list[tuple[str, ...]]], None]:
-    def show(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def _printer(console: Console) -> Callable[[str, tuple[str, ...], Sequence[tuple[str, ...]]], None]:
+    def show(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
         if rows:
             table = Shown(*columns, title=title, title_justify="left", box=SIMPLE_HEAD)
             for row in rows:

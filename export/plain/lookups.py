@@ -24,7 +24,6 @@ from recsys.errors import ExportError
 
 # Below so many rows, a weight that IDs of the model's own making read, such as buckets, stays dense.
 _FEW_ROWS = 1000
-_aten: Any = torch.ops.aten
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,12 +179,10 @@ def _of_function(plain: PlainGraph, node: fx.Node) -> Lookup | None:
     is_by_name = node.target in (functional.embedding, functional.embedding_bag)
     if is_by_name:
         ids, weight = _argument(node, 0, "input"), _argument(node, 1, "weight")
-    elif node.target is _aten.embedding.default:
-        weight, ids = node.args[:2]
-    elif node.target is operator.getitem or node.target is _aten.index.Tensor:
+    elif node.target is operator.getitem:
         weight, ids = node.args[:2]
         ids = ids[0] if isinstance(ids, (tuple, list)) and len(ids) == 1 else ids
-    elif node.target in (torch.index_select, "index_select", _aten.index_select.default):
+    elif node.target in (torch.index_select, "index_select"):
         weight, dim, ids = (_argument(node, i, name) for i, name in enumerate(("input", "dim", "index")))
         if dim != 0:
             return None
@@ -198,14 +195,6 @@ def _of_function(plain: PlainGraph, node: fx.Node) -> Lookup | None:
     if not isinstance(value, nn.Parameter) or value.dim() != 2 or not value.is_floating_point():
         return None
     path = path.removeprefix(f"{MODEL}.")
-    if node.target is _aten.embedding.default:
-        padding = _argument(node, 2, "padding_idx")
-        return Lookup(
-            node=node,
-            ids=ids,
-            weight=path,
-            padding_idx=padding if padding is not None and padding >= 0 else None,
-        )
     if not is_by_name:
         return Lookup(node=node, ids=ids, weight=path)
     if _argument(node, 3, "max_norm") is not None and node.target is functional.embedding:

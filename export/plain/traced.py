@@ -17,7 +17,10 @@ from export.graph.inputs.nodes import input_name
 from export.graph.modules.tree import replace_modules
 from export.graph.tracing.sizes import BatchSizes, Sizes
 from export.graph.tracing.tracer import trace
+from export.plain.exported import exported_graph
 from export.plain.given import Given
+from export.plain.normal import normalize
+from recsys.errors import ExportError
 
 #: The attribute of the traced module that is the user's model.
 MODEL = "model"
@@ -79,10 +82,17 @@ def traced(model: nn.Module, given: Given) -> PlainGraph:
         ExportError: Its code cannot be followed; the message names the line.
     """
     root = _Root(replace_modules(model, {}), given)
-    graph = trace(root, Sizes(root, root.example, {}))
+    try:
+        graph = trace(root, Sizes(root, root.example, {}))
+    except ExportError as failure:
+        try:
+            graph = exported_graph(root, given)
+        except Exception as error:  # torch's, and the model's
+            raise failure from error
     for node in reversed(graph.nodes):
         if not node.users and node.op not in ("placeholder", "output") and not writes(node):
             graph.erase_node(node)
+    normalize(root, graph)
     return PlainGraph(root=root, graph=graph, given=given)
 
 

@@ -115,6 +115,24 @@ class Recurrent(nn.Module):
         return states[:, -1] @ self.targets.weight.T
 
 
+class Assigning(nn.Module):
+    """Assignments to items, which torch.fx does not follow and torch.export does; indices and arguments of NumPy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(NUM_ITEMS, DIM, padding_idx=0)
+        self.users = nn.Parameter(torch.randn(FIELDS[0], DIM))
+        self.norm = nn.LayerNorm(DIM)
+
+    def forward(self, history: Tensor, user: Tensor) -> Tensor:
+        rows = self.items(history)
+        earlier = torch.zeros_like(rows)
+        earlier[:, 1:] = rows[:, :-1]
+        mask = (history != 0).unsqueeze(-1)
+        seen = self.norm(((rows + earlier) * mask).sum(axis=1)) + rows[:, (0, 2), :].mean(dim=1)
+        return (seen * self.users[user]).sum(dim=-1, keepdim=True)
+
+
 def ids(*sizes: int) -> Tensor:
     """IDs ``[B, F]`` below sizes."""
     return torch.stack([torch.randint(0, size, (_ROWS,)) for size in sizes], dim=1)
@@ -182,6 +200,12 @@ CASES = {
         example=lambda: {"user": ids(FIELDS[0]), "history": history("right")},
         sparse={"user": 1, "history": "right"},
         tables={"tables.factors", "tables.biases", "tables.mean", f"sequences_{DIM}.largest"},
+    ),
+    "assignments": Case(
+        make=Assigning,
+        example=lambda: {"history": history("right"), "user": ids(FIELDS[0]).squeeze(1)},
+        sparse={"history": "right", "user": 1},
+        tables={f"sequences_{DIM}.items", "tables.users"},
     ),
     "recurrent": Case(
         make=Recurrent,
