@@ -108,11 +108,12 @@ class _Rewriting:
         return special(node, *args, **kwargs) if special is not None else self._called(name, args, kwargs)
 
     def _attribute(self, path: str) -> fx.Node:
+        """Return the node of an attribute: one of the root, or a constant that torch.export has found."""
         inner = path.removeprefix("root.")
-        if inner == path:
-            found: Any = self._module
-            for part in path.split("."):
-                found = getattr(found, part)
+        owner, _, name = inner.rpartition(".")
+        if inner == path or not hasattr(self._root.get_submodule(owner), name):
+            owner, _, name = path.rpartition(".")
+            found = getattr(self._module.get_submodule(owner), name)
             inner = f"lifted_{len(list(self._root.buffers()))}"
             self._root.register_buffer(inner, found.detach().clone(), persistent=False)
         return self._new.get_attr(inner)
@@ -131,7 +132,8 @@ class _Rewriting:
         return self._new.call_method("size", (x, dim))
 
     def op_slice(self, node: fx.Node, x: Any, dim: int = 0, *bounds: Any) -> Any:
-        begin, end, step = (*bounds, *(None, None, 1)[len(bounds) :])
+        given: list[Any] = [*bounds, *(None, None, 1)[len(bounds) :]]
+        begin, end, step = given
         if begin in (0, None) and end in (None, sys.maxsize) and step == 1:
             return x
         dim = dim % node.meta["val"].dim()
@@ -144,7 +146,7 @@ class _Rewriting:
         return self._new.call_function(operator.getitem, (x, places[0] if len(places) == 1 else places))
 
     def op_embedding(self, _: fx.Node, weight: Any, ids: Any, padding_idx: int = -1, *__: Any) -> fx.Node:
-        padding = {} if padding_idx < 0 else {"padding_idx": padding_idx}
+        padding: dict[str, Any] = {} if padding_idx < 0 else {"padding_idx": padding_idx}
         return self._new.call_function(functional.embedding, (ids, weight), padding)
 
     def op_layer_norm(
