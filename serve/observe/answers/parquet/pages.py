@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recsys.kernels.operators import delta_packer
-from serve.observe.answers.parquet.thrift import Struct, varint
+from serve.observe.answers.parquet.thrift import Struct, integer, varint
 
 
 class Type(IntEnum):
@@ -39,6 +39,8 @@ class Encoding(IntEnum):
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 # A dictionary does not grow beyond it: further pages have their texts themselves.
 _DICTIONARY_BYTES = 1 << 20
+# The end of a data page's description: both kinds of levels are runs.
+_LEVELS_BY_RUNS = b"\x15\x06\x15\x06\0"
 _NUMBERS: dict[Type, np.dtype[Any]] = {
     Type.INT32: np.dtype("<i4"),
     Type.INT64: np.dtype("<i8"),
@@ -93,7 +95,9 @@ class Chunk:
     """
 
     def __init__(self, field: pa.Field, has_dictionary: bool) -> None:
-        self._is_list, self._is_nullable = pa.types.is_list(field.type), field.nullable
+        self._is_list = pa.types.is_list(field.type)
+        # The level of a value that is there: nullable lists of nullable elements have four levels.
+        self._max_definition = int(field.nullable) + 2 * int(self._is_list)
         self._kind = field.type.value_type if self._is_list else field.type
         self._type = type_of(self._kind)
         self.num_values = 0
@@ -105,15 +109,10 @@ class Chunk:
         self._dictionary: list[bytes] = []
         self._dictionary_bytes = 0
 
-    @property
-    def max_definition(self) -> int:
-        """The level of a value that is there: nullable lists of nullable elements have four levels."""
-        return int(self._is_nullable) + 2 * int(self._is_list)
-
     def add(self, array: pa.Array) -> int:
         """Write a page of rows; returns its bytes."""
         if self._is_list:
-            levels, values = _levels_of_lists(array, self.max_definition)
+            levels, values = _levels_of_lists(array, self._max_definition)
         else:
             levels, values = _levels_of_values(array), array.drop_null() if array.null_count else array
         encoding, data = self._encoded(values)
@@ -122,15 +121,11 @@ class Chunk:
         parts = []
         if self._is_list:
             parts.append(_sized(_runs(levels.repetition, 0, levels.num_levels, 1)))
-        if self.max_definition:
-            bits = self.max_definition.bit_length()
-            parts.append(_sized(_runs(levels.definition, self.max_definition, levels.num_levels, bits)))
+        if self._max_definition:
+            bits = self._max_definition.bit_length()
+            parts.append(_sized(_runs(levels.definition, self._max_definition, levels.num_levels, bits)))
         num_bytes = sum(map(len, parts)) + len(data)
-        header = _page_header(_DATA_PAGE, num_bytes).struct(
-            5,
-            Struct().i32(1, levels.num_levels).i32(2, encoding).i32(3, Encoding.RLE).i32(4, Encoding.RLE),
-        )
-        self.pages += [header.encoded(), *parts, data]
+        self.pages += [_data_page_header(num_bytes, levels.num_levels, encoding), *parts, data]
         return num_bytes
 
     def dictionary_page(self) -> bytes:
@@ -139,7 +134,8 @@ class Chunk:
             return b""
         data = _plain_texts(self._dictionary)
         about = Struct().i32(1, len(self._dictionary)).i32(2, Encoding.PLAIN)
-        return _page_header(_DICTIONARY_PAGE, len(data)).struct(7, about).encoded() + data
+        sizes = Struct().i32(1, _DICTIONARY_PAGE).i32(2, len(data)).i32(3, len(data))
+        return sizes.struct(7, about).encoded() + data
 
     def _encoded(self, values: pa.Array) -> tuple[Encoding, bytes]:
         if self._type is Type.BYTE_ARRAY:
@@ -192,15 +188,18 @@ def _levels_of_values(array: pa.Array) -> Levels:
 
 def _levels_of_lists(lists: pa.Array, max_definition: int) -> tuple[Levels, pa.Array]:
     """Return the levels of lists, and their elements."""
-    values = lists.flatten()  # without those of nulls
-    if values.null_count:
-        raise ValueError("got a null in a list, expected none")
-    offsets = np.frombuffer(lists.offsets.buffers()[1], np.int32, len(lists) + 1, 4 * lists.offsets.offset)
+    buffer = lists.buffers()[1]
+    offsets = np.frombuffer(buffer, np.int32, len(lists) + 1, 4 * lists.offset)
     lengths = np.diff(offsets)
     valid = None
     if lists.null_count:
         valid = lists.is_valid().to_numpy(zero_copy_only=False)
         lengths = np.where(valid, lengths, 0)
+        values = lists.flatten()  # without those of nulls
+    else:
+        values = lists.values.slice(offsets[0], offsets[-1] - offsets[0])
+    if values.null_count:
+        raise ValueError("got a null in a list, expected none")
     if (lengths == 1).all():
         return Levels(num_levels=len(lists)), values
     counts = np.maximum(lengths, 1)
@@ -274,5 +273,9 @@ def _sized(data: bytes) -> bytes:
     return len(data).to_bytes(4, "little") + data
 
 
-def _page_header(kind: int, num_bytes: int) -> Struct:
-    return Struct().i32(1, kind).i32(2, num_bytes).i32(3, num_bytes)
+def _data_page_header(num_bytes: int, num_levels: int, encoding: Encoding) -> bytes:
+    """Return a page's header; written out, because ``Struct`` would take as long as the page."""
+    size = integer(num_bytes)
+    values = b"\x15" + integer(num_levels) + b"\x15" + integer(encoding) + _LEVELS_BY_RUNS
+    # Fields 1 to 3 and 5: data page, its bytes before and after compression, and what it holds.
+    return b"\x15\x00\x15" + size + b"\x15" + size + b"\x2c" + values + b"\0"
