@@ -6,7 +6,7 @@
 set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config ccache libgrpc++-dev libnghttp2-dev libssl-dev zlib1g-dev
-  nlohmann-json3-dev)
+  nlohmann-json3-dev libhiredis-dev)
 if [[ "${1:-}" == --tests ]]; then
   packages+=(libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libgtest-dev
     clang-14 libclang-rt-14-dev clang-format-14 clang-tidy-14 g++-aarch64-linux-gnu qemu-user)

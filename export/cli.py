@@ -30,6 +30,9 @@ from export.report import print_report
 from export.source.load import Source, load_model, read_arguments, trained_model, untrained_model
 from export.source.torchrec_modules import patch_torchrec_names
 from recsys.artifact.parts import read_manifest
+from recsys.artifact.store.nodes import StoreError
+from recsys.artifact.store.push import push_artifact
+from recsys.artifact.store.push_delta import push_delta
 from recsys.base.hashing import STRING_HASHES
 from recsys.base.remote import RemoteError
 from recsys.checkpoint.single_file import load_checkpoint
@@ -50,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check_delta_options(arguments)
         if (arguments.top_k is None) != (arguments.items is None):
             raise ExportError("--top-k and --items: got one of them, expected both or none")
+        if arguments.push_rows:
+            return _run_push(arguments)
         if arguments.compact:
             return _run_compact(arguments)
         if arguments.delta:
@@ -324,6 +329,7 @@ _DELTA_SHARED = {
     "unsafe_pickle",
 }
 _DELTA_OWN = ("artifact", "after", "tables_only", "check_all")
+_PUSH = ("checkpoint", "push_rows", "rows_over_bytes", "json")
 _COMPACT = ("checkpoint", "compact", "out", "force", "json")
 
 
@@ -333,6 +339,16 @@ def _check_delta_options(arguments: argparse.Namespace) -> None:
     Raises:
         ExportError: Names the conflicting options.
     """
+    if arguments.push_rows:
+        _refuse_options(
+            [name for name in sorted(arguments.given) if name not in _PUSH], "none with --push-rows"
+        )
+        if len(arguments.checkpoint) != 1:
+            raise ExportError(
+                f"--push-rows: got {len(arguments.checkpoint)} paths, expected one: an artifact or a delta"
+            )
+        return
+    _refuse_options([name for name in arguments.given if name == "rows_over_bytes"], "--push-rows with it")
     if (arguments.compact or arguments.delta) and isinstance(arguments.out, str):
         raise ExportError(
             f"--out: got {arguments.out!r}, expected a path: a delta is written to a file, then uploaded"
@@ -409,6 +425,36 @@ def _run_delta(arguments: argparse.Namespace) -> int:
         print("recsys-export: interrupted, nothing was written", file=sys.stderr)
         return 1
     return _show_delta(report, arguments)
+
+
+def _run_push(arguments: argparse.Namespace) -> int:
+    """Write rows to nodes; return 0 if they hold them, 1 if not."""
+    path = arguments.checkpoint[0]
+    try:
+        with _progress_bar() as progress:
+            if path.is_dir():
+                report = push_artifact(path, arguments.push_rows, arguments.rows_over_bytes, progress)
+            else:
+                report = push_delta(path, arguments.push_rows, progress)
+    except (ValueError, OSError, StoreError) as error:
+        print(f"recsys-export: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("recsys-export: interrupted; the same command goes on", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps(vars(report)))
+    elif report.was_there:
+        print(f"model {report.model}: the nodes hold state {report.number} already")
+    else:
+        print(
+            f"model {report.model}: wrote {report.num_rows:,} rows, {report.num_bytes:,} bytes; the nodes hold state "
+            f"{report.number} ({report.digest})"
+        )
+    for table, digests in report.tables.items():
+        if not arguments.json:
+            print(f"  {table}: sha256 {', '.join(digest[:16] for digest in digests)}")
+    return 0
 
 
 def _run_compact(arguments: argparse.Namespace) -> int:

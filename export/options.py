@@ -34,6 +34,7 @@ examples:
   recsys-export towers.pt --top-k 100 --items vectors.parquet     the best items for a user, out of those of the file
   recsys-export model.pt --linear-dtype auto --auto-data clicks.csv   the fastest linear layers that keep the AUC
   recsys-export --delta old.pt new.pt --artifact old.artifact     what changed, into new.delta, for the artifact
+  recsys-export --push-rows redis://10.0.0.7:6379 new.artifact    the rows of its large tables, for recsys-serve --rows
   recsys-export --compact deltas/ --out chain.delta               one delta instead of many
 
 exit codes: 0 written, 1 the model or its file cannot be exported so, 2 bad usage
@@ -265,6 +266,21 @@ _DELTAS = (
         "write one delta for a chain: name its files, or one folder that holds them, instead of checkpoints",
     ),
 )
+_PUSH = (
+    Option(
+        "--push-rows",
+        TEXT,
+        "write the rows of large tables to Redis or Valkey nodes, which recsys-serve --rows reads: name an artifact's "
+        "folder, or a delta of it, instead of a checkpoint; goes on where it was interrupted",
+        metavar="redis://HOST:PORT,...",
+    ),
+    Option(
+        "--rows-over-bytes",
+        SIZE,
+        "tables with more bytes of rows are written (default: 1GiB)",
+        default=1 << 30,
+    ),
+)
 COMMAND = Command(
     program="recsys-export",
     about="Quantize, shard, trace and script a trained model; verify it; write an artifact.",
@@ -281,6 +297,7 @@ COMMAND = Command(
         Group("model", _MODEL),
         Group("plain PyTorch", _PLAIN),
         Group("deltas", _DELTAS),
+        Group("rows outside the servers", _PUSH),
     ),
 )
 parse = COMMAND.parse

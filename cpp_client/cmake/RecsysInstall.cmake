@@ -3,13 +3,14 @@
 include(CMakePackageConfigHelpers)
 
 set(recsys_rooms $<TARGET_OBJECTS:recsys_base> $<TARGET_OBJECTS:recsys_format> $<TARGET_OBJECTS:recsys_request>
-  $<TARGET_OBJECTS:recsys_model> $<TARGET_OBJECTS:recsys_ops> $<TARGET_OBJECTS:recsys_ops_torch>)
+  $<TARGET_OBJECTS:recsys_model> $<TARGET_OBJECTS:recsys_ops> $<TARGET_OBJECTS:recsys_ops_torch>
+  $<TARGET_OBJECTS:recsys_outside>)
 add_library(recsys SHARED EXCLUDE_FROM_ALL ${recsys_rooms})
 set_target_properties(recsys PROPERTIES
   LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
   # The folder of the installed torch package, which the loader does not search by itself.
   INSTALL_RPATH_USE_LINK_PATH ON)
-target_link_libraries(recsys PRIVATE recsys_options recsys_torch OpenSSL::Crypto ZLIB::ZLIB Threads::Threads)
+target_link_libraries(recsys PRIVATE recsys_options recsys_torch OpenSSL::Crypto ZLIB::ZLIB Threads::Threads PkgConfig::HIREDIS)
 add_library(recsys_static STATIC EXCLUDE_FROM_ALL ${recsys_rooms})
 set_target_properties(recsys_static PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME recsys)
 

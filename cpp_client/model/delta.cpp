@@ -67,6 +67,22 @@ struct BlockChange {
   }
 };
 
+/// The changes of a delta to a block outside the process, whose nodes hold them too.
+struct OutsideChange {
+  std::int64_t block = 0;
+  /// [N] int64 and [N, row_bytes] uint8, as above.
+  at::Tensor places, rows;
+
+  void Write(StoredRows* to) const {
+    const std::int64_t row_bytes = rows.size(1);
+    auto* row = rows.mutable_data_ptr<std::uint8_t>();
+    const auto* const place = places.const_data_ptr<std::int64_t>();
+    for (std::int64_t i = 0; i < places.numel(); ++i, row += row_bytes) {
+      to->Replace({block, place[i], row});
+    }
+  }
+};
+
 /// Which rows of a managed table get and lose raw IDs.
 struct OwnedChange {
   LoadedTable* table = nullptr;
@@ -184,8 +200,9 @@ at::Tensor TensorOver(const std::shared_ptr<T[]>& array, at::IntArrayRef sizes,
 }
 
 /// Adds a table's rows, cut and padded for each block of each rank that contains some.
+/// Those of rows outside the process go to `outside`.
 void AddChanges(const LoadedRows& loaded, const TableDelta& table, const DeltaRows& delta,
-                std::vector<BlockChange>* changes) {
+                std::vector<BlockChange>* changes, std::vector<OutsideChange>* outside) {
   const std::int64_t* const numbers = delta.numbers.get();
   const at::Tensor places = TensorOver(delta.numbers, {delta.num_rows}, at::kLong);
   const at::Tensor rows = TensorOver(
@@ -203,6 +220,13 @@ void AddChanges(const LoadedRows& loaded, const TableDelta& table, const DeltaRo
           std::lower_bound(numbers, numbers + delta.num_rows, block.row_end) - numbers;
       if (first >= end) continue;
       const at::Tensor cut = CutForBlock(rows.slice(0, first, end), table.embedding_dim, block);
+      if (loaded.outside != nullptr) {
+        const std::int64_t stored = loaded.outside->Find(block.offset_bytes).block;
+        if (stored >= 0) {
+          outside->push_back({stored, places.slice(0, first, end) - block.row_start, cut.contiguous()});
+          continue;
+        }
+      }
       changes->push_back({RowsOfBlock(rank.rows, block),
                           (places.slice(0, first, end) - block.row_start).to(rank.device),
                           cut.to(rank.device)});
@@ -219,6 +243,9 @@ class PreparedDelta {
   std::int64_t num_dense_left = 0;
   std::vector<BlockChange> changes;
   std::vector<OwnedChange> owned;
+  std::vector<OutsideChange> outside;
+  /// Of the state of the rows outside the process.
+  std::int64_t outside_number = 0;
   /// Not set if no dense weight changes.
   std::optional<GraphChange> graphs;
   /// The rows it was prepared for.
@@ -232,12 +259,15 @@ std::shared_ptr<const PreparedDelta> Model::PrepareDelta(const std::string& path
   CheckFit(header, parts_->rows.get());
   parts_->graphs->Check(header);
   auto prepared = std::make_shared<PreparedDelta>();
+  if (parts_->rows->outside != nullptr) {
+    prepared->outside_number = parts_->rows->outside->NumberOf(file.digest());
+  }
   prepared->digest = file.digest();
   prepared->num_dense_left = header.num_dense_left;
   prepared->loaded = parts_->rows;
   try {
     for (const TableDelta& table : header.tables) {
-      AddChanges(*parts_->rows, table, file.Read(table), &prepared->changes);
+      AddChanges(*parts_->rows, table, file.Read(table), &prepared->changes, &prepared->outside);
     }
     std::vector<MappingChange> mappings;
     for (const MappingDelta& mapping : header.mappings) {
@@ -289,6 +319,10 @@ void Model::ApplyDelta(const PreparedDelta& delta) {
   if (parts_->context_cache != nullptr) parts_->context_cache->Clear();
   for (const BlockChange& change : delta.changes) change.Write();
   for (const OwnedChange& change : delta.owned) change.Write();
+  if (loaded.outside != nullptr) {
+    for (const OutsideChange& change : delta.outside) change.Write(loaded.outside.get());
+    loaded.outside->SetNumber(delta.outside_number);
+  }
   if (delta.graphs) parts_->graphs->Write(*delta.graphs);
   Synchronize(delta.changes);
   loaded.state_now = delta.digest;

@@ -36,6 +36,11 @@ void Model::ResetContextCacheCounts() {
   if (parts_->context_cache != nullptr) parts_->context_cache->ResetCounts();
 }
 
+OutsideRowsCounts Model::outside_rows() const {
+  const std::shared_ptr<StoredRows>& outside = parts_->rows->outside;
+  return outside == nullptr ? OutsideRowsCounts() : outside->counts();
+}
+
 Outputs Model::Predict(const Batch& batch) const {
   if (parts_->rows->file != nullptr) parts_->rows->file->Check();
   if (batch.is_ranking && parts_->graphs->ranking() == nullptr) {

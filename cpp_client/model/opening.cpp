@@ -36,10 +36,13 @@ ModelDescription DescriptionOf(const Manifest& manifest, const std::string& targ
   return found;
 }
 
-void CheckRows(const Manifest& manifest, const at::Tensor& blob) {
+/// Compares the digests of the rows in memory.
+void CheckRows(const LoadedRows& rows, const at::Tensor& blob) {
+  const Manifest& manifest = rows.manifest;
   const char* data = static_cast<const char*>(blob.const_data_ptr());
   for (std::size_t i = 0; i < manifest.blocks.size(); ++i) {
     const RowBlock& block = manifest.blocks[i];
+    if (rows.outside != nullptr && rows.outside->Find(block.offset_bytes).block >= 0) continue;
     const auto num_bytes = static_cast<std::size_t>(block.num_bytes());
     if (Sha256Hex({data + block.offset_bytes, num_bytes}) == manifest.block_sha256[i]) continue;
     throw Error(ErrorKind::kChecksum, "rows of table " + Repr(block.table) +
@@ -88,6 +91,8 @@ class Opening {
   void LoadFile();
   std::string ReadPart(const std::string& name) const;
   void LoadMappings();
+  /// Finds which rows lie outside the process. Throws Error (kConfig, kRowsMemory).
+  void FindOutside();
   void LoadPrograms();
   bool HasPrograms() const;
   /// Returns whether the native kernels run the target; says in the log if a new export would let
@@ -163,6 +168,46 @@ void Opening::LoadMappings() {
   }
 }
 
+void Opening::FindOutside() {
+  const OutsideRowsOptions& options = options_.outside;
+  if (options.nodes.empty()) return;
+  const std::string at = "rows: got nodes for target " + Repr(target_->name) + ", ";
+  if (!runs_programs_ || !IsArtifactFolder(path_)) {
+    throw Error(ErrorKind::kConfig,
+                at + "which reads all of its rows in memory: it needs a folder with a program, "
+                     "which the native kernels run on the CPU");
+  }
+  if (options_.copy_rows || options_.lock_rows) {
+    throw Error(ErrorKind::kConfig,
+                at + "and copy_rows or lock_rows, which need all rows in memory");
+  }
+  const std::map<std::string, std::int64_t> table_bytes =
+      DescriptionOf(manifest(), target_->name).table_bytes;
+  for (const std::string& table : options.zero_tables) {
+    if (table_bytes.count(table) > 0) continue;
+    throw Error(ErrorKind::kConfig, "rows_zero: got " + Short(table) + ", which is no table");
+  }
+  std::vector<StoredBlock> blocks;
+  for (const RowBlock& block : manifest().blocks) {
+    if (table_bytes.at(block.table) <= options.over_bytes) continue;
+    const bool is_zero = std::find(options.zero_tables.begin(), options.zero_tables.end(),
+                                   block.table) != options.zero_tables.end();
+    blocks.push_back({block.table, block.column_start, block.row_start, block.num_rows(),
+                      static_cast<std::int64_t>(block.row_bytes()), block.offset_bytes, is_zero});
+  }
+  if (blocks.empty()) {
+    Log(LogLevel::kWarning, at + "but no table has more than rows_over_bytes: none is read there");
+    return;
+  }
+  // What was computed of zeros is not to be kept.
+  const auto on_zeros = [cache = cache_] {
+    if (cache != nullptr) cache->Clear();
+  };
+  rows_->outside = std::make_shared<StoredRows>(
+      options, StoredRows::Artifact{manifest().name, manifest().digest}, std::move(blocks),
+      on_zeros);
+}
+
 void Opening::LoadPrograms() {
   ProgramForms programs;
   for (const Graph* graph : Graphs()) {
@@ -175,6 +220,7 @@ void Opening::LoadPrograms() {
     programs.parts.emplace_back(graph->program, ReadPart(graph->program));
   }
   programs.rows = blob_;
+  programs.outside = rows_->outside;
   programs.linear_dtype = target_->linear_dtype;
   if (target_->ranking) programs.contexts = ContextInputsOf(manifest().signature, cache_);
   programs_.emplace(std::move(programs), SlotsByPath(rows_->mappings));
@@ -191,7 +237,7 @@ void Opening::LoadFolder() {
   rows_->file = std::make_unique<RowsFile>(file, DigestsOf(manifest()));
   blob_ = rows_->file->Held(num_bytes, options_);
   if (options_.copy_rows) rows_->file.reset();
-  if (options_.verify_checksums) CheckRows(manifest(), blob_);
+  if (options_.verify_checksums) CheckRows(*rows_, blob_);
   if (runs_programs_) return LoadPrograms();
   for (const Graph* graph : Graphs()) {
     modules_.push_back(LoadScript(ReadPart(graph->skeleton), graph->skeleton));
@@ -214,7 +260,7 @@ void Opening::LoadFile() {
                                           std::to_string(manifest().rows_bytes));
   }
   blob_ = blob_.view({-1});
-  if (options_.verify_checksums) CheckRows(manifest(), blob_);
+  if (options_.verify_checksums) CheckRows(*rows_, blob_);
   if (!options_.numa.empty()) {
     throw Error(ErrorKind::kRowsMemory, "numa: got " + Repr(options_.numa) + " for " + name +
                                             ", whose rows torch places; expected a directory");
@@ -233,6 +279,7 @@ std::unique_ptr<Model::Parts> Opening::Run() {
   if (!runs_programs_) CheckScripted();
   LoadFbgemm(options_.fbgemm_path);
   LoadMappings();
+  FindOutside();
   if (IsArtifactFolder(path_)) {
     LoadFolder();
   } else {
@@ -316,7 +363,7 @@ std::unique_ptr<Model::Parts> OpenChecked(const std::string& path, const ModelOp
   const std::string target = "target " + Repr(opening.target().name) + ": ";
   const std::string found =
       "its program answers otherwise than the export verified (" + difference + ")";
-  const bool is_float = opening.target().linear_dtype == "float32";
+  const bool is_float = opening.target().linear_dtype == "float32" && options.outside.nodes.empty();
   if (!is_float || opening.target().graph.skeleton.empty()) {
     throw Error(ErrorKind::kTarget, target + found +
                                         ", and nothing else of it can run: export it on this "

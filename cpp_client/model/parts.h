@@ -16,6 +16,7 @@
 #include "model/rows/mapping.h"
 #include "model/rows/rows_file.h"
 #include "ops/context_cache.h"
+#include "outside/stored_rows.h"
 #include "recsys/model.h"
 #include "recsys/request.h"
 
@@ -28,6 +29,8 @@ struct LoadedRows {
   std::vector<DeviceRows> ranks;
   /// The file that lookups read in place; null if all rows are copies.
   std::unique_ptr<RowsFile> file;
+  /// Those outside the process; null if there are none.
+  std::shared_ptr<StoredRows> outside;
   /// Deltas change them in place too.
   std::vector<LoadedMapping> mappings;
 

@@ -181,6 +181,15 @@ class ModelSettings:
         allow_non_finite: whether NaN and infinities are accepted in dense inputs and weights.
         context_cache_bytes: memory of each version for what its program computes of contexts alone; the values of a
             context that is asked about again are taken from it. 0 for none.
+        rows: Redis or Valkey nodes, such as redis://host:6379,other:6379, that hold the rows of large tables;
+            ``recsys-export --push-rows`` fills them. Empty: all rows are read from the artifact. Native engine only.
+        rows_replicas: a replica of each of these nodes, in the same order; one that is late is read there too.
+        rows_over_bytes: tables with more bytes of rows are read from the nodes.
+        rows_cache_bytes: memory of each version for such rows that are read often.
+        rows_deadline_ms: milliseconds that a batch waits for its rows.
+        rows_hedge_ms: milliseconds after which replicas are asked too.
+        rows_zero: tables whose rows count as zeros where they cannot be read in time; requests that need rows of others
+            end as UNAVAILABLE then.
         num_executors: maximum number of the model's batches that run at the same time; they share its tables'
             memory. The engine decides how many run. 0 for the number of processors that the process may use.
         cpus: processors that its executors may use; empty for all.
@@ -210,6 +219,13 @@ class ModelSettings:
     random_access: bool | None = None
     allow_non_finite: bool = False
     context_cache_bytes: int = bounded(0, 0)
+    rows: str = ""
+    rows_replicas: str = ""
+    rows_over_bytes: int = bounded(1 << 30, 0)
+    rows_cache_bytes: int = bounded(256 << 20, 0)
+    rows_deadline_ms: int = bounded(20, 1)
+    rows_hedge_ms: int = bounded(5, 1)
+    rows_zero: tuple[str, ...] = ()
     num_executors: int = 0
     cpus: tuple[int, ...] = ()
     warm_up: Path | None = None
@@ -239,8 +255,28 @@ class ModelSettings:
         if self.target == "":
             raise ValueError("target: got an empty text, expected the name of a target such as cpu")
         _ = self.rows_memory
+        if self.rows or self.rows_replicas:
+            self._check_rows()
         if self.cuda_graph_rows or self.cuda_graph_ids_per_row:
             _ = self.cuda_graphs
+
+    def _check_rows(self) -> None:
+        from recsys.artifact.store.address import StoreAddressError, parse_nodes  # clients read no rows
+
+        counts = {}
+        for name in ("rows", "rows_replicas"):
+            if getattr(self, name):
+                try:
+                    counts[name] = len(parse_nodes(getattr(self, name)))
+                except StoreAddressError as error:
+                    raise ValueError(f"{name}: {error}") from None
+        if len({*counts.values(), counts.get("rows", 0)}) > 1:
+            raise ValueError(
+                f"rows_replicas: got {counts['rows_replicas']}, expected one for each of {counts.get('rows', 0)} "
+                "nodes of rows"
+            )
+        if self.rows and (self.copy_rows or self.lock_rows):
+            raise ValueError("rows: got nodes and copy_rows or lock_rows, which need all rows in memory")
 
     @property
     def rows_memory(self) -> RowsMemory:

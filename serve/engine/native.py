@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.parts import read_manifest
+from recsys.artifact.store.address import parse_nodes
 from recsys.base.machine import num_processors
 from recsys.base.native_module import load_native
 from recsys.inputs.signature import Signature
@@ -266,6 +267,13 @@ class NativeEngine:
             random_access=is_random,
             allow_non_finite=settings.allow_non_finite,
             context_cache_bytes=settings.context_cache_bytes,
+            rows=_nodes(settings.rows),
+            rows_replicas=_nodes(settings.rows_replicas),
+            rows_over_bytes=settings.rows_over_bytes,
+            rows_cache_bytes=settings.rows_cache_bytes,
+            rows_deadline_ms=settings.rows_deadline_ms,
+            rows_hedge_ms=settings.rows_hedge_ms,
+            rows_zero=settings.rows_zero,
             limits=settings.limits,
             num_executors=settings.max_executors,
             cpus=settings.cpus,
@@ -521,3 +529,10 @@ def _signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _nodes(address: str) -> str:
+    """Return the nodes of an address as the engine takes them."""
+    if not address:
+        return ""
+    return ",".join(f"{host}:{port}" for host, port in parse_nodes(address))

@@ -22,6 +22,7 @@ from serve.metrics.counters import (
     HistogramTotals,
     ModelDescription,
     ModelTotals,
+    OutsideRowsTotals,
     PendingTotals,
 )
 
@@ -144,7 +145,12 @@ def totals_of(text: str, info: ModelInfo, description: ModelDescription) -> Mode
         description=description,
         cut_requests=totals["cut_requests"],
         context_cache=ContextCacheTotals(**totals["context_cache"]),
+        outside_rows=_outside_rows(totals["outside_rows"]),
     )
+
+
+def _outside_rows(totals: Mapping[str, Any]) -> OutsideRowsTotals:
+    return OutsideRowsTotals(**{**totals, "seconds": _histogram(totals["seconds"])})
 
 
 def _histogram(totals: Mapping[str, Any]) -> HistogramTotals:

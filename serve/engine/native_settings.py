@@ -38,6 +38,13 @@ class VersionSettings:
         random_access: whether mapped rows are read in single pages.
         allow_non_finite: whether NaN and infinities are accepted in dense inputs and weights.
         context_cache_bytes: memory for what its program computes of contexts alone; 0 for none.
+        rows: nodes with the rows of large tables, HOST:PORT with commas between; empty for none.
+        rows_replicas: a replica of each, in the same order; empty for none.
+        rows_over_bytes: tables with more bytes of rows are read there.
+        rows_cache_bytes: memory for such rows that are read often.
+        rows_deadline_ms: milliseconds that a batch waits for its rows.
+        rows_hedge_ms: milliseconds after which replicas are asked too.
+        rows_zero: tables whose rows count as zeros where they cannot be read.
         limits: limits on requests, batches and the queue.
         num_executors: how many batches of the model may run concurrently.
         cpus: the processors that its executors may use; empty for all.
@@ -53,6 +60,13 @@ class VersionSettings:
     random_access: bool = False
     allow_non_finite: bool = False
     context_cache_bytes: int = bounded(0, 0)
+    rows: str = ""
+    rows_replicas: str = ""
+    rows_over_bytes: int = bounded(1 << 30, 0)
+    rows_cache_bytes: int = bounded(256 << 20, 0)
+    rows_deadline_ms: int = bounded(20, 1)
+    rows_hedge_ms: int = bounded(5, 1)
+    rows_zero: tuple[str, ...] = ()
     limits: BatchLimits = field(default_factory=BatchLimits)
     num_executors: int = bounded(1, 1)
     cpus: tuple[int, ...] = ()

@@ -83,6 +83,7 @@ class MetricsCollector(Collector):
         yield from _queues(models)
         yield from _tables(models)
         yield from _context_caches(models)
+        yield from _outside_rows(models)
         yield _info(models)
         yield _states(states)
         yield from _watched(watched)
@@ -199,6 +200,29 @@ def _context_caches(models: Sequence[ModelTotals]) -> Iterator[Metric]:
         for totals in models:
             family.add_metric((totals.model, totals.version), getattr(totals.context_cache, field))
         yield family
+
+
+def _outside_rows(models: Sequence[ModelTotals]) -> Iterator[Metric]:
+    for kind, field, text in (
+        (CounterMetricFamily, "hits", "Rows outside the process that batches found in the cache"),
+        (CounterMetricFamily, "misses", "Rows outside the process that batches read from nodes"),
+        (CounterMetricFamily, "read_bytes", "Bytes of rows that nodes sent"),
+        (CounterMetricFamily, "failures", "Reads of nodes that failed"),
+        (CounterMetricFamily, "hedged", "Reads that replicas were asked for too"),
+        (CounterMetricFamily, "zeros", "Rows that were answered as zeros, because they could not be read"),
+        (GaugeMetricFamily, "cache_bytes", "Memory that the cache of rows outside the process holds"),
+    ):
+        family = kind(f"recsys_outside_rows_{field}", text, labels=_MODEL)
+        for totals in models:
+            family.add_metric((totals.model, totals.version), getattr(totals.outside_rows, field))
+        yield family
+    seconds = HistogramMetricFamily(
+        "recsys_outside_rows_read_seconds", "Time that a batch waited for rows of nodes", labels=_MODEL
+    )
+    for totals in models:
+        if totals.outside_rows.seconds is not None:
+            _add(seconds, (totals.model, totals.version), totals.outside_rows.seconds)
+    yield seconds
 
 
 def _info(models: Sequence[ModelTotals]) -> Metric:

@@ -133,6 +133,34 @@ class ContextCacheTotals(NamedTuple):
 NO_CONTEXT_CACHE = ContextCacheTotals()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutsideRowsTotals:
+    """What one version read of the rows outside the process.
+
+    Attributes:
+        hits: rows of batches that the cache held.
+        misses: those that it did not.
+        cache_bytes: bytes that it holds.
+        read_bytes: bytes that nodes sent.
+        failures: reads of nodes that failed.
+        hedged: reads that replicas were asked for too.
+        zeros: rows that were answered as zeros.
+        seconds: times of batches' reads; None if all rows are in memory.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    cache_bytes: int = 0
+    read_bytes: int = 0
+    failures: int = 0
+    hedged: int = 0
+    zeros: int = 0
+    seconds: HistogramTotals | None = None
+
+
+NO_OUTSIDE_ROWS = OutsideRowsTotals()
+
+
 class PendingTotals(NamedTuple):
     """Sizes of the waiting requests of a queue."""
 
@@ -164,6 +192,7 @@ class ModelTotals:
         deltas_failed: table deltas that were refused.
         description: None before ``ModelCounters.describe``.
         context_cache: the context cache.
+        outside_rows: rows that were read from nodes.
     """
 
     model: str
@@ -184,6 +213,7 @@ class ModelTotals:
     cut_requests: int = 0
     description: ModelDescription | None = None
     context_cache: ContextCacheTotals = NO_CONTEXT_CACHE
+    outside_rows: OutsideRowsTotals = NO_OUTSIDE_ROWS
 
 
 class ModelCounters:

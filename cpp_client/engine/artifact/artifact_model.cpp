@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <sstream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,7 @@ class ArtifactModel : public ServedModel {
   Outputs Predict(const Batch& batch) override { return model_.Predict(batch); }
 
   ContextCacheCounts context_cache() const override { return model_.context_cache(); }
+  OutsideRowsCounts outside_rows() const override { return model_.outside_rows(); }
   void ResetContextCacheCounts() override { model_.ResetContextCacheCounts(); }
 
   std::optional<std::int64_t> NumOwned(const std::string& table,
@@ -35,6 +38,14 @@ class ArtifactModel : public ServedModel {
   Model model_;
 };
 
+/// Returns the parts of a text with commas between.
+std::vector<std::string> Split(const std::string& text) {
+  std::vector<std::string> parts;
+  std::istringstream from(text);
+  for (std::string part; std::getline(from, part, ',');) parts.push_back(part);
+  return parts;
+}
+
 }  // namespace
 
 OpenedModel OpenArtifact(const std::string& path, const VersionSettings& settings) {
@@ -46,6 +57,13 @@ OpenedModel OpenArtifact(const std::string& path, const VersionSettings& setting
   options.numa = settings.numa.value_or("");
   options.random_access = settings.random_access;
   options.context_cache_bytes = settings.context_cache_bytes;
+  options.outside.nodes = Split(settings.rows);
+  options.outside.replicas = Split(settings.rows_replicas);
+  options.outside.over_bytes = settings.rows_over_bytes;
+  options.outside.cache_bytes = settings.rows_cache_bytes;
+  options.outside.deadline_ms = settings.rows_deadline_ms;
+  options.outside.hedge_ms = settings.rows_hedge_ms;
+  options.outside.zero_tables.assign(settings.rows_zero.begin(), settings.rows_zero.end());
   Model model = Model::Open(path, options);
   ModelInfo info{model.description(), model.description().digest};
   VerifiedRows rows = model.verified_rows();

@@ -62,6 +62,7 @@ void Servable::Close() {
   {
     const std::lock_guard<std::mutex> guard(model_mutex_);
     last_contexts_ = model_->context_cache();
+    last_outside_ = model_->outside_rows();
     last_contexts_.entries = last_contexts_.bytes = 0;
     closed = std::move(model_);
   }
@@ -72,6 +73,7 @@ void Servable::Close() {
 VersionTotals Servable::Totals() const {
   VersionTotals totals = counters_.Totals();
   const std::lock_guard<std::mutex> guard(model_mutex_);
+  totals.outside_rows = model_ == nullptr ? last_outside_ : model_->outside_rows();
   totals.context_cache = model_ == nullptr ? last_contexts_ : model_->context_cache();
   return totals;
 }

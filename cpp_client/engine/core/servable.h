@@ -81,6 +81,7 @@ class Servable : public std::enable_shared_from_this<Servable> {
   std::unique_ptr<ServedModel> model_;
   /// The counts of a closed model.
   ContextCacheCounts last_contexts_;
+  OutsideRowsCounts last_outside_;
   ModelInfo info_;
   Signature signature_;
   std::shared_ptr<const VersionShape> shape_;

@@ -30,6 +30,8 @@ class ServedModel {
 
   /// Returns zeros without a cache. Called from any thread.
   virtual ContextCacheCounts context_cache() const { return {}; }
+  /// Returns zeros if all rows are in memory. Called from any thread.
+  virtual OutsideRowsCounts outside_rows() const { return {}; }
   /// Called once, after the warm-up.
   virtual void ResetContextCacheCounts() {}
 

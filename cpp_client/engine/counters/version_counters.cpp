@@ -55,6 +55,18 @@ std::string VersionTotals::Json() const {
         {"entries", context_cache.entries},
         {"bytes", context_cache.bytes},
         {"grown", context_cache.grown}}},
+      {"outside_rows",
+       {{"hits", outside_rows.hits},
+        {"misses", outside_rows.misses},
+        {"cache_bytes", outside_rows.cache_bytes},
+        {"read_bytes", outside_rows.read_bytes},
+        {"failures", outside_rows.failures},
+        {"hedged", outside_rows.hedged},
+        {"zeros", outside_rows.zeros},
+        {"seconds",
+         {{"bounds", OutsideRowsCounts::kSeconds},
+          {"counts", outside_rows.seconds},
+          {"sum", outside_rows.seconds_sum}}}}},
   }
       .dump();
 }

@@ -48,6 +48,7 @@ struct VersionTotals {
   std::int64_t deltas_failed = 0;
   /// The model counts these itself.
   ContextCacheCounts context_cache;
+  OutsideRowsCounts outside_rows;
 
   const Histogram& stage(Stage which) const { return stages[static_cast<std::size_t>(which)]; }
   std::int64_t of(Outcome outcome) const { return outcomes[static_cast<std::size_t>(outcome)]; }

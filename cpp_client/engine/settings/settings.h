@@ -100,6 +100,20 @@ struct VersionSettings {
   bool allow_non_finite = false;
   /// Memory for what its program computes of contexts alone; 0 for none.
   std::int64_t context_cache_bytes = 0;
+  /// Nodes with the rows of large tables, HOST:PORT with commas between; empty for none.
+  std::string rows;
+  /// A replica of each, in the same order; empty for none.
+  std::string rows_replicas;
+  /// Tables with more bytes of rows are read there.
+  std::int64_t rows_over_bytes = 1073741824;
+  /// Memory for such rows that are read often.
+  std::int64_t rows_cache_bytes = 268435456;
+  /// Milliseconds that a batch waits for its rows.
+  std::int64_t rows_deadline_ms = 20;
+  /// Milliseconds after which replicas are asked too.
+  std::int64_t rows_hedge_ms = 5;
+  /// Tables whose rows count as zeros where they cannot be read.
+  std::set<std::string> rows_zero;
   /// Limits on requests, batches and the queue.
   BatchLimits limits;
   /// How many batches of the model may run concurrently.
@@ -122,6 +136,13 @@ struct VersionSettings {
     visit("random_access", self.random_access, Bounds());
     visit("allow_non_finite", self.allow_non_finite, Bounds());
     visit("context_cache_bytes", self.context_cache_bytes, Bounds{0, kUnbounded});
+    visit("rows", self.rows, Bounds());
+    visit("rows_replicas", self.rows_replicas, Bounds());
+    visit("rows_over_bytes", self.rows_over_bytes, Bounds{0, kUnbounded});
+    visit("rows_cache_bytes", self.rows_cache_bytes, Bounds{0, kUnbounded});
+    visit("rows_deadline_ms", self.rows_deadline_ms, Bounds{1, kUnbounded});
+    visit("rows_hedge_ms", self.rows_hedge_ms, Bounds{1, kUnbounded});
+    visit("rows_zero", self.rows_zero, Bounds());
     visit("limits", self.limits, Bounds());
     visit("num_executors", self.num_executors, Bounds{1, kUnbounded});
     visit("cpus", self.cpus, Bounds());

@@ -3,6 +3,7 @@
 
 // Shape letters: B rows of a batch, F sparse inputs, N number of IDs, Q contexts of a batch.
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -16,6 +17,26 @@
 #include "recsys/span.h"
 
 namespace recsys {
+
+/// Rows of large tables that are read from Redis or Valkey nodes, which `recsys-export --push-rows`
+/// has filled.
+struct OutsideRowsOptions {
+  /// "host:port" of each node, in the order in which they were filled; empty reads all rows from
+  /// the artifact.
+  std::vector<std::string> nodes;
+  /// A replica of each node, in the same order, or none.
+  std::vector<std::string> replicas;
+  /// Tables of more bytes are read there.
+  std::int64_t over_bytes = std::int64_t{1} << 30;
+  /// Bytes of memory for rows that are read often.
+  std::int64_t cache_bytes = std::int64_t{256} << 20;
+  /// How long a batch waits for its rows, in milliseconds.
+  std::int64_t deadline_ms = 20;
+  /// How long it waits before it asks the replicas too, in milliseconds.
+  std::int64_t hedge_ms = 5;
+  /// Tables whose rows count as zeros where they cannot be read; others fail the batch.
+  std::vector<std::string> zero_tables;
+};
 
 /// Options for opening an artifact.
 struct ModelOptions {
@@ -40,6 +61,8 @@ struct ModelOptions {
   std::string fbgemm_path;
   /// Run the TorchScript graph by torch's operators in float32, also where the program could run.
   bool scripted = false;
+  /// Rows that are read from other servers.
+  OutsideRowsOptions outside;
   /// Bytes of memory for what the program computes of contexts alone: a context that comes again is
   /// not computed again. 0 keeps nothing.
   std::int64_t context_cache_bytes = 0;
@@ -135,6 +158,24 @@ struct ContextCacheCounts {
   std::int64_t grown = 0;
 };
 
+/// What was read of the rows outside the process.
+struct OutsideRowsCounts {
+  /// Upper bounds of the buckets of seconds.
+  static constexpr std::array<double, 12> kSeconds{1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3,
+                                                   1e-2, 2e-2, 5e-2, 0.1,  0.2,  0.5};
+  /// Rows of batches, each counted once a batch, that the cache held, and those that it did not.
+  std::int64_t hits = 0, misses = 0;
+  /// Bytes that the cache holds now, and bytes that came from nodes.
+  std::int64_t cache_bytes = 0, read_bytes = 0;
+  /// Reads of nodes that failed, and reads that replicas were asked for too.
+  std::int64_t failures = 0, hedged = 0;
+  /// Rows that were answered as zeros.
+  std::int64_t zeros = 0;
+  /// Times of batches' reads, by bucket, the last one above all bounds; and their sum.
+  std::array<std::int64_t, kSeconds.size() + 1> seconds{};
+  double seconds_sum = 0;
+};
+
 /// A delta read and checked against a model; to be applied while no batch runs.
 class PreparedDelta;
 
@@ -161,6 +202,9 @@ class Model {
   ContextCacheCounts context_cache() const;
   /// Counts hits, misses and evictions from 0 on: for programs that have warmed the model up.
   void ResetContextCacheCounts();
+
+  /// Returns zeros if all rows are in memory.
+  OutsideRowsCounts outside_rows() const;
 
   /// Computes a valid batch: its requests passed a RequestChecker, and a BatchWriter assembled it.
   /// One without rows reaches no graph: its outputs are empty.

@@ -101,7 +101,8 @@ std::vector<Callable> LoadedGraphs::Bound(const TensorMap& weights) const {
   for (const ProgramPart& part : programs_.parts) {
     const bool is_ranking = !bound.empty();
     bound.emplace_back(part.Bind(programs_.rows, together, programs_.linear_dtype,
-                                 is_ranking ? programs_.contexts : ops::ContextInputs()));
+                                 is_ranking ? programs_.contexts : ops::ContextInputs(),
+                                 programs_.outside));
   }
   return bound;
 }

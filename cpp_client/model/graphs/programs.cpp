@@ -32,8 +32,10 @@ const std::vector<DenseWeight>& ProgramPart::dense() const { return program_->fi
 
 std::shared_ptr<const ops::ProgramGraph> ProgramPart::Bind(
     const at::Tensor& rows, const std::map<std::string, at::Tensor>& weights,
-    const std::string& linear_dtype, const ops::ContextInputs& contexts) const {
-  return InPart(name_, [&] { return program_->Bind(rows, weights, linear_dtype, contexts); });
+    const std::string& linear_dtype, const ops::ContextInputs& contexts,
+    const std::shared_ptr<ops::OutsideRows>& outside) const {
+  return InPart(name_,
+                [&] { return program_->Bind(rows, weights, linear_dtype, contexts, outside); });
 }
 
 ops::ContextInputs ContextInputsOf(const Signature& signature,

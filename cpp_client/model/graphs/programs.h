@@ -17,6 +17,7 @@
 namespace recsys {
 
 namespace ops {
+class OutsideRows;
 class ProgramGraph;
 class StoredProgram;
 }  // namespace ops
@@ -31,11 +32,11 @@ class ProgramPart {
   const std::vector<DenseWeight>& dense() const;
 
   /// Returns the graph over these rows. `weights`: replace the part's, by path; `contexts`: of a
-  /// ranking form. Throws Error (kManifest).
-  std::shared_ptr<const ops::ProgramGraph> Bind(const at::Tensor& rows,
-                                                const std::map<std::string, at::Tensor>& weights,
-                                                const std::string& linear_dtype,
-                                                const ops::ContextInputs& contexts) const;
+  /// ranking form; `outside`: null for none. Throws Error (kManifest).
+  std::shared_ptr<const ops::ProgramGraph> Bind(
+      const at::Tensor& rows, const std::map<std::string, at::Tensor>& weights,
+      const std::string& linear_dtype, const ops::ContextInputs& contexts,
+      const std::shared_ptr<ops::OutsideRows>& outside) const;
 
  private:
   const std::string name_;
@@ -52,6 +53,8 @@ struct ProgramForms {
   at::Tensor rows;
   /// In which linear layers multiply.
   std::string linear_dtype;
+  /// Those that lie outside the process; null if none do.
+  std::shared_ptr<ops::OutsideRows> outside = nullptr;
   /// Those of the ranking form.
   ops::ContextInputs contexts;
 };

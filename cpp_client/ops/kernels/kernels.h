@@ -98,6 +98,9 @@ struct Lookup {
   Pooling pooling = Pooling::kSum;
   std::int64_t first_bag = 0;
   std::int64_t end_bag = 0;
+  /// By slot, where the row of each ID of its feature lies, from the feature's first ID on; null of
+  /// a slot whose IDs say so. Null if all do.
+  const std::uint8_t* const* const* found = nullptr;
 };
 
 /// Returns where the bags of a slot begin and end.

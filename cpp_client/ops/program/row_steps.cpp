@@ -129,4 +129,23 @@ void WriteFromIds(const Step& step, Rows from, const IdAt* ids, std::int64_t num
   }
 }
 
+std::int64_t FindApart(const Kernels& kernels, const Lookup& lookup, const std::uint8_t** rows) {
+  Lookup one = lookup;
+  one.num_slots = 1;
+  for (std::int64_t i = 0; i < lookup.num_slots; ++i) {
+    one.slots = lookup.slots + i;
+    const std::int64_t* const offsets = OffsetsOf(lookup, *one.slots);
+    const std::int64_t from = offsets[lookup.first_bag], to = offsets[lookup.end_bag];
+    if (lookup.found[i] != nullptr) {
+      const std::uint8_t* const* const found = lookup.found[i] - offsets[0];
+      std::copy(found + from, found + to, rows);
+    } else {
+      const std::int64_t wrong = kernels.find(one, rows);
+      if (wrong >= 0) return wrong;
+    }
+    rows += to - from;
+  }
+  return -1;
+}
+
 }  // namespace recsys::ops

@@ -45,6 +45,9 @@ void ReadIds(const Kernels& kernels, const Lookup& lookup, const std::uint8_t* c
 /// Adds the numbers of each ID to its row, one ID after the other.
 void AddFromIds(const Step& step, Rows from, const IdAt* ids, std::int64_t num_ids, OutRows out);
 
+/// Does what kernels' `find` does for a lookup of which some rows were found before.
+std::int64_t FindApart(const Kernels& kernels, const Lookup& lookup, const std::uint8_t** rows);
+
 }  // namespace recsys::ops
 
 #endif  // RECSYS_OPS_PROGRAM_ROW_STEPS_H_

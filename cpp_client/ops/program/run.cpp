@@ -183,8 +183,10 @@ class Tiles {
     std::fill(found->rows.begin() + count, found->rows.end(),
               bound_.lookups.empty() ? nullptr : bound_.lookups[0].slots[0].rows);
     for (std::size_t i = 0; i < bound_.lookups.size(); ++i) {
-      const std::int64_t wrong = kernels_.find(PartOf(bound_.lookups[i], first, num_rows),
-                                               found->rows.data() + found->starts[i]);
+      const Lookup part = PartOf(bound_.lookups[i], first, num_rows);
+      const std::uint8_t** const to = found->rows.data() + found->starts[i];
+      const std::int64_t wrong =
+          part.found == nullptr ? kernels_.find(part, to) : FindApart(kernels_, part, to);
       if (wrong >= 0) return {static_cast<std::int64_t>(i), wrong};
     }
     return {};

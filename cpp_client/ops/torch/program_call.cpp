@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "ops/outside/outside_batch.h"
 #include "ops/program/constant_steps.h"
 #include "ops/torch/operators.h"
 
@@ -36,7 +37,8 @@ PreparedProgram::PreparedProgram(const ProgramStep& step)
       rows_of_(step.rows_of),
       per_row_(step.per_row),
       widths_(step.widths),
-      are_contexts_(step.are_contexts) {
+      are_contexts_(step.are_contexts),
+      outside_(step.outside) {
   TORCH_CHECK_VALUE(rows_of_ >= 0 && rows_of_ < num_inputs_, "rows_of: got ", rows_of_,
                     ", expected one of ", num_inputs_, " inputs");
   TORCH_CHECK_VALUE(per_row_ >= 1, "per_row: got ", per_row_, ", expected at least 1");
@@ -100,6 +102,7 @@ void PreparedProgram::BindLookups() {
     // Weights of a sequence would be ignored.
     TORCH_CHECK_VALUE(lookup.pooling != Pooling::kNone || from.weights == -1,
                       "program: got weights of a sequence");
+    BindOutside(i, Constant(from.rows));
     ids_of_lookups_.push_back(
         PositionOf({from.lengths, from.values, from.weights, from.num_features}));
   }
@@ -107,6 +110,16 @@ void PreparedProgram::BindLookups() {
     ids_of_features_.push_back(PositionOf({from.lengths, from.values, -1, from.num_features}));
   }
   bound_.features.resize(program_.features.size());
+}
+
+void PreparedProgram::BindOutside(std::size_t lookup, const at::Tensor& rows) {
+  if (outside_ == nullptr) return;
+  const Lookup& of = bound_.lookups[lookup];
+  const auto* const first = rows.const_data_ptr<std::uint8_t>();
+  for (std::int64_t i = 0; i < of.num_slots; ++i) {
+    const OutsideRows::Place place = outside_->Find(of.slots[i].rows - first);
+    if (place.block >= 0) outside_slots_.push_back({lookup, static_cast<std::size_t>(i), place});
+  }
 }
 
 std::size_t PreparedProgram::PositionOf(const IdInputs& ids) {
@@ -156,6 +169,7 @@ class PreparedProgram::Call {
     }
     BindLookups();
     BindBuffers();
+    if (!prepared.outside_slots_.empty()) ReadOutside();
   }
 
   std::vector<at::Tensor> Run(const GrownRow* grown) {
@@ -206,6 +220,29 @@ class PreparedProgram::Call {
     }
   }
 
+  /// Reads the rows outside the process that the batch needs, each once, and lets lookups find
+  /// them.
+  void ReadOutside() {
+    found_.resize(bound_.lookups.size());
+    OutsideBatch batch;
+    for (const OutsideSlot& of : prepared_.outside_slots_) {
+      Lookup& lookup = bound_.lookups[of.lookup];
+      FoundSlots& found = found_[of.lookup];
+      const auto num_slots = static_cast<std::size_t>(lookup.num_slots);
+      found.rows.resize(num_slots);
+      found.of_slots.resize(num_slots);
+      const std::int64_t wrong =
+          batch.Add(lookup, lookup.slots[of.slot], of.place, &found.rows[of.slot]);
+      if (wrong >= 0) Check({static_cast<std::int64_t>(of.lookup), wrong});
+    }
+    outside_rows_ = batch.Read(prepared_.outside_.get());
+    for (const OutsideSlot& of : prepared_.outside_slots_) {
+      FoundSlots& found = found_[of.lookup];
+      found.of_slots[of.slot] = found.rows[of.slot].data();
+      bound_.lookups[of.lookup].found = found.of_slots.data();
+    }
+  }
+
   void BindBuffers() {
     for (const std::int64_t width : prepared_.widths_) {
       outputs_.push_back(width == 0 ? at::empty({num_rows_}, at::kFloat)
@@ -249,6 +286,13 @@ class PreparedProgram::Call {
   /// Their places in memory stay.
   std::deque<BatchIds> ids_;
   std::vector<at::Tensor> held_, outputs_;
+  /// By lookup: of slots with rows outside the process, where the row of each ID lies.
+  struct FoundSlots {
+    std::vector<OutsideBatch::Found> rows;
+    std::vector<const std::uint8_t* const*> of_slots;
+  };
+  std::vector<FoundSlots> found_;
+  std::vector<std::uint8_t> outside_rows_;
 };
 
 std::vector<at::Tensor> PreparedProgram::Run(at::TensorList inputs, const at::Tensor& row_context,

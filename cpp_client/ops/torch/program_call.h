@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
+#include "ops/outside/outside_rows.h"
 #include "ops/program/program.h"
 #include "ops/program/step_times.h"
 #include "ops/torch/lookup_call.h"
@@ -27,6 +29,8 @@ struct ProgramStep {
   /// By input, whether it holds a row for each context, which rows of the batch read in place.
   /// Empty for none. Such inputs are read by steps alone: see IsReadBySteps.
   std::vector<bool> are_contexts;
+  /// Rows that lie outside the process; null if none do.
+  std::shared_ptr<OutsideRows> outside = nullptr;
 };
 
 /// Returns whether nothing but the steps of a program reads an input, and not its lookups.
@@ -58,6 +62,8 @@ class PreparedProgram {
   /// The tensors of one call, bound to the program.
   class Call;
 
+  /// Notes which slots of a lookup read rows outside the process.
+  void BindOutside(std::size_t lookup, const at::Tensor& rows);
   void BindWeights();
   void BindLookups();
   void BindBuffers();
@@ -72,6 +78,13 @@ class PreparedProgram {
   const at::Tensor& Constant(std::int64_t index) const {
     return constants_[static_cast<std::size_t>(index)];
   }
+
+  /// A slot of a lookup whose rows lie outside the process.
+  struct OutsideSlot {
+    std::size_t lookup = 0;
+    std::size_t slot = 0;
+    OutsideRows::Place place;
+  };
 
   /// The inputs that hold a lookup's IDs: lengths, values, weights or -1.
   struct IdInputs {
@@ -90,6 +103,10 @@ class PreparedProgram {
   const std::vector<std::int64_t> widths_;
   const std::vector<bool> are_contexts_;
   std::deque<LookupTables> tables_;
+  /// Null if none of the lookups reads any.
+  std::shared_ptr<OutsideRows> outside_;
+  /// The slots whose rows lie there.
+  std::vector<OutsideSlot> outside_slots_;
   /// Each once, and which of them each lookup reads.
   std::vector<IdInputs> ids_;
   std::vector<std::size_t> ids_of_lookups_, ids_of_features_;

@@ -153,7 +153,9 @@ RegionStep StoredProgram::RegionOf(const FileStep& step, const Weights& weights)
 
 std::shared_ptr<ProgramGraph> StoredProgram::Bind(const at::Tensor& rows, const Weights& weights,
                                                   const std::string& linear_dtype,
-                                                  const ContextInputs& contexts) const try {
+                                                  const ContextInputs& contexts,
+                                                  const std::shared_ptr<OutsideRows>& outside) const
+    try {
   GraphParts parts;
   parts.num_inputs = static_cast<std::size_t>(file_.num_inputs);
   for (const FileCheck& check : file_.checks) {
@@ -184,6 +186,7 @@ std::shared_ptr<ProgramGraph> StoredProgram::Bind(const at::Tensor& rows, const 
     program.rows_of = step.rows_of;
     program.per_row = step.per_row;
     program.widths = step.widths;
+    program.outside = outside;
   }
   for (const auto& [name, place] : file_.outputs) {
     parts.outputs.emplace_back(name, static_cast<std::size_t>(place));

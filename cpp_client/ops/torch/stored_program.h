@@ -32,10 +32,12 @@ class StoredProgram {
 
   /// Returns the graph over an artifact's rows. `weights` replace the file's; others are
   /// ignored. `linear_dtype`: in which linear layers multiply. `contexts`: of a ranking form.
+  /// `outside`: rows outside the process; null for none.
   /// Throws recsys::Error if the parts do not fit each other.
   std::shared_ptr<ProgramGraph> Bind(const at::Tensor& rows, const Weights& weights,
                                      const std::string& linear_dtype,
-                                     const ContextInputs& contexts = {}) const;
+                                     const ContextInputs& contexts = {},
+                                     const std::shared_ptr<OutsideRows>& outside = nullptr) const;
 
   const ProgramFile& file() const { return file_; }
   /// Throws recsys::Error for programs that do not fit.

@@ -127,6 +127,12 @@ class Tool {
               {"entries", counts.entries},
               {"bytes", counts.bytes}};
     }
+    if (name == "outside_rows") {
+      const recsys::OutsideRowsCounts counts = model_->outside_rows();
+      return {{"hits", counts.hits},         {"misses", counts.misses},
+              {"failures", counts.failures}, {"hedged", counts.hedged},
+              {"zeros", counts.zeros},       {"cache_bytes", counts.cache_bytes}};
+    }
     if (name == "apply") model_->ApplyDelta(*prepared_);
     return {{"rows_state", model_->rows_state()}};
   }
@@ -143,6 +149,14 @@ class Tool {
     options.fbgemm_path = command.value("fbgemm_path", std::string());
     options.scripted = command.value("scripted", false);
     options.context_cache_bytes = command.value("context_cache_bytes", std::int64_t{0});
+    using Names = std::vector<std::string>;
+    options.outside.nodes = command.value("rows", Names());
+    options.outside.replicas = command.value("rows_replicas", Names());
+    options.outside.over_bytes = command.value("rows_over_bytes", std::int64_t{0});
+    options.outside.cache_bytes = command.value("rows_cache_bytes", std::int64_t{1} << 20);
+    options.outside.deadline_ms = command.value("rows_deadline_ms", std::int64_t{2000});
+    options.outside.hedge_ms = command.value("rows_hedge_ms", std::int64_t{5});
+    options.outside.zero_tables = command.value("rows_zero", Names());
     model_.emplace(recsys::Model::Open(command["path"].get<std::string>(), options));
     return Described(model_->description());
   }

@@ -76,12 +76,13 @@ Span<std::shared_ptr<Request>> WithoutEnded(Span<std::shared_ptr<Request>> part)
   return {part.data(), static_cast<std::size_t>(end - part.begin())};
 }
 
-/// Whether an error has nothing to do with the requests: the rows on the disk were changed.
-bool IsOfArtifact(const std::exception_ptr& thrown) {
+/// Whether an error has nothing to do with the requests: the rows on the disk were changed, or
+/// those elsewhere cannot be read.
+bool IsOfRows(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
   } catch (const Error& error) {
-    return error.kind() == ErrorKind::kChecksum;
+    return error.kind() == ErrorKind::kChecksum || error.kind() == ErrorKind::kNotReady;
   } catch (...) {
     return false;
   }
@@ -161,7 +162,7 @@ void BatchRunner::RunPart(Part part) {
     thrown = std::current_exception();
   }
   if (thrown != nullptr) {
-    if (part.size() > 1 && !IsOfArtifact(thrown)) return Halve(part);
+    if (part.size() > 1 && !IsOfRows(thrown)) return Halve(part);
     return Fail(part, times, thrown);
   }
   times.responded_s = clock_();
@@ -306,7 +307,7 @@ void BatchRunner::Fail(Part part, const BatchTimes& times, const std::exception_
   try {
     std::rethrow_exception(thrown);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kRequest) {
+    if (error.kind() == ErrorKind::kRequest || error.kind() == ErrorKind::kNotReady) {
       const Status status = StatusOf(error);
       for (const auto& request : part) End(*request, times, status, {});
       return;

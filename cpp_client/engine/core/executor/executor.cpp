@@ -407,7 +407,9 @@ void Executor::Help(Lock& lock, Worker& worker, const std::shared_ptr<CutRequest
 }
 
 bool Executor::CanRunHere() const {
-  return !is_running_here_ && phase_ == Phase::kOpen && servable_.settings().cpus.empty();
+  // Reading rows from other machines would hold the polling thread.
+  return !is_running_here_ && phase_ == Phase::kOpen && servable_.settings().cpus.empty() &&
+         servable_.settings().rows.empty();
 }
 
 void Executor::RunHere(Lock& lock) {

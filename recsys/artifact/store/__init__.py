@@ -1,0 +1,1 @@
+"""Rows of artifacts in Redis or Valkey nodes, which ``recsys-serve --rows`` reads."""
