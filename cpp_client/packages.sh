@@ -9,7 +9,7 @@ packages=(g++ cmake ninja-build pkg-config ccache libgrpc++-dev libnghttp2-dev l
   nlohmann-json3-dev libhiredis-dev)
 if [[ "${1:-}" == --tests ]]; then
   packages+=(libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libgtest-dev
-    clang-14 libclang-rt-14-dev clang-format-14 clang-tidy-14 g++-aarch64-linux-gnu qemu-user)
+    clang-14 libclang-rt-14-dev clang-format-14 clang-tidy-14 g++-aarch64-linux-gnu qemu-user redis-server)
 fi
 # Debian's Python has its headers in a package of their own; others bring them along.
 include=$("${PYTHON:-python3.11}" -c 'import sysconfig; print(sysconfig.get_path("include"))')

@@ -41,7 +41,7 @@ import serve.bench.load._sender
 print(engine.__file__)
 engine.Engine("{}").close(0)
 for line in open("/proc/self/maps"):
-    if any(name in line for name in ("libgrpc", "libnghttp2", "_engine", "_ops.")):
+    if any(name in line for name in ("libgrpc", "libnghttp2", "libhiredis", "_engine", "_ops.")):
         print(line.split()[-1])
 """
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -52,6 +53,7 @@ class RedisNode:
         assert PROGRAM is not None
         self._process = subprocess.Popen(
             [PROGRAM, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+             "--dir", tempfile.gettempdir(),
              *self._arguments],
             stdout=subprocess.DEVNULL,
         )  # fmt: skip

@@ -36,7 +36,7 @@ class Nodes:
         try:
             import redis
         except ImportError:
-            raise StoreError(f"{SCHEME} needs the package redis: pip install recsys-serving[redis]") from None
+            raise StoreError(f"{SCHEME} needs the package redis: install the extra `redis`") from None
         self._errors = (redis.RedisError, OSError)
         self.clients: list[Any] = [
             redis.Redis(

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import copy
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from export.config import ExportConfig
+from export.delta.compact import compact
 from export.delta.delta import DeltaConfig, export_delta
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
+from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.artifact.store.nodes import StoreError
 from recsys.artifact.store.push import push_artifact
+from recsys.artifact.store.push_delta import push_delta
+from recsys.errors import DeltaError
 from serve.engine.reference.raw_request import RawRequestLike
 from tests.native.models.test_model import assert_same, batches
-from tests.native.tool import NativeModel, as_json, needs_tool
+from tests.native.tool import NativeError, NativeModel, as_json, needs_tool
 from tests.support.helpers import bag
 from tests.support.redis_nodes import RedisNode, address_of, needs_redis, redis_nodes
 
@@ -51,8 +59,6 @@ class Items(nn.Module):
 
 def moved(old: Items, seed: int) -> Items:
     """A copy with other rows here and there."""
-    import copy
-
     new, generator = copy.deepcopy(old), torch.Generator().manual_seed(seed)
     for table in new.bags.embedding_bags.values():
         weight = table.weight
@@ -130,3 +136,163 @@ def test_the_same_bits(
     assert counts["failures"] == 0
     answer = native.call("predict_in_threads", requests=[as_json(r) for r in some(python, 2)[-1]])
     assert answer["num_different"] == 0
+
+
+def test_deltas(native: NativeModel, chain: list[Path], nodes: list[RedisNode]) -> None:
+    """Each state gives its own rows, also where the nodes hold later ones."""
+    push(chain, nodes)
+    open_there(native, chain, nodes, rows_cache_bytes=10_000)
+    python = load_artifact(chain[0])
+    # The nodes run ahead by up to two deltas.
+    for path in chain[1:3]:
+        push_delta(path, address_of(nodes))
+    for number, path in enumerate(chain[1:], start=1):
+        for batch in some(python, number, 8):
+            assert_same(native, python, batch)
+        if number > 2:
+            push_delta(path, address_of(nodes))
+        native.call("prepare", path=str(path))
+        native.call("apply")
+        apply(prepare(python.rows, path))
+    for batch in some(python, 99, 8):
+        assert_same(native, python, batch)
+    # The nodes keep the artifact's rows.
+    open_there(native, chain, nodes)
+    fresh = load_artifact(chain[0])
+    for batch in some(fresh, 7, 8):
+        assert_same(native, fresh, batch)
+
+
+def test_a_compacted_chain(
+    native: NativeModel, chain: list[Path], nodes: list[RedisNode], tmp_path: Path
+) -> None:
+    push(chain, nodes[:1])
+    compact(chain[1:4], tmp_path / "chain.delta")
+    report = push_delta(tmp_path / "chain.delta", address_of(nodes[:1]))
+    assert (report.number, report.was_there) == (1, False)
+    assert push_delta(tmp_path / "chain.delta", address_of(nodes[:1])).was_there
+    open_there(native, chain, nodes[:1])
+    python = load_artifact(chain[0])
+    native.call("prepare", path=str(tmp_path / "chain.delta"))
+    native.call("apply")
+    apply(prepare(python.rows, tmp_path / "chain.delta"))
+    for batch in some(python, 3, 8):
+        assert_same(native, python, batch)
+
+
+def test_batches_while_deltas_are_applied(
+    native: NativeModel, chain: list[Path], nodes: list[RedisNode]
+) -> None:
+    """Each batch is of one state: what it says is what that state's rows in memory say."""
+    push(chain, nodes)
+    open_there(native, chain, nodes, rows_cache_bytes=10_000)
+    for path in chain[1:4]:
+        push_delta(path, address_of(nodes))
+    of = [[as_json(request) for request in batch] for batch in some(load_artifact(chain[0]), 5, 6)[1:]]
+    paths = [str(path) for path in chain[1:4]]
+    found = native.call("predict_while_applying", batches=of, paths=paths)
+    assert found["num_different"] == 0
+    native.open(chain[0])
+    assert native.call("predict_while_applying", batches=of, paths=paths)["answers"] == found["answers"]
+
+
+def test_a_delta_that_the_nodes_lack(native: NativeModel, chain: list[Path], nodes: list[RedisNode]) -> None:
+    push(chain, nodes)
+    open_there(native, chain, nodes)
+    with pytest.raises(NativeError, match="node 1 of 3 of the rows does not hold it") as caught:
+        native.call("prepare", path=str(chain[1]))
+    assert caught.value.kind is DeltaError
+    with pytest.raises(StoreError, match=r"node 1 of 3 holds state .* push deltas in the order"):
+        push_delta(chain[2], address_of(nodes))
+
+
+def test_an_interrupted_push_goes_on(
+    chain: list[Path], nodes: list[RedisNode], native: NativeModel, python: LoadedArtifact
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        push_artifact(chain[0], address_of(nodes), 1_000, stop)
+    with pytest.raises(NativeError, match="node 1 of 3 does not hold the rows"):
+        open_there(native, chain, nodes)
+    report = push_artifact(chain[0], address_of(nodes), 1_000)
+    assert 0 < report.num_rows < NUM_ITEMS + NUM_USERS
+    assert push_artifact(chain[0], address_of(nodes), 1_000).was_there
+    open_there(native, chain, nodes)
+    for batch in some(python, 4, 8):
+        assert_same(native, python, batch)
+    with pytest.raises(StoreError, match=r"holds part 1/3 of these rows, expected 0/3"):
+        push_artifact(chain[0], address_of([nodes[1], nodes[0], nodes[2]]), 1_000)
+    with pytest.raises(NativeError, match="expected part 0/2"):
+        open_there(native, chain, nodes[:2])
+
+
+@pytest.mark.parametrize("fault", ["killed", "stopped", "empty"])
+def test_a_node_that_fails(
+    native: NativeModel, chain: list[Path], python: LoadedArtifact, fault: str
+) -> None:
+    """No wrong score, the stated answer, and recovery."""
+    batch = some(python, 6)[-1]
+    with redis_nodes(2) as nodes:
+        push(chain, nodes)
+        open_there(native, chain, nodes, rows_cache_bytes=0, rows_deadline_ms=200)
+        assert_same(native, python, batch)
+        if fault == "stopped":
+            nodes[1].stop()
+        else:
+            nodes[1].kill()
+            if fault == "empty":
+                nodes[1].start()
+        with pytest.raises(NativeError, match=r"rows of table '.*(items|users)': node 2 of 2 "):
+            native.predict(python.signature, batch)
+        assert native.call("outside_rows")["failures"] >= 1
+        if fault == "stopped":
+            nodes[1].go_on()
+        else:
+            nodes[1].kill()
+            nodes[1].start()
+            with nodes[0].client as client:
+                client.flushall()
+            push(chain, nodes)
+        until = time.monotonic() + 30
+        while True:
+            try:
+                assert_same(native, python, batch)
+                break
+            except NativeError as error:
+                if "send the request again" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+
+
+def test_zero_rows(native: NativeModel, chain: list[Path], python: LoadedArtifact) -> None:
+    tables = [info.table.name for info in python.manifest.tables]
+    batch = some(python, 6)[-1]
+    with redis_nodes(1) as nodes:
+        push(chain, nodes)
+        open_there(native, chain, nodes, rows_cache_bytes=0, rows_zero=tables)
+        assert_same(native, python, batch)
+        nodes[0].kill()
+        answer = native.predict(python.signature, batch)
+        assert np.all(answer["item"] == 0)
+        assert native.call("outside_rows")["zeros"] > 0
+
+
+def test_a_replica_answers(native: NativeModel, chain: list[Path], python: LoadedArtifact) -> None:
+    with redis_nodes(2) as (node, replica):
+        push(chain, [node])
+        with replica.client as client:
+            client.replicaof("127.0.0.1", node.port)
+            until = time.monotonic() + 30
+            while client.info("replication")["master_link_status"] != "up":
+                assert time.monotonic() < until
+                time.sleep(0.05)
+        open_there(
+            native, chain, [node], rows_cache_bytes=0, rows_replicas=[replica.address], rows_deadline_ms=5_000
+        )
+        node.stop()
+        for batch in some(python, 8, 5):
+            assert_same(native, python, batch)
+        assert native.call("outside_rows")["hedged"] > 0
+        node.go_on()

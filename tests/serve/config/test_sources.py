@@ -74,6 +74,8 @@ _EXAMPLES: dict[str, tuple[str, str]] = {
     "defaults.numa": ('"local"', "local"),
     "defaults.cpus": ("[0, 1, 2, 5]", "0-2,5"),
     "defaults.cuda_graph_rows": ("[1, 8, 32]", "1,8,32"),
+    "defaults.rows": ('"redis://a:6379"', "redis://a:6379"),
+    "defaults.rows_replicas": ('"redis://b:6379"', "redis://b:6379"),
     "source.models": ('["a", "b"]', "a,b"),
 }
 # What else must be there so that a setting may be.
@@ -90,6 +92,7 @@ _BESIDE: dict[str, dict[str, str]] = {
     "defaults.limits.max_request_rows": {"defaults.limits.max_queue_rows": "100000"},
     "defaults.limits.max_request_ids": {"defaults.limits.max_queue_ids": "10000000"},
     "defaults.numa": {"defaults.copy_rows": "true"},
+    "defaults.rows_replicas": {"defaults.rows": "redis://a:6379"},
     "trace.share": {"trace.endpoint": "http://127.0.0.1:4317"},
     "tls.certificate": {"tls.key": "k"},
     "tls.key": {"tls.certificate": "c"},

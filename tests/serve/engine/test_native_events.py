@@ -13,7 +13,15 @@ from serve.engine.interface import ModelInfo
 from serve.engine.native_events import captured_of, ended_of, error_of_answer, totals_of
 from serve.engine.records import BatchTimes, Captured, Sampling, draw_of
 from serve.errors import QueueFullError, status_of
-from serve.metrics.counters import OUTCOMES, STAGES, ContextCacheTotals, ModelCounters, ModelDescription
+from serve.metrics.counters import (
+    OUTCOMES,
+    STAGES,
+    ContextCacheTotals,
+    HistogramTotals,
+    ModelCounters,
+    ModelDescription,
+    OutsideRowsTotals,
+)
 
 INFO = ModelInfo(name="dlrm", version="7", table_bytes={"users": 1600})
 DESCRIPTION = ModelDescription(target="cpu", digest="d", num_executors=2, limits=BatchLimits())
@@ -117,8 +125,28 @@ def test_totals_are_those_that_python_would_count() -> None:
             "deltas_applied": 9,
             "deltas_failed": 9,
             "context_cache": {"hits": 1, "misses": 2, "evictions": 3, "entries": 4, "bytes": 5, "grown": 6},
+            "outside_rows": {
+                "hits": 1,
+                "misses": 2,
+                "cache_bytes": 3,
+                "read_bytes": 4,
+                "failures": 5,
+                "hedged": 6,
+                "zeros": 7,
+                "seconds": {"bounds": [0.1], "counts": [2, 1], "sum": 0.5},
+            },
         }
     )
+    outside = OutsideRowsTotals(
+        hits=1,
+        misses=2,
+        cache_bytes=3,
+        read_bytes=4,
+        failures=5,
+        hedged=6,
+        zeros=7,
+        seconds=HistogramTotals((0.1,), (2, 1), 0.5),
+    )
     cache = ContextCacheTotals(hits=1, misses=2, evictions=3, entries=4, bytes=5, grown=6)
-    counted = replace(expected, context_cache=cache, cut_requests=2)
+    counted = replace(expected, context_cache=cache, outside_rows=outside, cut_requests=2)
     assert totals_of(text, INFO, DESCRIPTION) == counted
