@@ -34,6 +34,7 @@ class RedisNode:
             self.port: int = probe.getsockname()[1]
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.start()
 
     @property
@@ -51,10 +52,11 @@ class RedisNode:
     def start(self) -> None:
         """Start it, without rows, and wait until it answers."""
         assert PROGRAM is not None
+        # A replica keeps a copy of its primary's rows there, which a later server would read.
+        self._folder = tempfile.TemporaryDirectory(prefix="recsys-redis-")
         self._process = subprocess.Popen(
             [PROGRAM, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-             "--dir", tempfile.gettempdir(),
-             *self._arguments],
+             "--dir", self._folder.name, "--repl-diskless-sync-delay", "0", *self._arguments],
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
         import redis
@@ -83,6 +85,9 @@ class RedisNode:
             self._process.kill()
             self._process.wait()
             self._process = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.errors import TargetError
 from serve.config.models import ModelSettings
 from serve.engine.interface import EngineCounts, HostCall, ModelInfo, PortSettings, Submitted
 from serve.engine.records import Observer
@@ -159,7 +160,13 @@ def load_model(path: Path, settings: ModelSettings) -> tuple[LoadedArtifact, Mod
 
     Raises:
         ArtifactError: the artifact is damaged, foreign, newer, or has no such target.
+        TargetError: the settings name nodes with rows.
     """
+    if settings.rows:
+        raise TargetError(
+            "rows: got nodes, expected none: the reference engine reads all rows from the artifact; leave out rows, "
+            "or take --engine native"
+        )
     artifact = load_artifact(
         path,
         target=settings.target,

@@ -65,6 +65,8 @@ def test_what_cannot_be_loaded_is_the_artifacts_own_error(artifact_path: Path, t
         loaded(artifact_path, "cuda:63", verify_checksums=True)
     with pytest.raises(TargetError, match=r"cuda_graph_rows: got \[1, 8\] for target 'cpu'"):
         load_model(artifact_path, ModelSettings(cuda_graph_rows=(1, 8)))
+    with pytest.raises(TargetError, match=r"^rows: got nodes, expected none: .* --engine native"):
+        load_model(artifact_path, ModelSettings(rows="redis://127.0.0.1:6379"))
     export_small(tmp_path / "damaged")
     rows = tmp_path / "damaged" / "rows.bin"
     data = bytearray(rows.read_bytes())
