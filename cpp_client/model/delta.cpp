@@ -223,7 +223,8 @@ void AddChanges(const LoadedRows& loaded, const TableDelta& table, const DeltaRo
       if (loaded.outside != nullptr) {
         const std::int64_t stored = loaded.outside->Find(block.offset_bytes).block;
         if (stored >= 0) {
-          outside->push_back({stored, places.slice(0, first, end) - block.row_start, cut.contiguous()});
+          outside->push_back(
+              {stored, places.slice(0, first, end) - block.row_start, cut.contiguous()});
           continue;
         }
       }
@@ -321,7 +322,7 @@ void Model::ApplyDelta(const PreparedDelta& delta) {
   for (const OwnedChange& change : delta.owned) change.Write();
   if (loaded.outside != nullptr) {
     for (const OutsideChange& change : delta.outside) change.Write(loaded.outside.get());
-    loaded.outside->SetNumber(delta.outside_number);
+    loaded.outside->SetState({delta.digest, delta.outside_number});
   }
   if (delta.graphs) parts_->graphs->Write(*delta.graphs);
   Synchronize(delta.changes);

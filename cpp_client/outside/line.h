@@ -60,7 +60,7 @@ class Line {
 void AppendCommand(std::initializer_list<std::string_view> words, std::string* to);
 
 /// Returns the bytes of a reply; null where it is something else than a text.
-inline const redisReply* TextIn(const Line::Reply& reply) {
+inline const redisReply* AsText(const Line::Reply& reply) {
   return reply != nullptr && reply->type == REDIS_REPLY_STRING ? reply.get() : nullptr;
 }
 

@@ -16,7 +16,7 @@ namespace {
 constexpr char kLaterOnly[] = "holds later states of some rows only";
 
 /// Returns the number before a row.
-std::int64_t NumberIn(const char* record) {
+std::int64_t NumberBefore(const char* record) {
   std::uint32_t number = 0;
   for (int i = 0; i < kNumberBytes; ++i) {
     number |= static_cast<std::uint32_t>(static_cast<unsigned char>(record[i])) << (8 * i);
@@ -44,7 +44,9 @@ void Reading::MakeShares(const std::vector<Wanted>& rows) {
     const auto block = static_cast<std::size_t>(rows[i].block);
     const std::int64_t chunk = rows[i].row / kChunkRows;
     Share& share = shares_[NodeOf(chunk, plan_.num_nodes)];
-    if (share.rows.empty()) AppendCommand({"HGET", plan_.meta_key, "number"}, &share.commands);
+    if (share.rows.empty()) {
+      AppendCommand({"HGET", plan_.meta_key, StateField(state_.digest)}, &share.commands);
+    }
     share.rows.push_back(i);
     const std::int64_t record_bytes = (*plan_.blocks)[block].record_bytes();
     const std::int64_t first = rows[i].row % kChunkRows * record_bytes;
@@ -183,9 +185,11 @@ std::string Reading::Take(Ask* ask, const Line::Reply& reply) {
   const Share& share = shares_[ask->share];
   if (reply->type == REDIS_REPLY_ERROR) return "refuses the read";
   if (ask->num_replies == 0) {
-    const redisReply* const text = TextIn(reply);
-    // Of a node that has lost rows, or was set back.
-    if (text == nullptr || WholeIn(*text) < number_) return "does not hold this state of the rows";
+    const redisReply* const text = AsText(reply);
+    // Of a node that has lost rows, was set back, or holds other deltas.
+    if (text == nullptr || WholeIn(*text) != state_.number) {
+      return "does not hold this state of the rows";
+    }
     return {};
   }
   if (ask->num_replies <= share.rows.size()) {
@@ -197,12 +201,12 @@ std::string Reading::Take(Ask* ask, const Line::Reply& reply) {
 std::string Reading::TakeRow(Ask* ask, std::size_t at, const Line::Reply& reply) {
   const Wanted& wanted = (*rows_)[at];
   const StoredBlock& block = (*plan_.blocks)[static_cast<std::size_t>(wanted.block)];
-  const redisReply* const text = TextIn(reply);
+  const redisReply* const text = AsText(reply);
   if (text == nullptr || static_cast<std::int64_t>(text->len) != block.record_bytes()) {
     return "lacks rows";
   }
   num_bytes_ += static_cast<std::int64_t>(text->len);
-  if (NumberIn(text->str) > number_) {
+  if (NumberBefore(text->str) > state_.number) {
     ask->newer.push_back(at);
   } else {
     std::memcpy(wanted.to, text->str + kNumberBytes, static_cast<std::size_t>(block.row_bytes));
@@ -213,11 +217,11 @@ std::string Reading::TakeRow(Ask* ask, std::size_t at, const Line::Reply& reply)
 std::string Reading::TakeOld(const Wanted& wanted, const Line::Reply& reply) {
   const StoredBlock& block = (*plan_.blocks)[static_cast<std::size_t>(wanted.block)];
   const auto record_bytes = static_cast<std::size_t>(block.record_bytes());
-  const redisReply* const text = TextIn(reply);
+  const redisReply* const text = AsText(reply);
   const std::size_t count = text == nullptr ? 0 : text->len / record_bytes;
   for (std::size_t i = 0; i < count; ++i) {
     const char* const record = text->str + i * record_bytes;
-    if (NumberIn(record) > number_) continue;
+    if (NumberBefore(record) > state_.number) continue;
     std::memcpy(wanted.to, record + kNumberBytes, static_cast<std::size_t>(block.row_bytes));
     return {};
   }

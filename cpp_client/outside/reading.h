@@ -35,9 +35,9 @@ class Reading {
  public:
   using Wanted = ops::OutsideRows::Wanted;
 
-  /// `number`: of the state that the rows are of.
-  Reading(const ReadingPlan& plan, std::int64_t number, Lines* lines)
-      : plan_(plan), number_(number), lines_(*lines) {}
+  /// `state`: that the rows are of; stays as it is while this lives.
+  Reading(const ReadingPlan& plan, const RowsState& state, Lines* lines)
+      : plan_(plan), state_(state), lines_(*lines) {}
 
   /// Reads rows. Returns when all were read, or have failed.
   void Run(const std::vector<Wanted>& rows);
@@ -89,7 +89,7 @@ class Reading {
   bool IsDone() const;
 
   const ReadingPlan& plan_;
-  const std::int64_t number_;
+  const RowsState& state_;
   Lines& lines_;
   const std::vector<Wanted>* rows_ = nullptr;
   std::vector<Share> shares_;

@@ -8,6 +8,8 @@ std::string KeyPrefix(const std::string& model, const std::string& digest) {
 
 std::string MetaKey(const std::string& prefix) { return prefix + ":about"; }
 
+std::string StateField(const std::string& digest) { return "state:" + digest; }
+
 std::string BlockPrefix(const std::string& prefix, const StoredBlock& block) {
   return prefix + ":{" + block.table + ":" + std::to_string(block.column_start) + ":" +
          std::to_string(block.row_start) + ":";

@@ -14,6 +14,14 @@ constexpr std::int64_t kChunkRows = 256;
 /// Before each row: the number of the state that it belongs to, as a little-endian integer.
 constexpr std::int64_t kNumberBytes = 4;
 
+/// A state of an artifact's rows: that of the artifact, or after a delta.
+struct RowsState {
+  /// SHA-256 of the artifact's manifest, or of the delta's file.
+  std::string digest;
+  /// How many deltas of the nodes lead to it.
+  std::int64_t number = 0;
+};
+
 /// A block of rows that lies in nodes.
 struct StoredBlock {
   std::string table;
@@ -34,6 +42,8 @@ struct StoredBlock {
 std::string KeyPrefix(const std::string& model, const std::string& digest);
 /// Returns the key of what a node says of its rows.
 std::string MetaKey(const std::string& prefix);
+/// Returns the field of what a node says that holds the number of a state.
+std::string StateField(const std::string& digest);
 /// Returns what the keys of a block's chunks begin with; the number of the chunk and "}" follow.
 std::string BlockPrefix(const std::string& prefix, const StoredBlock& block);
 /// Returns the key of the records of a row before the present one.

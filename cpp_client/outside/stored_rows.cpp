@@ -55,7 +55,7 @@ class Question {
     const Line::Reply reply(static_cast<redisReply*>(redisCommand(
         context_.get(), "HGET %b %b", key.data(), key.size(), field.data(), field.size())));
     *has_answered = reply != nullptr && reply->type != REDIS_REPLY_ERROR;
-    const redisReply* const text = TextIn(reply);
+    const redisReply* const text = AsText(reply);
     return text == nullptr ? std::string() : std::string(text->str, text->len);
   }
 
@@ -73,7 +73,8 @@ StoredRows::StoredRows(const OutsideRowsOptions& options, const Artifact& artifa
     : blocks_(std::move(blocks)),
       on_zeros_(std::move(on_zeros)),
       prefix_(KeyPrefix(artifact.name, artifact.digest)),
-      hot_(options.cache_bytes, HotBlocks(blocks_)) {
+      hot_(options.cache_bytes, HotBlocks(blocks_)),
+      state_{artifact.digest, 0} {
   if (!options.replicas.empty() && options.replicas.size() != options.nodes.size()) {
     throw Error(ErrorKind::kConfig,
                 "rows_replicas: got " + std::to_string(options.replicas.size()) + ", expected " +
@@ -166,7 +167,7 @@ void StoredRows::ReadMissing(const std::vector<Wanted>& rows) {
   const double start_s = MonotonicSeconds();
   // What throws on the way leaves its lines behind: they may have open answers.
   std::unique_ptr<Lines> lines = TakeLines();
-  Reading reading(plan_, number_, lines.get());
+  Reading reading(plan_, state_, lines.get());
   reading.Run(rows);
   {
     const std::lock_guard<std::mutex> lock(lines_mutex_);
@@ -218,7 +219,7 @@ std::int64_t StoredRows::NumberOf(const std::string& delta_digest) const {
   for (std::size_t i = 0; i < plan_.num_nodes; ++i) {
     Question question(nodes_[i].address());
     bool has_answered = false;
-    number = question.Field(plan_.meta_key, "state:" + delta_digest, &has_answered);
+    number = question.Field(plan_.meta_key, StateField(delta_digest), &has_answered);
     if (!has_answered) {
       throw Error(ErrorKind::kDelta, "delta: rows: " + nodes_[i].name() + " cannot be reached");
     }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/outside/outside_rows.h"
@@ -43,8 +44,8 @@ class StoredRows final : public ops::OutsideRows {
   /// not hold it.
   std::int64_t NumberOf(const std::string& delta_digest) const;
   /// Reads rows of another state from now on. No other function may run.
-  void SetNumber(std::int64_t number) { number_ = number; }
-  /// Replaces a row where it is held; with SetNumber.
+  void SetState(RowsState state) { state_ = std::move(state); }
+  /// Replaces a row where it is held; with SetState.
   void Replace(const Wanted& row) { hot_.Replace(row.block, row.row, row.to); }
 
   const std::vector<StoredBlock>& blocks() const { return blocks_; }
@@ -64,7 +65,7 @@ class StoredRows final : public ops::OutsideRows {
   mutable std::deque<Node> nodes_;
   ReadingPlan plan_;
   HotRows hot_;
-  std::int64_t number_ = 0;
+  RowsState state_;
 
   std::mutex lines_mutex_;
   /// Those that no thread uses now.

@@ -220,8 +220,7 @@ def _outside_rows(models: Sequence[ModelTotals]) -> Iterator[Metric]:
         "recsys_outside_rows_read_seconds", "Time that a batch waited for rows of nodes", labels=_MODEL
     )
     for totals in models:
-        if totals.outside_rows.seconds is not None:
-            _add(seconds, (totals.model, totals.version), totals.outside_rows.seconds)
+        _add(seconds, (totals.model, totals.version), totals.outside_rows.seconds)
     yield seconds
 
 

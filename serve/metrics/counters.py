@@ -145,7 +145,7 @@ class OutsideRowsTotals:
         failures: reads of nodes that failed.
         hedged: reads that replicas were asked for too.
         zeros: rows that were answered as zeros.
-        seconds: times of batches' reads; None if all rows are in memory.
+        seconds: times of batches' reads.
     """
 
     hits: int = 0
@@ -155,7 +155,7 @@ class OutsideRowsTotals:
     failures: int = 0
     hedged: int = 0
     zeros: int = 0
-    seconds: HistogramTotals | None = None
+    seconds: HistogramTotals = HistogramTotals((), (0,), 0.0)
 
 
 NO_OUTSIDE_ROWS = OutsideRowsTotals()

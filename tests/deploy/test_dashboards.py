@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,7 @@ import pytest
 import yaml
 
 from serve.config.models import BatchLimits
-from serve.metrics.counters import (
-    HistogramTotals,
-    ModelCounters,
-    ModelDescription,
-    ModelTotals,
-    OutsideRowsTotals,
-)
+from serve.metrics.counters import ModelCounters, ModelDescription
 from serve.metrics.registry import Metrics
 from serve.metrics.streams import StreamStatus
 from tests.deploy.promql import PromqlError, Reader
@@ -35,20 +28,11 @@ PAGE = ROOT / "docs" / "operate" / "metrics.md"
 TARGET = frozenset({"job", "instance"})
 
 
-class _WithOutsideRows(ModelCounters):
-    """What the native engine counts of a version with rows in nodes."""
-
-    def totals(self) -> ModelTotals:
-        outside = OutsideRowsTotals(seconds=HistogramTotals((0.1,), (2, 1), 0.5))
-        return replace(super().totals(), outside_rows=outside)
-
-
 def metrics_of_a_server() -> dict[str, frozenset[str]]:
     """Every name that can be asked for, with its labels."""
     metrics = Metrics()
     model = ModelCounters("m", "1")
     metrics.add(model)
-    metrics.add(_WithOutsideRows("with nodes", "1"))
     model.set_table_bytes({"t": 1})
     model.describe(ModelDescription(target="cpu", digest="d", num_executors=1, limits=BatchLimits()))
     metrics.set_state("m", "1", "ready")

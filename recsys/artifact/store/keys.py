@@ -128,7 +128,10 @@ def kept(before: bytes, old: bytes, record_bytes: int) -> bytes:
         old: Those before it, the newest first.
         record_bytes: Bytes of each.
     """
-    known = [before, *(old[at : at + record_bytes] for at in range(0, len(old), record_bytes))]
+    known = [old[at : at + record_bytes] for at in range(0, len(old), record_bytes)]
+    # It is the first of them already where a writer ended before it replaced the row.
+    if known[:1] != [before]:
+        known.insert(0, before)
     if len(known) <= KEPT_RECORDS + 1:
         return b"".join(known)
     return b"".join([*known[:KEPT_RECORDS], known[-1]])

@@ -19,6 +19,7 @@ from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
+from recsys.artifact.store.keys import kept
 from recsys.artifact.store.nodes import StoreError
 from recsys.artifact.store.push import push_artifact
 from recsys.artifact.store.push_delta import push_delta
@@ -161,6 +162,53 @@ def test_deltas(native: NativeModel, chain: list[Path], nodes: list[RedisNode]) 
     fresh = load_artifact(chain[0])
     for batch in some(fresh, 7, 8):
         assert_same(native, fresh, batch)
+
+
+def test_other_deltas_of_the_same_number(
+    native: NativeModel, chain: list[Path], nodes: list[RedisNode], tmp_path: Path
+) -> None:
+    """A node that was filled again, with other deltas, is never answered from."""
+    other = tmp_path / "other.delta"
+    model = Items()
+    export_delta(model, moved(model, 77), other, DeltaConfig(artifact=chain[0]))
+    push(chain, nodes[:1])
+    push_delta(chain[1], address_of(nodes[:1]))
+    open_there(native, chain, nodes[:1], rows_cache_bytes=0)
+    native.call("prepare", path=str(chain[1]))
+    native.call("apply")
+    python = load_artifact(chain[0])
+    apply(prepare(python.rows, chain[1]))
+    batch = some(python, 3)[-1]
+    assert_same(native, python, batch)
+    with nodes[0].client as client:
+        client.flushall()
+    push(chain, nodes[:1])
+    push_delta(other, address_of(nodes[:1]))
+    with pytest.raises(NativeError, match="node 1 of 1 does not hold this state of the rows"):
+        native.predict(python.signature, batch)
+
+
+def test_an_interrupted_delta_goes_on(native: NativeModel, chain: list[Path], nodes: list[RedisNode]) -> None:
+    """Where a writer ended before it replaced a row, the records before it are there once."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    push(chain, nodes[:1])
+    open_there(native, chain, nodes[:1], rows_cache_bytes=0)
+    python = load_artifact(chain[0])
+    batch = some(python, 3)[-1]
+    for path in chain[1:3]:
+        with pytest.raises(KeyboardInterrupt):
+            push_delta(path, address_of(nodes[:1]), stop)
+        assert_same(native, python, batch)
+        report = push_delta(path, address_of(nodes[:1]))
+        assert not report.was_there
+        assert_same(native, python, batch)
+    *old, present = (bytes([number, 0, 0, 0, 9]) for number in (4, 3, 2, 1, 0, 5))
+    assert kept(present, b"".join(old[:2]), 5) == present + old[0] + old[1]
+    assert kept(present, b"".join([present, *old[:2]]), 5) == present + old[0] + old[1]
+    assert kept(present, b"".join(old), 5) == present + old[0] + old[1] + old[-1]
 
 
 def test_a_compacted_chain(
