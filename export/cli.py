@@ -195,6 +195,7 @@ def _plain_options(arguments: argparse.Namespace) -> PlainOptions:
     """
     return PlainOptions(
         method=arguments.method,
+        outputs=tuple(name for names in arguments.outputs for name in names),
         inputs=None if arguments.inputs is None else read_inputs(arguments.inputs),
         tables=tuple(name for names in arguments.tables for name in names),
         dense=tuple(name for names in arguments.dense for name in names),
@@ -325,6 +326,7 @@ _DELTA_SHARED = {
     "json",
     "factory",
     "factory_args",
+    "inputs",
     "submodule",
     "unsafe_pickle",
 }
@@ -377,8 +379,8 @@ def _refuse_options(names: Sequence[str], expected: str) -> None:
         raise ExportError(f"--{names[0].replace('_', '-')}: got it, expected {expected}")
 
 
-def _part_of(artifact: Path, given: str) -> str:
-    """Return which part of the model an artifact holds.
+def _part_of(artifact: Path, given: str) -> tuple[str, PlainOptions]:
+    """Return which part of the model an artifact holds, and what was said of a plain one.
 
     Raises:
         ArtifactError: The artifact cannot be read.
@@ -390,7 +392,8 @@ def _part_of(artifact: Path, given: str) -> str:
         raise ExportError(
             f"--submodule: got {given!r}, expected {made_of!r}, which the artifact was made of, or none"
         )
-    return made_of
+    plain: PlainOptions = options.get("plain", PlainOptions())
+    return made_of, replace(plain, outputs=tuple(options.get("outputs", ())))
 
 
 def _run_delta(arguments: argparse.Namespace) -> int:
@@ -411,11 +414,15 @@ def _run_delta(arguments: argparse.Namespace) -> int:
         return 2
     try:
         check_replaceable(out, config.overwrite)
-        part = _part_of(config.artifact, arguments.submodule)  # fails before anything that takes long
+        # Fails before anything that takes long.
+        part, plain = _part_of(config.artifact, arguments.submodule)
         touched = None if config.check_all else _touched(arguments, old, new, part)
         if touched is not None:
             config = replace(config, touched=touched)
-        before, after = (load_model(replace(source, submodule=part)) for source in sources)
+        before, after = (
+            load_model(replace(one, submodule=part, plain=replace(plain, inputs=one.plain.inputs)))
+            for one in sources
+        )
         with _progress_bar() as progress, patch_torchrec_names(before, after):
             report = export_delta(before, after, out, config, progress)
     except (ValueError, OSError) as error:

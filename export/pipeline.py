@@ -21,7 +21,7 @@ from export.artifact.writing import make_manifest, write_mappings, write_program
 from export.config import ExportConfig
 from export.graph.prepared import PreparedModel, Progress
 from export.graph.tracing.source_location import source_locations
-from export.plain.convert import with_collections
+from export.plain.convert import convert_plain
 from export.prepare import prepare
 from export.report import ExportReport, table_reports
 from export.source.torchrec_modules import patch_torchrec_names, replace_torchrec_modules
@@ -64,7 +64,9 @@ def export_model(
     config = config or ExportConfig()
     progress = progress or (lambda *_: None)
     made = Destination(Path(path), single_file=config.single_file, overwrite=config.overwrite)
-    model = with_collections(replace_torchrec_modules(model), config.plain)
+    model = convert_plain(
+        replace_torchrec_modules(model), replace(config.plain, outputs=tuple(config.outputs))
+    )
     with (
         naming_full_disk(f"out: {Path(path).name!r}"),
         made as destination,

@@ -15,6 +15,7 @@ from torch import Tensor, fx
 from export.plain.given import Given, Leaf
 from export.plain.lookups import Lookup, Table
 from export.plain.moved import Moved
+from export.plain.traced import PlainGraph, input_of
 from recsys.errors import ExportError
 
 LEFT, RIGHT, FIXED = "left", "right", "none"
@@ -110,12 +111,12 @@ def _without_padding(row: list[int], feature: Feature) -> list[int]:
 
 
 def make_inputs(
-    given: Given, tables: Sequence[Table], moved: Mapping[fx.Node, Moved], padding: Mapping[str, str]
+    plain: PlainGraph, tables: Sequence[Table], moved: Mapping[fx.Node, Moved], padding: Mapping[str, str]
 ) -> Inputs:
     """Return the features and dense inputs.
 
     Args:
-        given: The example inputs.
+        plain: The graph; what it does not read is no input.
         tables: The tables.
         moved: The nodes that hold numbers of the inputs.
         padding: What the user says of features: ``left``, ``right``, ``none``, or ``left:ID``.
@@ -130,6 +131,7 @@ def make_inputs(
         for lookup in table.lookups
         if lookup.ids in moved
     ]
+    given, read = plain.given, {input_of(node) for node in plain.graph.nodes}
     numbers = numbers_of(given)
     features: list[Feature] = []
     dense: list[Dense] = []
@@ -137,6 +139,8 @@ def make_inputs(
     for leaf in given.leaves:
         places = range(at, at + leaf.width)
         at += leaf.width
+        if leaf.name not in read:
+            continue
         groups = _groups(places, [unit for _, lookup in lookups for unit in units(moved[lookup.ids])])
         if not leaf.is_float:
             groups += _runs([place for place in places if all(place not in group for group in groups)])

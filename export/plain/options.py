@@ -15,6 +15,7 @@ class PlainOptions:
         method: The method that predicts, instead of ``forward``.
         inputs: Example inputs: a tensor, a tuple of positional arguments of ``forward``, or a dict of keyword
             arguments; None for those of the factory's module or of the model.
+        outputs: The names of the outputs to keep; all if it is empty. Inputs that lead to others alone are left out.
         tables: Names of weights that are tables, whatever reads them.
         dense: Names of those that stay dense.
         padding: By feature whose rows may have fewer IDs than the example's: ``left``, ``right``, ``none``, or
@@ -23,6 +24,7 @@ class PlainOptions:
 
     method: str = "forward"
     inputs: Any = None
+    outputs: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
     dense: tuple[str, ...] = ()
     padding: Mapping[str, str] = field(default_factory=dict)

@@ -6,6 +6,7 @@ Shape letters: B batch.
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,13 +47,17 @@ class PlainGraph:
 
 
 class _Root(nn.Module):
-    def __init__(self, model: nn.Module, given: Given) -> None:
+    def __init__(self, model: nn.Module, given: Given, outputs: Collection[str]) -> None:
         super().__init__()
         self.add_module(MODEL, model)
-        self._given = given
+        self._given, self._outputs = given, outputs
 
     def forward(self, tensors: dict[str, Tensor]) -> Any:
-        return outputs_of(self._given.call(self.get_submodule(MODEL), tensors.__getitem__))
+        found = outputs_of(self._given.call(self.get_submodule(MODEL), tensors.__getitem__))
+        if not self._outputs or not isinstance(found, dict):
+            return found
+        # An unknown name is reported with the names that there are, when the pipeline keeps outputs.
+        return {name: one for name, one in found.items() if name in self._outputs} or found
 
     def example(self, sizes: BatchSizes) -> dict[str, Any]:
         """Return the argument of ``forward`` for a batch."""
@@ -71,17 +76,18 @@ def outputs_of(found: Any) -> Any:
     return {name: one for name, one in flat_outputs(found) if one is not None}
 
 
-def traced(model: nn.Module, given: Given) -> PlainGraph:
+def traced(model: nn.Module, given: Given, outputs: Collection[str] = ()) -> PlainGraph:
     """Trace a plain model.
 
     Args:
         model: The model, which is not changed.
         given: Its example inputs.
+        outputs: The names of the outputs to keep; all if it is empty.
 
     Raises:
         ExportError: Its code cannot be followed; the message names the line.
     """
-    root = _Root(replace_modules(model, {}), given)
+    root = _Root(replace_modules(model, {}), given, outputs)
     try:
         graph = trace(root, Sizes(root, root.example, {}))
     except ExportError as failure:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from export.plain.convert import Whole, with_collections
+from export.plain.convert import Whole, convert_plain
 from export.plain.given import EXAMPLE_INPUTS, module_of
 from export.plain.options import PlainOptions
 from export.source.names import match_names, nearest, some
@@ -78,7 +78,7 @@ def load_model(source: Source, notes: list[str] | None = None) -> nn.Module:
         ExportError: The factory cannot be used, or a collection of TorchRec's has no counterpart.
     """
     part, whole = trained_model(source, [] if notes is None else notes)
-    return with_collections(part, source.plain, whole)
+    return convert_plain(part, source.plain, whole)
 
 
 def _part(model: nn.Module, path: str) -> nn.Module:

@@ -13,6 +13,7 @@ from export.cli import main
 from export.config import ExportConfig
 from export.pipeline import export_model
 from export.plain.options import PlainOptions
+from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import load_artifact
 from recsys.artifact.parts import read_manifest
 from recsys.errors import ExportError
@@ -33,17 +34,38 @@ def _saved(model: nn.Module, path: Path) -> Path:
     return path
 
 
-def test_a_checkpoint_is_exported_and_a_delta_changes_its_rows(checkpoint: Path, tmp_path: Path) -> None:
-    old, artifact = Towers(), tmp_path / "a"
-    _saved(old, checkpoint)
-    assert main([str(checkpoint), "--factory", _FACTORY, "--out", str(artifact)]) == 0
+@pytest.mark.parametrize(
+    "options", [[], ["--dense", "users", "--outputs", "score", "--padding", "history=left"]]
+)
+def test_a_checkpoint_is_exported_and_a_delta_changes_its_rows(
+    checkpoint: Path, tmp_path: Path, options: list[str]
+) -> None:
+    model, artifact, delta = Towers(), tmp_path / "a", tmp_path / "d.delta"
+    _saved(model, checkpoint)
+    assert main([str(checkpoint), "--factory", _FACTORY, "--out", str(artifact), *options]) == 0
     with torch.no_grad():
-        old.users.weight[3] += 1.0
-    new = _saved(old, tmp_path / "new.ckpt")
-    delta = tmp_path / "d.delta"
-    options = ["--delta", "--factory", _FACTORY, "--artifact", str(artifact), "--out", str(delta), "--json"]
-    assert main([str(checkpoint), str(new), *options]) == 0
-    assert delta.is_file()
+        model.items.weight[3] += 1.0
+    new = _saved(model, tmp_path / "new.ckpt")
+    command = [str(checkpoint), str(new), "--delta", "--factory", _FACTORY, "--artifact", str(artifact)]
+    assert main([*command, "--out", str(delta), "--json"]) == 0
+    loaded = load_artifact(artifact)
+    names = [use.name for use in loaded.signature.sparse]
+    bags = {"user": [4], "item": [3], "history": [1, 2]}
+    price = torch.ones(1, 1)
+
+    def score() -> Tensor:
+        lengths = torch.tensor([len(bags[name]) for name in names])
+        return loaded.forward(price, lengths, torch.tensor([one for name in names for one in bags[name]]))[
+            "score"
+        ]
+
+    before = score()
+    apply(prepare(loaded.rows, delta))
+    with torch.no_grad():
+        batch = {"user": torch.tensor([4]), "item": torch.tensor([3]), "price": price[0]}
+        expected = model.eval()({**batch, "history": torch.tensor([[0, 0, 0, 0, 1, 2]])})["score"]
+    torch.testing.assert_close(score(), expected, rtol=0.05, atol=0.05)
+    assert not torch.allclose(before, expected, rtol=0.05, atol=0.05)
 
 
 def test_explanations_write_nothing(
@@ -128,6 +150,24 @@ def test_what_cannot_be_exported_is_said(
     with pytest.raises(ExportError, match=message):
         export_model(model, tmp_path / "a", ExportConfig(plain=PlainOptions(inputs=inputs)))
     assert not (tmp_path / "a").exists()
+
+
+class Labelled(Single):
+    """A label that only comes back, and an argument that nothing reads."""
+
+    def forward(self, x: Tensor, label: Tensor, weight: Tensor) -> dict[str, Tensor]:
+        del weight
+        return {"score": self.table(x).sum(dim=-1), "label": label}
+
+
+def test_inputs_that_no_kept_output_needs_are_left_out(tmp_path: Path) -> None:
+    options = PlainOptions(inputs=(torch.arange(8), torch.arange(8) % 2, torch.rand(8)))
+    export_model(Labelled(), tmp_path / "a", ExportConfig(plain=options, outputs=("score",)))
+    signature = read_manifest(tmp_path / "a").signature
+    assert [use.name for use in signature.sparse] == ["x"]
+    assert not signature.dense
+    with pytest.raises(ExportError, match=r"outputs: got 'scores', expected some of score, label"):
+        export_model(Labelled(), tmp_path / "b", ExportConfig(plain=options, outputs=("scores",)))
 
 
 def test_longer_histories_count_by_their_last_items(tmp_path: Path) -> None:
