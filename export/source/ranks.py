@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from export.source.names import find_state
+from export.source.others import left_out, other_classes, told
 from export.source.shards import Parts, ShardPiece
 from export.tables.mapped import release_unwritten
 from recsys.checkpoint.cover import check_cover
@@ -64,14 +65,18 @@ def read_rank_file(
         )
     try:
         with torch.serialization.safe_globals(_STAND_INS):
-            # Files of torch before 1.6 are no archives, and cannot be mapped.
-            is_archive = zipfile.is_zipfile(path)
-            data = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
+            others = other_classes(path)
+            with left_out(others):
+                # Files of torch before 1.6 are no archives, and cannot be mapped.
+                is_archive = zipfile.is_zipfile(path)
+                data = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
     except Exception as error:  # torch.load raises many kinds of errors for foreign files
         raise CheckpointError(
             f"checkpoint {path.name!r}: not readable with weights_only ({type(error).__name__}); a pickled module "
             "is read with --unsafe-pickle only, and runs the code in it"
         ) from None
+    if others and notes is not None:
+        notes.append(told(others))
     if isinstance(data, dict):
         keys, data = find_state(data, expected, lambda value: isinstance(value, Tensor))
         if keys and notes is not None:

@@ -152,8 +152,12 @@ def test_what_cannot_be_exported_is_said(
     assert not (tmp_path / "a").exists()
 
 
-class Labelled(Single):
+class Labelled(nn.Module):
     """A label that only comes back, and an argument that nothing reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, DIM)
 
     def forward(self, x: Tensor, label: Tensor, weight: Tensor) -> dict[str, Tensor]:
         del weight
