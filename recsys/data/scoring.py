@@ -6,7 +6,6 @@ Shape letters: B rows of a batch, F sparse inputs, N number of IDs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recsys.artifact.load import LoadedArtifact
-from recsys.base.hashing import rows_of_ids
 from recsys.data.batches import row_chunks
 from recsys.data.examples import Examples
 from recsys.data.lines import DataError
 from recsys.errors import ComputedIdError
-from recsys.inputs.schema import RAW, Schema
+from recsys.inputs.schema import Schema
 from recsys.inputs.signature import IdPolicy, Signature
 
 _BATCH_ROWS = 1024
@@ -59,25 +57,6 @@ def schema_for(artifact: LoadedArtifact, schema: Schema | None = None) -> Schema
             if any(table.id_policy is IdPolicy.FMIX64 for table in feature.tables)
         }
     )
-
-
-def with_rows(examples: Examples, read: Schema, trained: Schema) -> Examples:
-    """Return examples as the float model takes them.
-
-    Args:
-        examples: As the artifact takes them.
-        read: The schema that ``schema_for`` returned, and that they were read by.
-        trained: The schema of the float model.
-    """
-    raw = {name for table in read.tables if table.ids == RAW for name in table.feature_names}
-    rows = {
-        name: replace(bags, values=rows_of_ids(bags.values, table.ids, table.num_embeddings))
-        for table in trained.tables
-        if table.is_hashed
-        for name, bags in examples.bags.items()
-        if name in raw.intersection(table.feature_names)
-    }
-    return replace(examples, bags={**examples.bags, **rows})
 
 
 def scores(artifact: LoadedArtifact, examples: Examples) -> Scores:

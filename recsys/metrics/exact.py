@@ -40,12 +40,16 @@ class Metrics:
 
     def one_class_text(self, label: str) -> str:
         """Return why there is no AUC, where a label is the same in all rows; else empty."""
-        if self.auc is not None:
-            return ""
-        return (
-            f"label {label!r}: it is {0 if self.calibration is None else 1} in all {self.num_rows:,} rows that were "
-            "measured, so that AUC and NE are undefined; more rows may have both (a schema's held_out)"
-        )
+        is_positive = self.calibration is not None
+        return one_class_text(label, self.num_rows, is_positive=is_positive) if self.auc is None else ""
+
+
+def one_class_text(label: str, num_rows: int, *, is_positive: bool) -> str:
+    """Return why a label that is the same in all rows has no AUC."""
+    return (
+        f"label {label!r}: it is {int(is_positive)} in all {num_rows:,} rows that were measured, so that AUC and NE "
+        "are undefined; more rows may have both (a schema's held_out)"
+    )
 
 
 def measure(logits: Floats, labels: Floats, weights: Floats | None = None) -> Metrics:
@@ -60,18 +64,37 @@ def measure(logits: Floats, labels: Floats, weights: Floats | None = None) -> Me
         ValueError: No examples, shapes that differ, labels other than 0 and 1, or weights that are below 0, not
             finite, or all 0.
     """
-    x, y, w = _checked(logits, labels, weights)
-    loss = float(np.average(np.logaddexp(0.0, x) - x * y, weights=w))
-    mean = float(np.average(y, weights=w))
-    base = entropy(mean)
-    predicted = float(np.average(0.5 * (1 + np.tanh(0.5 * x)), weights=w))
-    return Metrics(
-        num_rows=len(y),
-        loss=loss,
-        auc=auc(x, y, w),
-        ne=loss / base if base > 0 else None,
-        calibration=predicted / mean if mean > 0 else None,
-    )
+    x, y, w = checked(logits, labels, weights)
+    return ScoredRows(x, y).metrics(w)
+
+
+class ScoredRows:
+    """Logits and labels, whose metrics can be asked for under several weights.
+
+    Args:
+        logits: ``[N]``, finite.
+        labels: ``[N]``, in 0 to 1.
+    """
+
+    def __init__(self, logits: NDArray[np.float64], labels: NDArray[np.float64]) -> None:
+        self._labels = labels
+        self._losses = np.logaddexp(0.0, logits) - logits * labels
+        self._predicted = 0.5 * (1 + np.tanh(0.5 * logits))
+        self._places = _places(logits)
+
+    def metrics(self, weights: NDArray[np.float64]) -> Metrics:
+        """Return all metrics; ``weights`` are not checked, and their sum is above 0."""
+        total = float(weights.sum())
+        loss = float(np.dot(self._losses, weights)) / total
+        clicks = float(np.dot(self._labels, weights))
+        base = entropy(clicks / total)
+        return Metrics(
+            num_rows=len(self._labels),
+            loss=loss,
+            auc=_auc(self._places, self._labels, weights),
+            ne=loss / base if base > 0 else None,
+            calibration=float(np.dot(self._predicted, weights)) / clicks if clicks > 0 else None,
+        )
 
 
 def entropy(mean: float) -> float:
@@ -93,23 +116,35 @@ def auc(scores: Floats, labels: Floats, weights: Floats | None = None) -> float 
     Raises:
         ValueError: As ``measure``.
     """
-    return weighted_auc(*_checked(scores, labels, weights))
+    return weighted_auc(*checked(scores, labels, weights))
 
 
 def weighted_auc(x: NDArray[np.float64], y: NDArray[np.float64], w: NDArray[np.float64]) -> float | None:
     """Return ``auc`` of scores, labels in 0 to 1 and weights that are not checked, ``[N]`` each."""
-    _, inverse = np.unique(x, return_inverse=True)
-    # By score, in ascending order.
-    clicks, others = np.bincount(inverse, w * y), np.bincount(inverse, w * (1 - y))
+    return _auc(_places(x), y, w)
+
+
+def _places(scores: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the place of each score among the different ones, in ascending order."""
+    return np.unique(scores, return_inverse=True)[1]
+
+
+def _auc(places: NDArray[np.int64], y: NDArray[np.float64], w: NDArray[np.float64]) -> float | None:
+    clicks, others = np.bincount(places, w * y), np.bincount(places, w * (1 - y))
     num_pairs = float(clicks.sum() * others.sum())
     if num_pairs == 0:
         return None
     return float(np.dot(clicks, np.cumsum(others) - others / 2)) / num_pairs
 
 
-def _checked(
+def checked(
     scores: Floats, labels: Floats, weights: Floats | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return scores, labels and weights as float64, ``[N]`` each.
+
+    Raises:
+        ValueError: As ``measure``.
+    """
     x, y = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=np.float64)
     w = np.ones_like(y) if weights is None else np.asarray(weights, dtype=np.float64)
     if x.ndim != 1 or x.shape != y.shape or len(x) == 0:

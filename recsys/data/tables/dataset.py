@@ -150,8 +150,8 @@ def kept_types(files: Sequence[TableFile], keep: Sequence[str]) -> dict[str, pa.
     return found
 
 
-def check_kept(files: Sequence[TableFile], keep: Sequence[str]) -> None:
-    """Check that files have the columns to keep.
+def check_kept(files: Sequence[TableFile], keep: Sequence[str], what: str = "keep") -> None:
+    """Check that files have columns that are to be kept beside a model's own.
 
     Raises:
         DataError: One is missing.
@@ -160,7 +160,7 @@ def check_kept(files: Sequence[TableFile], keep: Sequence[str]) -> None:
         missing = [name for name in keep if name not in file.types]
         if missing:
             raise DataError(
-                f"keep: got unknown columns {missing[:5]}, expected some of {shown_names(file.types)}"
+                f"{what}: got unknown columns {missing[:5]}, expected some of {shown_names(file.types)}"
             )
 
 
@@ -170,6 +170,51 @@ def rows_of(data: Any, schema: Schema) -> Iterator[_Rows]:
     for file in files:
         _check(file, schema)
         yield from _blocks(list(listed([file])), schema)
+
+
+def pieces_to_measure(
+    data: Any,
+    schemas: Sequence[Schema],
+    keep: Sequence[str] = (),
+    *,
+    held_out: bool = False,
+    limit_rows: int | None = None,
+) -> tuple[list[Piece], tuple[str, ...]]:
+    """Return the pieces of a table that models with these schemas are measured on, and notices on them.
+
+    Args:
+        data: As ``table_dataset`` takes it.
+        schemas: The models' own; each needs its columns, and the first one says which rows are held out.
+        keep: Further columns that the table must have.
+        held_out: Whether the rows to learn from are left out.
+        limit_rows: Number of first rows to read.
+
+    Raises:
+        DataError: As ``table_dataset``.
+    """
+    files = open_files(data)
+    check_kept(files, keep, "group, item, slice")
+    for file in files:
+        for schema in schemas:
+            _check(file, schema)
+    pieces = list(_limited(listed(files), limit_rows))
+    if not held_out:
+        return pieces, ()
+    parts = split(pieces, schemas[0])
+    return parts.held_out, parts.notices
+
+
+def labeled(piece: Piece, schemas: Sequence[Schema], keep: Sequence[str]) -> tuple[list[Examples], pa.Table]:
+    """Return the examples of a piece's kept rows for each schema, and some of its columns, read once.
+
+    Raises:
+        DataError: A value is wrong.
+    """
+    needed = [name for schema in schemas for name in _columns(schema, labels=True)]
+    held = piece.reading(list(dict.fromkeys([*needed, *keep])))
+    rows = np.arange(len(piece))
+    examples = [_examples([_kept(held, _columns(schema, labels=True), rows)], schema) for schema in schemas]
+    return examples, plain_table(held.read(keep)).filter(pa.array(piece.mask))
 
 
 def label_blocks(pieces: Iterable[Piece], labels: Sequence[LabelColumn]) -> Iterator[NDArray[np.float32]]:

@@ -97,5 +97,5 @@ def test_the_artifact_scores_them_as_the_trainer(tmp_path: Path, capsys: pytest.
     capsys.readouterr()
     assert eval_main([*argv, "--checkpoint", str(tmp_path / "model.pt")]) == 0
     measured = json.loads(capsys.readouterr().out)
-    of_both = {who: of["click"]["auc"] for who, of in measured.items()}
+    of_both = {who: measured[who]["click"]["auc"] for who in ("artifact", "checkpoint")}
     assert of_both == dict.fromkeys(("artifact", "checkpoint"), pytest.approx(trained, abs=_ROUNDING))
