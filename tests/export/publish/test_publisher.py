@@ -24,12 +24,12 @@ from recsys.training.slices import Pace
 from tests.export.delta.test_delta import rows_of
 from tests.export.delta.test_mappings import assert_same
 from tests.recsys.artifact.delta.deltas import header_of
-from tests.support.children.publishers import fork_server, forked_publishers
+from tests.support.children.publishers import forked_publishers
 from tests.support.helpers import kjt_of
 from tests.support.models.export_models import batch_of, dlrm
 from tests.support.models.managed import POOL, Managed
 
-__all__ = ["fork_server", "forked_publishers"]
+__all__ = ["forked_publishers"]
 # test_train and test_kafka start processes as users do.
 pytestmark = pytest.mark.usefixtures("forked_publishers")
 

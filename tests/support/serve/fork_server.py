@@ -1,6 +1,6 @@
-"""A process that has imported the server, and forks one for each test that asks: importing torch takes seconds.
+"""A process that has imported a program, and forks it for each test that asks: importing torch takes seconds.
 
-``python -m tests.support.serve.fork_server`` takes commands at the socket on its standard input.
+``python -m tests.support.serve.fork_server server|publisher`` takes commands at the socket on its standard input.
 """
 
 from __future__ import annotations
@@ -25,10 +25,20 @@ from typing import IO, NoReturn
 ROOT = Path(__file__).resolve().parents[3]
 _MAX_BYTES = 1 << 20
 _STATUS_BYTES = 4
+# What is imported before the first fork.
+_IMPORTED = {"server": "serve.app.start", "publisher": "export.publish.process"}
 
 
 class Forked:
-    """A forked server, with the methods of ``subprocess.Popen`` that tests use.
+    """A forked program, with the methods of ``subprocess.Popen`` that tests use.
+
+    Args:
+        arguments: of the command line.
+        cwd: its folder.
+        environment: all of its variables.
+        errors: the descriptor of its standard error.
+        program: "server" for ``python -m serve.app.cli``, "publisher" for what ``recsys.training`` starts.
+        passed: a descriptor that the program gets.
 
     Attributes:
         pid: its process.
@@ -37,14 +47,22 @@ class Forked:
     """
 
     def __init__(
-        self, arguments: Sequence[str], *, cwd: Path, environment: Mapping[str, str], errors: int
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        errors: int,
+        program: str = "server",
+        passed: int | None = None,
     ) -> None:
         output, out = os.pipe()
         self._status, status = os.pipe()
         command = {"arguments": list(arguments), "cwd": str(cwd), "environment": dict(environment)}
-        server = _server()
+        server = _server(program)
+        files = [out, errors, status, *([] if passed is None else [passed])]
         try:
-            socket.send_fds(server, [json.dumps(command).encode()], [out, errors, status])
+            socket.send_fds(server, [json.dumps(command).encode()], files)
             self.pid = int(server.recv(_STATUS_BYTES * 8))
         finally:
             os.close(out)
@@ -60,7 +78,6 @@ class Forked:
     ) -> None:
         self.stdout.close()
         self.wait()
-        os.close(self._status)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; return ``returncode``."""
@@ -69,6 +86,7 @@ class Forked:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
             status = os.read(self._status, _STATUS_BYTES)
             assert status, "the server that forks has ended"
+            os.close(self._status)
             self.returncode = int.from_bytes(status, "little", signed=True)
         return self.returncode
 
@@ -99,11 +117,11 @@ class Forked:
 
 
 @cache
-def _server() -> socket.socket:
-    """Start the process that forks; it ends with us."""
+def _server(program: str) -> socket.socket:
+    """Start the process that forks a program; it ends with us."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with closing(theirs):
-        command = [sys.executable, "-m", "tests.support.serve.fork_server"]
+        command = [sys.executable, "-m", "tests.support.serve.fork_server", program]
         process = subprocess.Popen(command, cwd=ROOT, stdin=theirs.fileno())
 
     def end() -> None:
@@ -115,8 +133,9 @@ def _server() -> socket.socket:
 
 
 def main() -> None:
-    """Fork a server for each command, until nobody can send one."""
-    importlib.import_module("serve.app.start")
+    """Fork the program for each command, until nobody can send one."""
+    program = sys.argv[1]
+    importlib.import_module(_IMPORTED[program])
     commands = socket.socket(fileno=os.dup(0))
     waking, woken = os.pipe()
     os.set_blocking(woken, False)
@@ -131,10 +150,10 @@ def main() -> None:
             _report(running)
         if commands not in ready:
             continue
-        message, files, _, _ = socket.recv_fds(commands, _MAX_BYTES, 3)
+        message, files, _, _ = socket.recv_fds(commands, _MAX_BYTES, 4)
         if not message:
             break
-        out, errors, status = files
+        out, errors, status, *passed = files
         pid = os.fork()
         if not pid:
             signal.set_wakeup_fd(-1)
@@ -142,12 +161,12 @@ def main() -> None:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.dup2(out, 1)
             os.dup2(errors, 2)
-            for each in (commands.detach(), waking, woken, *files, *running.values()):
+            for each in (commands.detach(), waking, woken, out, errors, status, *running.values()):
                 os.close(each)
-            _serve(**json.loads(message))
+            _run(program, *passed, **json.loads(message))
         running[pid] = status
-        os.close(out)
-        os.close(errors)
+        for each in (out, errors, *passed):
+            os.close(each)
         commands.send(str(pid).encode())
     for pid in running:
         os.kill(pid, signal.SIGKILL)
@@ -165,8 +184,8 @@ def _report(running: dict[int, int]) -> None:
         os.close(status)
 
 
-def _serve(arguments: list[str], cwd: str, environment: dict[str, str]) -> NoReturn:
-    """Do what ``python -m serve.app.cli`` does, and end the process."""
+def _run(program: str, *passed: int, arguments: list[str], cwd: str, environment: dict[str, str]) -> NoReturn:
+    """Do what the command line would do, and end the process."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(cwd)
     os.environ.clear()
@@ -174,7 +193,10 @@ def _serve(arguments: list[str], cwd: str, environment: dict[str, str]) -> NoRet
     sys.argv[1:] = arguments
     code: object = 1
     try:
-        code = importlib.import_module("serve.app.cli").main()
+        if program == "publisher":
+            code = importlib.import_module("recsys.export").run_publisher(*passed)
+        else:
+            code = importlib.import_module("serve.app.cli").main()
     except SystemExit as ended:
         code = ended.code
     except BaseException:
