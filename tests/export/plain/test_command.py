@@ -40,11 +40,12 @@ def _saved(model: nn.Module, path: Path) -> Path:
 def test_a_checkpoint_is_exported_and_a_delta_changes_its_rows(
     checkpoint: Path, tmp_path: Path, options: list[str]
 ) -> None:
+    torch.manual_seed(0)
     model, artifact, delta = Towers(), tmp_path / "a", tmp_path / "d.delta"
     _saved(model, checkpoint)
     assert main([str(checkpoint), "--factory", _FACTORY, "--out", str(artifact), *options]) == 0
     with torch.no_grad():
-        model.items.weight[3] += 1.0
+        model.items.weight[3] += 5.0
     new = _saved(model, tmp_path / "new.ckpt")
     command = [str(checkpoint), str(new), "--delta", "--factory", _FACTORY, "--artifact", str(artifact)]
     assert main([*command, "--out", str(delta), "--json"]) == 0
@@ -64,8 +65,8 @@ def test_a_checkpoint_is_exported_and_a_delta_changes_its_rows(
     with torch.no_grad():
         batch = {"user": torch.tensor([4]), "item": torch.tensor([3]), "price": price[0]}
         expected = model.eval()({**batch, "history": torch.tensor([[0, 0, 0, 0, 1, 2]])})["score"]
-    torch.testing.assert_close(score(), expected, rtol=0.05, atol=0.05)
-    assert not torch.allclose(before, expected, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(score(), expected, rtol=0.05, atol=0.1)
+    assert not torch.allclose(before, expected, rtol=0.5, atol=1.0)
 
 
 def test_explanations_write_nothing(
