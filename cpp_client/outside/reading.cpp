@@ -78,6 +78,8 @@ void Reading::Run(const std::vector<Wanted>& rows) {
       if (asks_[i].is_open) Turn(&asks_[i]);
     }
   }
+  // No further line is asked: its answers would belong to no read.
+  for (Share& share : shares_) share.was_hedged = true;
   const auto limit_ms = std::to_string(std::llround(plan_.deadline_s * 1e3));
   for (Ask& ask : asks_) {
     if (!ask.is_open) continue;

@@ -344,3 +344,22 @@ def test_a_replica_answers(native: NativeModel, chain: list[Path], python: Loade
             assert_same(native, python, batch)
         assert native.call("outside_rows")["hedged"] > 0
         node.go_on()
+
+
+def test_an_answer_after_the_deadline_is_no_other_reads(
+    native: NativeModel, chain: list[Path], python: LoadedArtifact
+) -> None:
+    """The first batch fails before its replica is asked; what the replica is asked then must leave nothing behind."""
+    with redis_nodes(2) as (node, replica):
+        push(chain, [node])
+        push(chain, [replica])
+        replicas = [replica.address]
+        options = {"rows_cache_bytes": 0, "rows_deadline_ms": 50, "rows_hedge_ms": 1_000}
+        open_there(native, chain, [node], rows_replicas=replicas, **options)
+        node.stop()
+        first, *others = some(python, 9)[::-1]
+        with pytest.raises(NativeError, match="did not answer within 50 ms"):
+            native.predict(python.signature, first)
+        for batch in others[:5]:  # the node counts as down for a while
+            assert_same(native, python, batch)
+        node.go_on()
