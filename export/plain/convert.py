@@ -84,14 +84,14 @@ class _Examples(ExampleRows):
         return {kind: {name: self.rows[kind][name] for name in names} for kind, names in wanted.items()}
 
 
-def is_plain(model: nn.Module, options: PlainOptions) -> bool:
-    """Return whether a model holds no collections, but what may be tables."""
+def is_plain(model: nn.Module, options: PlainOptions, whole: Whole | None = None) -> bool:
+    """Return whether a model holds no collections, but ``nn.Embedding``s, or has example inputs."""
     kinds = {type(module) for module in model.modules()}
     if any(issubclass(kind, (EmbeddingBagCollection, EmbeddingCollection)) for kind in kinds):
         return False
-    return options.inputs is not None or any(
-        issubclass(kind, (nn.Embedding, nn.EmbeddingBag)) for kind in kinds
-    )
+    if options.inputs is not None or any(issubclass(kind, (nn.Embedding, nn.EmbeddingBag)) for kind in kinds):
+        return True
+    return whole is not None and example_of(whole.model, whole.factory) is not None
 
 
 def convert_plain(model: nn.Module, options: PlainOptions, whole: Whole | None = None) -> nn.Module:
@@ -105,7 +105,7 @@ def convert_plain(model: nn.Module, options: PlainOptions, whole: Whole | None =
     Raises:
         ExportError: It cannot be converted.
     """
-    return converted(model, options, whole).model if is_plain(model, options) else model
+    return converted(model, options, whole).model if is_plain(model, options, whole) else model
 
 
 @dataclass(frozen=True, kw_only=True)

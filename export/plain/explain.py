@@ -77,7 +77,7 @@ def explained(model: nn.Module, config: ExportConfig, whole: Whole | None = None
     found = Explanation(tables=(), inputs={}, outputs={})
     try:
         with patch_torchrec_names(model), source_locations():
-            if is_plain(model, config.plain):
+            if is_plain(model, config.plain, whole):
                 made = converted(model, config.plain, whole)
                 found = replace(found, tables=_tables(made), inputs=_inputs(made))
                 model = made.model
