@@ -52,7 +52,8 @@ class DeltaCache:
             self._path(key).unlink()
         except FileNotFoundError:
             return False
-        self._used_bytes = (self._used_bytes or num_bytes) - num_bytes
+        if self._used_bytes is not None:
+            self._used_bytes -= num_bytes
         return True
 
     def reserve(self, num_bytes: int, *, keep: frozenset[str] = frozenset()) -> bool:

@@ -57,9 +57,11 @@ class _Copies:
             copy.release()
 
     def _hold(self, copy: Copy, what: tuple[str, ...]) -> Path:
-        self.release(*what)
         with self._lock:
+            before = self._held.get(what)
             self._held[what] = copy
+        if before is not None:
+            before.release()
         return copy.path
 
 
