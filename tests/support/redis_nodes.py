@@ -69,6 +69,15 @@ class RedisNode:
             time.sleep(0.02)
         raise AssertionError("redis-server does not answer")
 
+    def follow(self, other: RedisNode) -> None:
+        """Become a replica of another node, and wait until it holds the same."""
+        with self.client as client:
+            client.replicaof("127.0.0.1", other.port)
+            until = time.monotonic() + 60
+            while client.info("replication")["master_link_status"] != "up":
+                assert time.monotonic() < until, "the replica does not reach its node"
+                time.sleep(0.05)
+
     def stop(self) -> None:
         """Let it hang: it takes connections and answers nothing."""
         assert self._process is not None

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor, nn
 
-from export.config import ExportConfig
 from export.delta.compact import compact
 from export.delta.delta import DeltaConfig, export_delta
-from export.pipeline import export_model
-from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.store.keys import kept
@@ -26,76 +19,11 @@ from recsys.artifact.store.push_delta import push_delta
 from recsys.errors import DeltaError
 from serve.engine.reference.raw_request import RawRequestLike
 from tests.native.models.test_model import assert_same, batches
+from tests.native.outside.items import NUM_ITEMS, NUM_USERS, Items, moved
 from tests.native.tool import NativeError, NativeModel, as_json, needs_tool
-from tests.support.helpers import bag
 from tests.support.redis_nodes import RedisNode, address_of, needs_redis, redis_nodes
 
 pytestmark = [needs_tool, needs_redis]
-
-NUM_DELTAS = 5
-#: Enough for chunks of several nodes.
-NUM_ITEMS, NUM_USERS = 2_000, 900
-
-
-class Items(nn.Module):
-    """Two tables, one of them of two features, beside a small one that stays in memory."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.bags = EmbeddingBagCollection(
-            [
-                bag("items", NUM_ITEMS, 16, ["item", "seen"]),
-                bag("users", NUM_USERS, 24, ["user"]),
-                bag("days", 7, 16, ["day"]),
-            ]
-        )
-        self.layer = nn.Linear(16 + 16 + 24 + 16, 3)
-
-    def forward(self, features: KeyedJaggedTensor) -> dict[str, Tensor]:
-        """Scores, and a vector that shows wrong rows at once."""
-        pooled = self.bags(features)
-        return {"scores": self.layer(pooled.values()), "item": pooled["item"]}
-
-
-def moved(old: Items, seed: int) -> Items:
-    """A copy with other rows here and there."""
-    new, generator = copy.deepcopy(old), torch.Generator().manual_seed(seed)
-    for table in new.bags.embedding_bags.values():
-        weight = table.weight
-        rows = torch.rand(weight.shape[0], generator=generator) < 0.3
-        weight.data[rows] += torch.randn(int(rows.sum()), weight.shape[1], generator=generator)
-    return new
-
-
-@pytest.fixture(scope="module")
-def chain(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """An artifact, and deltas behind it."""
-    folder = tmp_path_factory.mktemp("chain")
-    model = Items()
-    export_model(model, folder / "a", ExportConfig())
-    deltas: list[Path] = []
-    for seed in range(NUM_DELTAS):
-        new, path = moved(model, seed + 1), folder / f"{seed}.delta"
-        export_delta(model, new, path, DeltaConfig(artifact=folder / "a", after=tuple(deltas)))
-        deltas.append(path)
-        model = new
-    return [folder / "a", *deltas]
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[list[RedisNode]]:
-    with redis_nodes(3) as nodes:
-        yield nodes
-
-
-@pytest.fixture
-def nodes(servers: list[RedisNode]) -> list[RedisNode]:
-    """Three nodes without rows."""
-    for node in servers:
-        with node.client as client:
-            client.flushall()
-    return servers
 
 
 @pytest.fixture(scope="module")
@@ -330,12 +258,7 @@ def test_zero_rows(native: NativeModel, chain: list[Path], python: LoadedArtifac
 def test_a_replica_answers(native: NativeModel, chain: list[Path], python: LoadedArtifact) -> None:
     with redis_nodes(2) as (node, replica):
         push(chain, [node])
-        with replica.client as client:
-            client.replicaof("127.0.0.1", node.port)
-            until = time.monotonic() + 30
-            while client.info("replication")["master_link_status"] != "up":
-                assert time.monotonic() < until
-                time.sleep(0.05)
+        replica.follow(node)
         open_there(
             native, chain, [node], rows_cache_bytes=0, rows_replicas=[replica.address], rows_deadline_ms=5_000
         )
