@@ -70,9 +70,9 @@ _MAX_CAPTURED = 2000
 _MAX_EVENTS = 64
 # How often they are taken where all records are wanted: as many as a full ring has.
 _MAX_TAKEN = 256
-# Interval at which records of answers are taken: only full blocks of them wake the event loop. Each block costs its
-# readers about a millisecond, however few requests it has.
-_ANSWERED_POLL_S = 0.5
+# Intervals at which records of answers are taken, where labels may come for them and where they are only written: full
+# blocks alone wake the event loop. Each block costs its readers about a millisecond, however few requests it has.
+_LABELLED_POLL_S, _LOGGED_POLL_S = 0.5, 1.0
 # Closed versions whose signatures are known, for records that wait.
 _MAX_CLOSED = 64
 # Interval between checks of the TLS files for changes.
@@ -207,7 +207,8 @@ class NativeEngine:
             self._engine = binding.Engine(as_json(settings))
         self._loop.add_reader(self._engine.fileno(), self._take)
         if sampling.answered_share or sampling.inputs_share:
-            self._start(self._take_answered())
+            is_labelled = sampling.answered_share > 0
+            self._start(self._take_answered(_LABELLED_POLL_S if is_labelled else _LOGGED_POLL_S))
 
     @property
     def num_active(self) -> int:
@@ -479,10 +480,10 @@ class NativeEngine:
         servable = self._servables.get((model, version))
         return self._closed.get((model, version)) if servable is None else servable.signature
 
-    async def _take_answered(self) -> None:
+    async def _take_answered(self, interval_s: float) -> None:
         """Take records of answers that are too few to fill a block, which wakes the event loop."""
         while True:
-            await asyncio.sleep(_ANSWERED_POLL_S)
+            await asyncio.sleep(interval_s)
             self._take(all_answers=True)
 
     async def _watch_tls(self, files: TlsFiles, known: TlsMaterial) -> None:

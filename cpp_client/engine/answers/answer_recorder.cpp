@@ -11,7 +11,7 @@ namespace {
 
 // A block that has so many is handed over: enough that what the owner does for each block costs
 // little for each request.
-constexpr std::int64_t kBlockRequests = 16384;
+constexpr std::int64_t kBlockRequests = 32768;
 constexpr std::int64_t kBlockBytes = 8 << 20;
 // Under load, each of a few threads fills one while others are written.
 constexpr std::size_t kSpareBlocks = 8;

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from recsys.inputs.answer_columns import AnswerLayout
 from recsys.inputs.signature import Signature
+from recsys.kernels.operators import delta_packer
 from serve.config.settings import AnswerLogConfig
 from serve.engine.answered import AnsweredBlock, chosen, num_chosen
 from serve.metrics.counters import ANSWER_RESULTS
@@ -88,6 +89,7 @@ class AnswerLog:
         self._is_behind = False
         # Arrow's own allocator gives memory back between batches, and the next one pays for new pages.
         pa.set_memory_pool(pa.system_memory_pool())
+        delta_packer()  # loads the native kernels now, not beside the first requests
         self._destination = self._opened(config)
         self._parts: Worker[_Part] = Worker(
             "answer-log",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 
 import pyarrow as pa
 
@@ -91,7 +92,7 @@ class ParquetFile:
             .i64(3, self._num_rows)
             .list(4, Kind.STRUCT, self._groups)
             .list(5, Kind.STRUCT, pairs)
-            .binary(6, f"recsys-serving version {package_version('recsys-serving') or 0} (build 0)".encode())
+            .binary(6, _created_by())
             .list(7, Kind.STRUCT, orders)
             .encoded()
         )
@@ -144,6 +145,12 @@ def write_parts(descriptor: int, parts: Sequence[bytes]) -> None:
             num_written -= len(waiting.pop(0))
         if num_written:
             waiting[0] = waiting[0][num_written:]
+
+
+@cache
+def _created_by() -> bytes:
+    """Return the name and version in the form that readers expect."""
+    return f"recsys-serving version {package_version('recsys-serving') or 0} (build 0)".encode()
 
 
 def _value_type(field: pa.Field) -> pa.DataType:
