@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -7,6 +10,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -14,13 +19,80 @@
 #include "format/wide.h"
 #include "recsys/error.h"
 #include "recsys/request.h"
+#include "recsys/span.h"
 #include "request/dense_check.h"
-#include "request/picks.h"
 #include "request/sparse_check.h"
-#include "request/table_names.h"
 
 namespace recsys {
 namespace {
+
+std::string ListedViews(const std::vector<std::string_view>& names) {
+  return Listed({names.begin(), names.end()});
+}
+
+/// Throws Error (kRequest): `got`, which holds at most one name more than expected, does not
+/// contain exactly the expected names, each once.
+[[noreturn]] void ThrowWrongNames(const char* kind, const std::vector<std::string_view>& got,
+                                  const std::vector<std::string_view>& expected) {
+  const std::string at(kind);
+  const std::unordered_set<std::string_view> known(expected.begin(), expected.end());
+  std::unordered_map<std::string_view, int> times;
+  for (const std::string_view name : got) {
+    if (known.count(name) == 0) {
+      throw Error(ErrorKind::kRequest, at + ": got an unknown input " + Short(name) +
+                                           ", expected " + ListedViews(expected));
+    }
+    ++times[name];
+  }
+  for (const std::string_view name : got) {
+    if (times[name] > 1) {
+      throw Error(ErrorKind::kRequest,
+                  at + ": got " + Repr(name) + " more than once, expected each input once");
+    }
+  }
+  std::vector<std::string_view> missing;
+  for (const std::string_view name : expected) {
+    if (times.count(name) == 0) missing.push_back(name);
+  }
+  throw Error(ErrorKind::kRequest, at + ": missing " + ListedViews(missing) +
+                                       ", expected each of the model's inputs once");
+}
+
+/// A name of a table, and where the part begins that is shown.
+struct Shortened {
+  std::size_t start;
+
+  /// Shows one more part, if there is one.
+  bool Extend(const std::string& name) {
+    if (start == 0) return false;
+    const std::size_t point = start < 2 ? std::string::npos : name.rfind('.', start - 2);
+    start = point == std::string::npos ? 0 : point + 1;
+    return true;
+  }
+};
+
+/// Returns the names of all tables as people read them, by name: the last parts between points, as
+/// many as tell a name from all others (recsys/base/table_names.py).
+std::map<std::string, std::string> ShortTableNames(const Signature& signature) {
+  std::map<std::string, Shortened> shown;
+  for (const SparseInput& input : signature.sparse) {
+    for (const TableUse& table : input.tables) {
+      const std::size_t point = table.name.rfind('.');
+      shown[table.name] = {point == std::string::npos ? 0 : point + 1};
+    }
+  }
+  while (true) {
+    std::map<std::string, std::string> names;
+    std::map<std::string, std::size_t> counts;
+    for (const auto& [name, cut] : shown) ++counts[names[name] = name.substr(cut.start)];
+    bool has_longer = false;
+    for (auto& [name, cut] : shown) {
+      const std::string& text = names[name];
+      if (counts[text] > 1 || text.empty()) has_longer = cut.Extend(name) || has_longer;
+    }
+    if (!has_longer) return names;
+  }
+}
 
 constexpr Wide kIdBytes = 8;
 constexpr Wide kFloatBytes = 4;
@@ -49,6 +121,97 @@ IdBound IdBoundOf(const SparseInput& input, const std::map<std::string, std::str
 }
 
 }  // namespace
+
+/// A request's input, at its position in the signature.
+template <typename Raw>
+struct Pick {
+  const Raw* raw = nullptr;
+  /// Whether it was given once for all rows.
+  bool once = false;
+};
+
+/// A request's inputs of one kind in the signature's order; does not allocate for the usual number
+/// of inputs.
+template <typename Raw>
+class Picks {
+ public:
+  explicit Picks(std::size_t size) : size_(size) {
+    if (size > few_.size()) many_.resize(size);
+  }
+  Picks(const Picks&) = delete;
+  Picks& operator=(const Picks&) = delete;
+
+  Pick<Raw>& operator[](std::size_t at) { return many_.empty() ? few_[at] : many_[at]; }
+  std::size_t size() const { return size_; }
+
+ private:
+  std::size_t size_;
+  std::array<Pick<Raw>, 64> few_;
+  std::vector<Pick<Raw>> many_;
+};
+
+/// Finds each input of the signature in a request.
+template <typename Input, typename Raw>
+class Picker {
+ public:
+  /// `by_name`: positions in `inputs`, ordered by name.
+  Picker(const char* kind, const std::vector<Input>& inputs,
+         const std::vector<std::uint32_t>& by_name)
+      : kind_(kind), inputs_(inputs), by_name_(by_name) {}
+
+  /// Requires every input exactly once, among those given for each row and those given once;
+  /// otherwise throws Error (kRequest).
+  void Pick(Span<const Raw> rows, Span<const Raw> once, Picks<Raw>* picks) const {
+    if (once.empty() && IsInOrder(rows)) {
+      for (std::size_t i = 0; i < inputs_.size(); ++i) (*picks)[i] = {&rows[i], false};
+      return;
+    }
+    // Looks at one more than expected at most: enough to report what is wrong, without going
+    // through millions.
+    const std::size_t most = inputs_.size() + 1;
+    const std::size_t num_rows = std::min(rows.size(), most);
+    const std::size_t num_once = std::min(once.size(), most);
+    bool fits = num_rows + num_once == inputs_.size();
+    for (std::size_t i = 0; fits && i < num_rows; ++i) fits = Place(rows[i], false, picks);
+    for (std::size_t i = 0; fits && i < num_once; ++i) fits = Place(once[i], true, picks);
+    if (!fits) Refuse(rows, once, most);
+  }
+
+ private:
+  bool IsInOrder(Span<const Raw> got) const {
+    if (got.size() != inputs_.size()) return false;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      if (got[i].name != inputs_[i].name) return false;
+    }
+    return true;
+  }
+
+  bool Place(const Raw& raw, bool once, Picks<Raw>* picks) const {
+    const auto found = std::lower_bound(
+        by_name_.begin(), by_name_.end(), raw.name,
+        [this](std::uint32_t at, std::string_view name) { return inputs_[at].name < name; });
+    if (found == by_name_.end() || inputs_[*found].name != raw.name) return false;
+    recsys::Pick<Raw>& pick = (*picks)[*found];
+    if (pick.raw != nullptr) return false;
+    pick = {&raw, once};
+    return true;
+  }
+
+  [[noreturn]] void Refuse(Span<const Raw> rows, Span<const Raw> once, std::size_t most) const {
+    std::vector<std::string_view> got, expected;
+    for (const Span<const Raw>& part : {rows, once}) {
+      for (std::size_t i = 0; i < std::min(part.size(), most) && got.size() < most; ++i) {
+        got.push_back(part[i].name);
+      }
+    }
+    for (const Input& input : inputs_) expected.push_back(input.name);
+    ThrowWrongNames(kind_, got, expected);
+  }
+
+  const char* kind_;
+  const std::vector<Input>& inputs_;
+  const std::vector<std::uint32_t>& by_name_;
+};
 
 /// Checks one request.
 class RequestCheck {

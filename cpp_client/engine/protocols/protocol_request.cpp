@@ -1,14 +1,91 @@
 #include "engine/protocols/protocol_request.h"
 
+#include <cstddef>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
-#include "engine/protocols/request_memory.h"
+#include "base/stripes.h"
+#include "engine/core/request.h"
 #include "engine/protocols/request_stream.h"
 #include "request/texts.h"
 
 namespace recsys {
+namespace {
+
+/// Recycles the memory of requests' input lists: a thread that releases a request gives them back
+/// to the stripe of the thread that has read it. Thread-safe; locks are held for nanoseconds, and
+/// the amount kept is bounded.
+class RequestMemory {
+ public:
+  /// The process's instance. Never destroyed: requests may end at any time.
+  static RequestMemory& Shared();
+
+  /// Gives a new request empty lists with capacity. Returns the stripe, for Give.
+  std::size_t Take(Request* request);
+  /// Takes the lists of a request that is no longer read.
+  void Give(Request* request, std::size_t stripe);
+
+ private:
+  /// Of a stripe.
+  static constexpr std::size_t kMaxKept = 256;
+  /// Maximum inputs per request; longer lists are abuse, or a rare model.
+  static constexpr std::size_t kMaxInputs = 2048;
+
+  struct Lists {
+    RawRequest raw;
+    CheckedRequest checked;
+  };
+
+  struct Kept {
+    std::mutex mutex;
+    std::vector<Lists> lists;
+  };
+
+  Striped<Kept> kept_;
+};
+
+RequestMemory& RequestMemory::Shared() {
+  static RequestMemory& shared = *new RequestMemory;
+  return shared;
+}
+
+std::size_t RequestMemory::Take(Request* request) {
+  const std::size_t stripe = ThisStripe();
+  Kept& kept = kept_[stripe];
+  const std::lock_guard lock(kept.mutex);
+  if (kept.lists.empty()) return stripe;
+  std::swap(request->raw, kept.lists.back().raw);
+  std::swap(request->checked, kept.lists.back().checked);
+  kept.lists.pop_back();
+  return stripe;
+}
+
+void RequestMemory::Give(Request* request, std::size_t stripe) {
+  RawRequest& raw = request->raw;
+  CheckedRequest& checked = request->checked;
+  const std::size_t num_inputs = raw.dense.capacity() + raw.sparse.capacity() +
+                                 raw.context_dense.capacity() + raw.context_sparse.capacity();
+  if (num_inputs == 0 || num_inputs > kMaxInputs) return;
+  raw.num_rows = 0;
+  raw.dense.clear();
+  raw.sparse.clear();
+  raw.context_dense.clear();
+  raw.context_sparse.clear();
+  checked.num_rows = checked.num_ids = checked.spread_bytes = 0;
+  checked.dense.clear();
+  checked.sparse.clear();
+  checked.context.clear();
+  checked.ids_of_texts.clear();
+  checked.has_context = false;
+  Kept& kept = kept_[stripe];
+  const std::lock_guard lock(kept.mutex);
+  if (kept.lists.size() < kMaxKept) kept.lists.push_back({std::move(raw), std::move(checked)});
+}
+
+}  // namespace
 
 ProtocolRequest::ProtocolRequest(Gateway& gateway)
     : gateway_(gateway), memory_stripe_(RequestMemory::Shared().Take(this)) {}

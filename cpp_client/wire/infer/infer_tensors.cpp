@@ -1,22 +1,154 @@
 #include "wire/infer/infer_tensors.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/text.h"
 #include "format/wide.h"
 #include "recsys/error.h"
 #include "request/dense_check.h"
-#include "wire/context_names.h"
-#include "wire/tensor_index.h"
 #include "wire/texts.h"
 
 namespace recsys {
 namespace {
+
+/// Finds a request's tensors by name. Not thread-safe; the tensors must outlive it.
+class TensorIndex {
+ public:
+  /// Throws Error if two tensors have the same name.
+  explicit TensorIndex(const std::vector<InferTensor>& tensors);
+
+  /// Returns the tensor of that name and removes it from the index; null if there is none.
+  const InferTensor* Take(std::string_view name, std::string_view suffix = {});
+  /// Number of tensors not yet taken.
+  std::size_t num_left() const { return num_left_; }
+
+ private:
+  std::size_t FirstSlot(std::string_view name, std::string_view suffix) const;
+
+  const std::vector<InferTensor>& tensors_;
+  /// Open addressing: indexes of tensors from 1, 0 for an empty slot, kTaken for a taken tensor.
+  std::vector<std::uint32_t> slots_;
+  std::size_t num_left_;
+};
+
+constexpr std::uint32_t kTaken = 0xFFFFFFFF;
+
+bool IsCalled(const InferTensor& tensor, std::string_view name, std::string_view suffix) {
+  return tensor.name.size() == name.size() + suffix.size() &&
+         tensor.name.substr(0, name.size()) == name && tensor.name.substr(name.size()) == suffix;
+}
+
+/// Returns the most frequent name; among equally frequent ones, the first.
+std::string_view MostCommon(const std::vector<InferTensor>& tensors) {
+  std::map<std::string_view, std::size_t> counts;
+  for (const InferTensor& tensor : tensors) ++counts[tensor.name];
+  std::string_view most = tensors.front().name;
+  for (const InferTensor& tensor : tensors) {
+    if (counts[tensor.name] > counts[most]) most = tensor.name;
+  }
+  return most;
+}
+
+// FNV-1a (Fowler, Noll, Vo).
+std::uint64_t Hash(std::uint64_t seed, std::string_view text) {
+  for (const char c : text) seed = (seed ^ static_cast<unsigned char>(c)) * 0x100000001B3;
+  return seed;
+}
+
+TensorIndex::TensorIndex(const std::vector<InferTensor>& tensors)
+    : tensors_(tensors), num_left_(tensors.size()) {
+  std::size_t num_slots = 2;
+  while (num_slots < 2 * tensors.size()) num_slots *= 2;
+  slots_.resize(num_slots);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    std::size_t slot = FirstSlot(tensors[i].name, {});
+    for (; slots_[slot] != 0; slot = (slot + 1) & (num_slots - 1)) {
+      if (tensors[slots_[slot] - 1].name != tensors[i].name) continue;
+      throw Error(ErrorKind::kRequest, "inputs: got " + Repr(FirstChars(MostCommon(tensors), 64)) +
+                                           " more than once, expected each tensor once");
+    }
+    slots_[slot] = static_cast<std::uint32_t>(i + 1);
+  }
+}
+
+const InferTensor* TensorIndex::Take(std::string_view name, std::string_view suffix) {
+  for (std::size_t slot = FirstSlot(name, suffix); slots_[slot] != 0;
+       slot = (slot + 1) & (slots_.size() - 1)) {
+    if (slots_[slot] == kTaken) continue;
+    const InferTensor& tensor = tensors_[slots_[slot] - 1];
+    if (!IsCalled(tensor, name, suffix)) continue;
+    slots_[slot] = kTaken;
+    --num_left_;
+    return &tensor;
+  }
+  return nullptr;
+}
+
+std::size_t TensorIndex::FirstSlot(std::string_view name, std::string_view suffix) const {
+  const std::uint64_t hash = Hash(Hash(0xCBF29CE484222325, name), suffix);
+  return static_cast<std::size_t>(hash ^ hash >> 32) & (slots_.size() - 1);
+}
+
+/// The model inputs named by a request's `context` parameter.
+class ContextNames {
+ public:
+  /// `text`: comma-separated names; white space around them and empty names are ignored. The text
+  /// is not kept, however long it is. Throws Error if a name is not an input's.
+  ContextNames(std::string_view text, const Signature& signature);
+
+  bool any() const { return !named_.empty(); }
+  /// By the input's number: dense inputs first, then sparse ones.
+  bool Has(std::size_t input) const { return !named_.empty() && named_[input]; }
+
+ private:
+  /// Empty if no input is named.
+  std::vector<bool> named_;
+};
+
+std::string_view Stripped(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(" \t");
+  if (first == text.npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") + 1 - first);
+}
+
+ContextNames::ContextNames(std::string_view text, const Signature& signature) {
+  if (text.empty()) return;
+  std::unordered_map<std::string_view, std::size_t> known;
+  for (const DenseInput& input : signature.dense) known.emplace(input.name, known.size());
+  for (const SparseInput& input : signature.sparse) known.emplace(input.name, known.size());
+  std::optional<std::string_view> unknown;
+  for (std::size_t start = 0; start <= text.size();) {
+    const std::size_t end = std::min(text.find(',', start), text.size());
+    const std::string_view name = Stripped(text.substr(start, end - start));
+    start = end + 1;
+    if (name.empty()) continue;
+    const auto found = known.find(name);
+    if (found == known.end()) {
+      if (!unknown || name < *unknown) unknown = name;
+    } else {
+      named_.resize(signature.dense.size() + signature.sparse.size());
+      named_[found->second] = true;
+    }
+  }
+  if (!unknown) return;
+  std::vector<std::string> names;
+  for (const DenseInput& input : signature.dense) names.push_back(input.name);
+  for (const SparseInput& input : signature.sparse) names.push_back(input.name);
+  throw Error(ErrorKind::kRequest, "parameters['context']: got an unknown input " +
+                                       Repr(FirstChars(*unknown, 64)) + ", expected " +
+                                       Listed(names));
+}
 
 constexpr char kFloat[] = "FP32";
 constexpr char kId[] = "INT64";
