@@ -106,7 +106,31 @@ class ModelSource(Protocol):
         ...
 
 
-class Repository:
+class _OnDisk:
+    """What sources on this machine's disk do alike."""
+
+    def path(self, name: str, version: str) -> Path:
+        """See ``ModelSource``."""
+        raise NotImplementedError
+
+    def files(self, name: str, version: str) -> Fingerprint:
+        """See ``ModelSource``."""
+        return fingerprint(self.path(name, version))
+
+    def manifest_bytes(self, name: str, version: str) -> bytes:
+        """See ``ModelSource``."""
+        return read_manifest_bytes(self.path(name, version))
+
+    def is_removed(self, name: str, version: str) -> bool:
+        """See ``ModelSource``. What is loaded stays, whatever happens to its files."""
+        del name, version
+        return False
+
+    def release(self, name: str, version: str) -> None:
+        """See ``ModelSource``."""
+
+
+class Repository(_OnDisk):
     """A folder of models.
 
     Args:
@@ -182,22 +206,6 @@ class Repository:
             f"version: got {version[:64]!r} of model {name[:64]!r}, expected one that lies in the repository"
         )
 
-    def files(self, name: str, version: str) -> Fingerprint:
-        """See ``ModelSource``."""
-        return fingerprint(self.path(name, version))
-
-    def manifest_bytes(self, name: str, version: str) -> bytes:
-        """See ``ModelSource``."""
-        return read_manifest_bytes(self.path(name, version))
-
-    def is_removed(self, name: str, version: str) -> bool:
-        """See ``ModelSource``. What is loaded stays, whatever happens to its files."""
-        del name, version
-        return False
-
-    def release(self, name: str, version: str) -> None:
-        """See ``ModelSource``."""
-
     def delta_path(self, name: str, file_name: str) -> Path:
         """See ``ModelSource``."""
         if not is_name(name):
@@ -231,7 +239,7 @@ class Repository:
             _log.warning("%s", text)
 
 
-class SingleArtifact:
+class SingleArtifact(_OnDisk):
     """One artifact as a repository of one model with version 1. Its deltas are in ``<artifact>.deltas``.
 
     Args:
@@ -278,22 +286,6 @@ class SingleArtifact:
                 f"version: got {version[:64]!r} of model {name[:64]!r}, expected {self.version!r} of {self.name!r}"
             )
         return self._path
-
-    def files(self, name: str, version: str) -> Fingerprint:
-        """See ``ModelSource``."""
-        return fingerprint(self.path(name, version))
-
-    def manifest_bytes(self, name: str, version: str) -> bytes:
-        """See ``ModelSource``."""
-        return read_manifest_bytes(self.path(name, version))
-
-    def is_removed(self, name: str, version: str) -> bool:
-        """See ``ModelSource``. What is loaded stays, whatever happens to its files."""
-        del name, version
-        return False
-
-    def release(self, name: str, version: str) -> None:
-        """See ``ModelSource``."""
 
     def delta_path(self, name: str, file_name: str) -> Path:
         """See ``ModelSource``."""
