@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from export.graph.graph import as_answered, named_outputs
+from export.verify.retrieval import ItemScores, comparable
 from recsys.errors import ExportError, VerificationError
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.tensor import JaggedTensor
@@ -138,7 +139,11 @@ def _check_call(
 
 
 def compare(
-    outputs: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float | None, what: str
+    outputs: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
+    tolerance: float | None,
+    what: str,
+    scores: ItemScores | None = None,
 ) -> dict[str, Difference]:
     """Compare outputs by name.
 
@@ -148,10 +153,12 @@ def compare(
         tolerance: Relative to the largest expected magnitude; None only measures. Integers must be equal but for one
             row of ``MOST_ROUNDED``.
         what: A description for the message.
+        scores: What positions of retrieved items are replaced by, as in what is expected; None for none.
 
     Raises:
         VerificationError: Names the output, the row, the difference and the bound.
     """
+    outputs = comparable(outputs, scores)
     found = {}
     for name, want in expected.items():
         got = outputs[name]

@@ -48,7 +48,7 @@ class FloatOutputs:
     """What the float model returns for the samples.
 
     Attributes:
-        outputs: The outputs by name, in float32 or int64.
+        outputs: The outputs by name, in float32 or int64; ready to be compared.
         collections: The outputs of each collection by path, call by call.
         are_cast: Whether the model returns other dtypes than float32.
         signature: The outputs in the signature.
@@ -105,15 +105,15 @@ def float_outputs(prepared: PreparedModel, model: nn.Module) -> FloatOutputs:
         raise ExportError(
             f"model: forward failed on the samples: {type(error).__name__}: {error}{_hint(prepared, error)}"
         ) from error
-    named, found = named_outputs(outputs), model_outputs(outputs)
+    named, found, scores = named_outputs(outputs), model_outputs(outputs), item_scores(model, call)
     are_cast = any(o.dtype != torch.float32 for o in named.values())
     return FloatOutputs(
-        outputs=found,
+        outputs=comparable(found, scores),
         signature=_signature(prepared, model, found),
         collections=kept,
         are_cast=are_cast,
         integers=integer_outputs(named),
-        item_scores=item_scores(model, call),
+        item_scores=scores,
     )
 
 

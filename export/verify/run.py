@@ -35,7 +35,6 @@ from export.verify.compare import (
 )
 from export.verify.float_model import FloatOutputs
 from export.verify.reference import Reference, arguments, oracles, with_collections
-from export.verify.retrieval import comparable
 from recsys.artifact.batches.answers import Answers, few_rows
 from recsys.artifact.batches.ranking import RankingBatch, expand, picked, ranking_batch
 from recsys.artifact.batches.samples import Batch, fewest_rows
@@ -96,7 +95,7 @@ def verify(prepared: PreparedModel, work: Path, manifest: Manifest, floats: Floa
     """
     _check_lookups(prepared, work, floats.collections)
     reference = Reference(prepared, work)
-    hardly = _hardly_varying(prepared, comparable(floats.outputs, floats.item_scores))
+    hardly = _hardly_varying(prepared, floats.outputs)
     answers = _answers(prepared, reference)
     targets: dict[str, _VerifiedTarget] = {}
     for i, name in enumerate(prepared.stored.envs):
@@ -157,8 +156,7 @@ def _verify_way(
     # The float model has no policies for IDs out of range, so it is compared on samples without such.
     if not torch.equal(prepared.clean.values, prepared.samples.values):
         outputs = target.predict(prepared.clean)
-    expected = comparable(floats.outputs, floats.item_scores)
-    differences = compare(comparable(outputs, floats.item_scores), expected, None, "the float model")
+    differences = compare(outputs, floats.outputs, None, "the float model", floats.item_scores)
     return _VerifiedTarget(
         differences=differences, ranking=ranking, checked=checked, ran_on=target.ran_on, steps=target.steps
     )
@@ -246,7 +244,7 @@ def _check_samples(
     """Compare a target on all samples, and return its outputs, and how far they are from the reference."""
     outputs = target.predict(samples)
     expected = reference.outputs
-    found = compare(comparable(outputs, reference.scores), expected, tolerance, _EXPECTED)
+    found = compare(outputs, expected, tolerance, _EXPECTED, reference.scores)
     checked = {
         name: Checked(max_abs=difference.max_abs, bound=bound_of(expected[name], tolerance))
         for name, difference in found.items()
@@ -267,7 +265,7 @@ def _check_batch_sizes(
         rows = torch.arange(num_rows) % prepared.samples.num_rows
         expected, scores = reference.of(rows)
         outputs = predict(picked(prepared.signature, prepared.samples, rows))
-        compare(comparable(outputs, scores), expected, tolerance, f"{_EXPECTED} (a batch of {num_rows})")
+        compare(outputs, expected, tolerance, f"{_EXPECTED} (a batch of {num_rows})", scores)
 
 
 def _check_lookups(prepared: PreparedModel, work: Path, from_floats: dict[str, list[Any]]) -> None:

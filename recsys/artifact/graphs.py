@@ -188,6 +188,22 @@ class GraphChange:
 _NUM_WARM_UPS = 2
 
 
+def place_forms(
+    modules: Sequence[torch.jit.ScriptModule],
+    target: Target,
+    ranks: Sequence[DeviceRows],
+    slots: Mapping[str, Tensor],
+) -> None:
+    """Set the rows and the buckets of mappings, by path, of a target's forms, which share equal tensors."""
+    for graph, module in zip(target.graphs, modules, strict=True):
+        place(module, graph, ranks)
+        # A form that reads none of the mappings has no such tensor.
+        held = {name for name, _ in module.named_buffers(remove_duplicate=False)}
+        set_tensors(module, {path: tensor for path, tensor in slots.items() if path in held})
+    for other in modules[1:]:
+        _share(modules[0], other)
+
+
 def place(module: torch.jit.ScriptModule, graph: Target | RankingGraph, ranks: Sequence[DeviceRows]) -> None:
     """Set the rows of every lookup, and move tensors to their devices."""
     if {path for path, _ in module.named_buffers() if _LOOKUP_ROWS.search(path)} != set(graph.rows):
@@ -200,13 +216,7 @@ def place(module: torch.jit.ScriptModule, graph: Target | RankingGraph, ranks: S
     set_tensors(module, {**moved, **{path: ranks[rank].rows for path, rank in graph.rows.items()}})
 
 
-def place_mappings(module: torch.jit.ScriptModule, slots: Mapping[str, Tensor]) -> None:
-    """Set the buckets of mappings, by path; a form that reads none of them has no such tensor."""
-    held = {name for name, _ in module.named_buffers(remove_duplicate=False)}
-    set_tensors(module, {path: tensor for path, tensor in slots.items() if path in held})
-
-
-def share(module: torch.jit.ScriptModule, other: torch.jit.ScriptModule) -> None:
+def _share(module: torch.jit.ScriptModule, other: torch.jit.ScriptModule) -> None:
     """Share equal tensors of the first form with another one: dense weights, mappings of raw IDs."""
     held = _tensors(module)
     shared = {}

@@ -22,19 +22,12 @@ from torch import Tensor
 
 from recsys.artifact.batches.answers import Answers
 from recsys.artifact.cuda.graphs import Capture, CudaGraphOptions
-from recsys.artifact.graphs import (
-    LoadedGraphs,
-    load_skeletons,
-    place,
-    place_mappings,
-    share,
-    tensor_at,
-)
+from recsys.artifact.graphs import LoadedGraphs, load_skeletons, place_forms, tensor_at
 from recsys.artifact.inputs import check_same_lengths, computed_id_error, without_rows
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.mappings import slots_by_path
-from recsys.artifact.native_kernels import has_running_programs, log_gain, log_products, log_tiles
+from recsys.artifact.native_kernels import has_running_programs, log_gain, log_kernels
 from recsys.artifact.parts import (
     check_rows,
     check_scripts,
@@ -273,7 +266,7 @@ def _load(
     in_place = any(rank.rows is blob for rank in ranks)
     mappings = load_mappings(where, manifest)
     slots = slots_by_path(mappings)
-    _place(modules, chosen, ranks, slots)
+    place_forms(modules, chosen, ranks, slots)
     graphs = LoadedGraphs(modules, chosen, mappings=slots, capture=capture)
     return LoadedArtifact(
         manifest=manifest,
@@ -287,19 +280,6 @@ def _load(
             mappings=mappings,
         ),
     )
-
-
-def _place(
-    modules: Sequence[torch.jit.ScriptModule],
-    target: Target,
-    ranks: Sequence[DeviceRows],
-    slots: Mapping[str, Tensor],
-) -> None:
-    for graph, module in zip(target.graphs, modules, strict=True):
-        place(module, graph, ranks)
-        place_mappings(module, slots)
-    for other in modules[1:]:
-        share(modules[0], other)
 
 
 def artifact_of_parts(
@@ -329,7 +309,7 @@ def load_scripted(
         ArtifactError: They cannot be used; the subclass says why.
     """
     modules = load_skeletons(where, manifest, target)
-    _place(modules, target, ranks, slots)
+    place_forms(modules, target, ranks, slots)
     return LoadedGraphs(modules, target, mappings=slots)
 
 
@@ -348,8 +328,7 @@ def _checked(loaded: LoadedArtifact, load: Callable[[bool], LoadedArtifact]) -> 
     answers = Answers.from_json(manifest.answers, manifest.signature) if manifest.answers else None
     if not loaded.runs_program:
         return loaded
-    log_products(target)
-    log_tiles(target)
+    log_kernels(target)
     if answers is None:
         return loaded
     difference = answers.difference(loaded.graphs.calls, manifest.signature)

@@ -75,26 +75,19 @@ def log_gain(target: Target) -> None:
         )
 
 
-def log_tiles(target: Target) -> None:
-    """Say why the kernels do not use the tiles that the processor has, if so."""
-    why = operators.why_no_tiles()
-    if why:
-        _LOGGER.info(
-            "target %r: linear layers multiply by %s, not by amx: %s",
-            target.name,
-            operators.instructions(),
-            why,
-        )
-
-
-def log_products(target: Target) -> None:
-    """Say in which type linear layers multiply where it is not the target's."""
-    products = operators.multiplies_in(target.linear_dtype)
+def log_kernels(target: Target) -> None:
+    """Say in which type linear layers multiply where it is not the target's, and why not by tiles that there are."""
+    products, instructions = operators.multiplies_in(target.linear_dtype), operators.instructions()
     if products != target.linear_dtype:
         _LOGGER.info(
             "target %r: linear layers in %s multiply in %s here: %s has no faster instruction for their products",
             target.name,
             target.linear_dtype,
             products,
-            operators.instructions(),
+            instructions,
+        )
+    why = operators.why_no_tiles()
+    if why:
+        _LOGGER.info(
+            "target %r: linear layers multiply by %s, not by amx: %s", target.name, instructions, why
         )
