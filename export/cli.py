@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from torch import Tensor, nn
 
-from export.artifact.upload import Upload
+from export.artifact.destination import Upload
 from export.config import ExportConfig, read_of_forward
 from export.delta.compact import compact
 from export.delta.delta import DeltaConfig, check_replaceable, export_delta

@@ -23,11 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from export.publish.chain import follow, has_moved
 from export.publish.publication import Publication
+from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.delta.file import DeltaFile
+from recsys.artifact.loaded_rows import LoadedRows
 from recsys.errors import ExportError
-from recsys.streams.interface import SUFFIX
+from recsys.streams.interface import SUFFIX, DeltaSource, StreamedDelta, next_delta
 from recsys.streams.opening import open_sink, open_source
 from recsys.training.messages import receive, send
 
@@ -138,7 +139,7 @@ class _Publisher:
         return ""
 
     def _send(self, path: Path) -> None:
-        if has_moved(self._source, self._publication.held):
+        if _has_moved(self._source, self._publication.held):
             self._check_ours(path)
         self._sink.publish(path)
 
@@ -211,3 +212,57 @@ def _alone(start: Mapping[str, Any]) -> Iterator[None]:
 
 def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
+
+
+def follow(source: DeltaSource, held: LoadedRows) -> int:
+    """Apply the deltas of a destination, so that the rows are those of servers that follow it.
+
+    Args:
+        source: The destination.
+        held: The artifact's rows, as loaded or after deltas of this chain.
+
+    Returns:
+        The number of deltas that were applied.
+
+    Raises:
+        ExportError: The chain cannot be continued: a delta is missing or damaged, or leads somewhere else.
+        ArtifactError: A delta does not fit the artifact.
+        OSError: The destination cannot be read now.
+    """
+    found = [delta for delta in source.scan() if delta.artifact in ("", held.digest)]
+    passed = {held.digest, held.state}
+    num_applied = 0
+    while (delta := next_delta(found, held.digest, held.state, passed)) is not None:
+        apply(prepare(held, source.fetch(delta)))
+        passed.add(held.state)
+        passed.update(delta.replaces)
+        num_applied += 1
+    for delta in found:
+        _check_passed(delta, held, passed)
+    return num_applied
+
+
+def _has_moved(source: DeltaSource, held: LoadedRows) -> bool:
+    """Return whether a destination has a delta after the last one, which somebody else has published.
+
+    Raises:
+        OSError: The destination cannot be read now.
+    """
+    return next_delta(source.scan(), held.digest, held.state, {held.state}) is not None
+
+
+def _check_passed(delta: StreamedDelta, held: LoadedRows, passed: set[str]) -> None:
+    """Check that a delta is part of the chain, or lies beside it where servers pass it over.
+
+    Raises:
+        ExportError: It is not.
+    """
+    if delta.error and delta.base in passed:
+        return  # a training was killed while it sent it: not whole, and so nobody's
+    if delta.error:
+        raise ExportError(f"the destination has delta {delta.name!r}, which cannot be read: {delta.error}")
+    if delta.digest not in passed and delta.base not in passed:
+        raise ExportError(
+            f"the destination has delta {delta.name!r}, which follows state {delta.base!r}, but no delta leads there "
+            f"from {held.state!r}: bring the missing deltas back, or publish from a new artifact"
+        )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import runpy
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from recsys.as_torchrec.listing import listed, names_json, names_text
+from recsys.as_torchrec import spawned
+from recsys.as_torchrec.hook import install
 from recsys.as_torchrec.rewrite.files import python_files, rewrite_file
-from recsys.as_torchrec.run import run_module, run_script
-from recsys.as_torchrec.table import load_table
+from recsys.as_torchrec.table import Name, Table, load_table
 from recsys.base.cli import Parser, add_program_options
 
 _PROGRAM = "python -m recsys.as_torchrec"
@@ -49,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("expected a script, -m MODULE, --rewrite or --names")
     if not args.script.exists():
         parser.error(f"script: got {args.script}, expected a file that exists")
-    run_script(args.script, words[own:])
+    _run_script(args.script, words[own:])
     return 0
 
 
@@ -107,3 +110,93 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print --rewrite's report, or --names, as JSON")
     add_program_options(parser)
     return parser
+
+
+def listed(table: Table, words: Sequence[str]) -> list[Name]:
+    """Return the names whose paths hold one of the words, in the order of their paths.
+
+    Args:
+        table: All names.
+        words: Parts of paths, in any case; none for all names.
+    """
+    lower = [word.lower() for word in words]
+    found = (entry for entry in table if not lower or any(word in entry.path.lower() for word in lower))
+    return sorted(found, key=lambda entry: (entry.module, entry.name))
+
+
+def names_json(names: Sequence[Name]) -> list[dict[str, Any]]:
+    """Return names as values for JSON: what does not apply to a name is left away."""
+    return [
+        {
+            "name": entry.path,
+            **({"ours": entry.ours} if entry.ours is not None else {"left_out": entry.left_out}),
+            **({"signature": entry.signature} if entry.signature is not None else {}),
+            **({"without": dict(entry.without)} if entry.without else {}),
+        }
+        for entry in names
+    ]
+
+
+def names_text(names: Sequence[Name]) -> str:
+    """Return names by module, a line each, and how many they are."""
+    lines, module = list[str](), ""
+    width = max((len(entry.name) for entry in names), default=0)
+    for entry in names:
+        if entry.module != module:
+            module = entry.module
+            lines.append(module)
+        what = entry.ours if entry.ours is not None else f"left out: {entry.left_out}"
+        lines.append(f"  {entry.name:{width}}  {what}")
+        if entry.signature is not None:
+            lines.append(f"  {'':{width}}  signature: {entry.signature}")
+        lines.extend(f"  {'':{width}}  without {name}: {reason}" for name, reason in entry.without.items())
+    num_defined = sum(entry.ours is not None for entry in names)
+    lines.append(f"{num_defined} names are defined, {len(names) - num_defined} are left out")
+    return "\n".join(lines)
+
+
+#: Python's variable for folders that come before the installed packages.
+_PYTHONPATH = "PYTHONPATH"
+
+
+def _run_script(script: Path, args: Sequence[str]) -> None:
+    """Run a script as ``python script args`` does.
+
+    Args:
+        script: Its file.
+        args: What it finds in ``sys.argv[1:]``.
+    """
+    _prepare()
+    sys.path.insert(1, str(script.resolve().parent))
+    sys.argv = [str(script), *args]
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def run_module(module: str, args: Sequence[str]) -> None:
+    """Run a module as ``python -m module args`` does.
+
+    Args:
+        module: Its name.
+        args: What it finds in ``sys.argv[1:]``.
+    """
+    _prepare()
+    sys.path.insert(1, str(Path.cwd()))
+    sys.argv = [module, *args]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _prepare() -> None:
+    """Install the hook here, and for later processes the folder whose ``torchrec`` installs it.
+
+    ``python -m recsys.as_torchrec`` has put the current folder first: it goes, as for a script, unless this package
+    itself lies there.
+    """
+    install()
+    (folder,) = spawned.__path__
+    root = str(Path(__file__).resolve().parents[2])
+    here = sys.path[:1] if sys.path[:1] == [str(Path.cwd())] else []
+    paths = sys.path[len(here) :]
+    own = [root] if here == [root] and root not in paths else []
+    sys.path[:] = [folder, *paths, *own]
+    before = [path for path in os.environ.get(_PYTHONPATH, "").split(os.pathsep) if path]
+    os.environ[_PYTHONPATH] = os.pathsep.join([folder, *(path for path in before if path != folder), *own])

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from recsys.data.batches import EpochOrder, batches
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from recsys.base.collectives import gather_rows
+from recsys.data.batches import ONE_RANK, EpochOrder, Share, batches
 from recsys.data.examples import Dataset, LabeledBatch
 from recsys.data.prefetch import prefetched
+from recsys.metrics.exact import Metrics, measure
+from recsys.metrics.ranked import RankMetrics
+from recsys.models.click import ClickModel
 from recsys.train.best import has_ended, is_better
 from recsys.train.callbacks import Callback
 from recsys.train.config import RunConfig, TrainConfig
-from recsys.train.evaluate import HeldOut, evaluate_shares
 from recsys.train.next_item import rank_shares
 from recsys.train.progress import Epoch, Sums, TrainProgress, Window, window
 from recsys.train.steps import Step
@@ -133,13 +140,13 @@ class Loop:
             epochs=(*start.epochs, epoch), step=done.step, best=epoch.number if is_best else start.best
         )
 
-    def _measured(self) -> dict[str, HeldOut]:
+    def _measured(self) -> dict[str, _HeldOut]:
         """Return the held-out metrics by label, or of the next items."""
         trainer, dataset = self._trainer, self._dataset
         if trainer.next_item is not None:
             ranked = rank_shares(trainer.vectors, dataset, trainer.next_item, trainer.share, trainer.group)
             return {trainer.next_item.columns.target: ranked}
-        return {**evaluate_shares(trainer.score, dataset, trainer.share, trainer.group)}
+        return {**_evaluate_shares(trainer.score, dataset, trainer.share, trainer.group)}
 
     @contextmanager
     def _batches(self, start: TrainProgress) -> Iterator[Iterator[LabeledBatch]]:
@@ -209,3 +216,55 @@ class _Meter:
         """Return the throughput of the epoch's steps in this run. The last window must be closed."""
         seconds = max(self._window_started - self._pass_started, 1e-9)
         return (self._num_rows - self._start.num_rows) / seconds
+
+
+_BATCH_SIZE = 4096
+_PREFETCH = 2
+
+_HeldOut = Metrics | RankMetrics
+Scorer = Callable[[Iterable[LabeledBatch]], Iterator[tuple[Tensor, Tensor, Tensor | None]]]
+
+
+def evaluate(model: ClickModel, dataset: Dataset) -> dict[str, Metrics]:
+    """Return the metrics of a model in this process on the held-out examples, by label."""
+
+    @torch.no_grad()
+    def score(held_out: Iterable[LabeledBatch]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        for batch in held_out:
+            yield model.logits(batch.dense, batch.kjt), batch.labels, batch.weights
+
+    return _evaluate_shares(score, dataset)
+
+
+def _evaluate_shares(
+    scorer: Scorer, dataset: Dataset, share: Share = ONE_RANK, group: dist.ProcessGroup | None = None
+) -> dict[str, Metrics]:
+    """Return the metrics, by label, over all ranks' shares of the held-out examples. Every rank must call it.
+
+    Args:
+        scorer: Yields each batch's logits and labels ``[B, L]``, and its weights ``[B]``, or None without any.
+        dataset: The examples.
+        share: This rank's.
+        group: The ranks; None for one process.
+
+    Raises:
+        ValueError: The model's logits are not finite.
+    """
+    with prefetched(batches(dataset.held_out(), _BATCH_SIZE, share=share), _PREFETCH) as held_out:
+        scored = [_stacked(*batch) for batch in scorer(held_out)]
+    rows = torch.cat(scored)
+    if group is not None:
+        rows = torch.cat(gather_rows(rows, group))
+    scores = rows.cpu().numpy()
+    return {
+        name: measure(*(scores[:, kind, i] for kind in range(scores.shape[1])))
+        for i, name in enumerate(dataset.schema.label_names)
+    }
+
+
+def _stacked(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+    """Return ``[B, 2, L]``, or ``[B, 3, L]`` with weights."""
+    parts = [logits.float(), labels]
+    if weights is not None:
+        parts.append(weights.unsqueeze(1).expand_as(labels))
+    return torch.stack(parts, dim=1)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 from collections.abc import Callable
 
-from serve.app.ports import taken_ports
 from serve.config.settings import ServerConfig
 from serve.engine.interface import Engine, PortSettings
 from serve.engine.records import Observer
@@ -17,7 +17,7 @@ from serve.metrics.server import MetricsServer
 from serve.models.manager import ModelManager
 from serve.models.repository import ModelSource
 from serve.models.routing_file import RoutingFile
-from serve.net.sockets import unix_socket
+from serve.net.sockets import listening, unix_socket
 from serve.observe.observers import Observers
 from serve.rpc.backend import Backend
 from serve.rpc.calls import PREDICTION_SERVICE, host_calls
@@ -70,7 +70,7 @@ class Server:
             await self._start()
         except OSError as error:
             await self._started.aclose()
-            raise OSError(f"{error}{taken_ports(self._config)}") from error
+            raise OSError(f"{error}{_taken_ports(self._config)}") from error
         except BaseException:
             await self._started.aclose()
             raise
@@ -206,3 +206,38 @@ class Server:
             self.engine.set_health(service, self.manager.is_ready())
         if self._metrics_server is not None:
             self._metrics_server.is_serving = self.manager.is_ready()
+
+
+def _taken_ports(config: ServerConfig) -> str:
+    """Return the end of an error: all ports that are taken, with their flags; empty if none is.
+
+    A second server on a machine finds the ports of the first one taken, and should hear of all at once.
+
+    Args:
+        config: settings of a server that does not listen.
+    """
+    host = config.tcp_host
+    ports = [("--metrics-port", host, config.metrics_port), ("--http-port", host, config.http_port)]
+    if config.socket_path is None:
+        ports.insert(0, ("--port", host, config.port))
+    if config.admin is not None:
+        ports.append(("--admin-port", config.admin.host, config.admin.port))
+    taken = [flag for flag, host, port in ports if port and _is_taken(host, port)]
+    if not taken:
+        return ""
+    numbers = [str(port) for flag, _, port in ports if flag in taken]
+    are = "is taken" if len(taken) == 1 else "are taken"
+    others = " ".join(f"{flag} 0" for flag in taken)
+    none = " or --no-metrics" if "--metrics-port" in taken else ""
+    return (
+        f"; {' and '.join(numbers)} {are}, perhaps by another recsys-serve: choose other ports with "
+        f"{' and '.join(taken)}{none}, or any free ones with {others}"
+    )
+
+
+def _is_taken(host: str, port: int) -> bool:
+    try:
+        listening(host, port).close()
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False

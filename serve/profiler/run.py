@@ -24,16 +24,24 @@ from recsys.base.machine import package_versions
 from recsys.errors import TargetError
 from recsys.inputs.signature import IdPolicy
 from recsys.kernels import operators as own
+from recsys.kernels.operators import StepTime
 from recsys.rows.memory import RowsMemory
 from serve.bench.environment import machine, now
 from serve.profiler.batches import Drawn, Shape, draw, grouped, num_batches
 from serve.profiler.hints import hints
 from serve.profiler.limits import ROWS_OF_CALL, Limits, gather_ways, measure_limits, random_reads
-from serve.profiler.operators import OperatorTime, Recording, operator_times, record
+from serve.profiler.operators import (
+    OperatorTime,
+    Recorded,
+    Recording,
+    Took,
+    operator_times,
+    record,
+    undisturbed,
+)
 from serve.profiler.result import BETWEEN, CALL, Measured, Profile, SizeProfile, size_profile
 from serve.profiler.rounds import Contestant, RoundsConfig, run_rounds
-from serve.profiler.steps import record_steps
-from serve.profiler.work import INPUTS
+from serve.profiler.work import INPUTS, REGION, Work
 
 _PACKAGES = ("recsys-serving", "torch", "fbgemm-gpu-cpu", "fbgemm-gpu")
 # Profiled calls of a round; fewer of large batches.
@@ -251,7 +259,7 @@ def _recorder(artifact: LoadedArtifact, form: int) -> Callable[[Sequence[tuple[T
     """Return what records calls of a form: of a program by its steps, else by torch's profiler."""
     program = _program(artifact)
     if program is not None:
-        return functools.partial(record_steps, program, form)
+        return functools.partial(_record_steps, program, form)
     return functools.partial(record, artifact.scripted().frozen[form])
 
 
@@ -338,3 +346,38 @@ def _notes(artifact: LoadedArtifact, limits: Limits, options: Options) -> tuple[
             "raw IDs that own a row are not known: most read the last row of their table; --samples gives real ones"
         )
     return tuple(notes)
+
+
+# Names of kinds that say too little by themselves.
+_NAMES = {"inputs": INPUTS, "region": REGION, "gather": "gather rows"}
+
+
+def _record_steps(graphs: ProgramGraphs, form: int, batches: Sequence[tuple[Tensor, ...]]) -> Recording:
+    """Call a form with each batch on this thread, and measure its steps."""
+    took, calls = [], []
+    with torch.inference_mode():
+        graphs.profile(form, batches[0])
+        for batch in batches:
+            passed_s, processor_s = time.perf_counter(), time.thread_time()
+            steps = graphs.profile(form, batch)
+            processor_s = time.thread_time() - processor_s
+            took.append(Took(processor_s, time.perf_counter() - passed_s))
+            calls.append([recorded(step) for step in steps])
+    kept = undisturbed(took)
+    return Recording(
+        forwards=[calls[i] for i in kept], call_us=1e6 * statistics.median(took[i].processor_s for i in kept)
+    )
+
+
+def recorded(step: StepTime) -> Recorded:
+    """Return a step as an operator."""
+    is_layer = step.kind == "linear"
+    label = f"{step.in_width} → {step.out_width}" if is_layer else step.of.replace("_", " ")
+    work = Work(
+        num_rows=step.num_ids,
+        flops=step.flops,
+        dtype=step.dtype if step.flops else "",
+        num_bytes=step.num_bytes,
+    )
+    name = _NAMES.get(step.kind, step.kind.replace("_", " "))
+    return Recorded(name=name, label=label, space=step.space, work=work, us=step.us)

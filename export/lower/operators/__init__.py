@@ -4,11 +4,10 @@ from export.lower.operators import (
     arithmetic,
     attention,
     comparisons,
-    extremes,
     layers,
     reductions,
     sequences,
     views,
 )
 
-__all__ = ["arithmetic", "attention", "comparisons", "extremes", "layers", "reductions", "sequences", "views"]
+__all__ = ["arithmetic", "attention", "comparisons", "layers", "reductions", "sequences", "views"]

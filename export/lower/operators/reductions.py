@@ -1,21 +1,23 @@
-"""What is left of a dimension of rows: sums, means, lengths; and what norms and shares make of it.
+"""What is left of a dimension of rows: sums, means, lengths, extremes; and what norms and shares make of it.
 
 Shape letters: B rows, D numbers of a vector.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import torch
 
 from export.lower.kinds import ElementwiseKind
-from export.lower.operators.arithmetic import clamp_min, computed, div, mul, only_float32
-from export.lower.operators.views import dim_of, permute, reshaped, unsqueeze
+from export.lower.operators.arithmetic import clamp, clamp_min, computed, div, maximum, mul, only_float32
+from export.lower.operators.comparisons import minimum
+from export.lower.operators.views import dim_of, narrow, permute, reshaped, squeeze, unsqueeze
 from export.lower.strided import by_row, strided, weight_of, with_rows, without_rows
-from export.lower.values import Elementwise, NotLoweredError, Value, Weight, operator
+from export.lower.values import Called, Elementwise, NotLoweredError, Value, Weight, operator
 
 
 def _dims_of(value: Any, dim: Any) -> list[int]:
@@ -168,3 +170,70 @@ def _of_columns(weight: Any, value: Value) -> Any:
 def _each(weight: Any, dim: int, number: float, value: Value) -> Weight:
     """Return a number for each of a vector's."""
     return weight_of(torch.full((dim,), number) if weight is None else weight, value.space)
+
+
+@dataclass(frozen=True)
+class _Extremes:
+    """What ``max`` and ``min`` return of a dimension; no step tells where the numbers were."""
+
+    values: Any
+
+    def __getitem__(self, index: int) -> Any:
+        if index != 0:
+            raise NotLoweredError("it asks where the largest numbers are")
+        return self.values
+
+
+def _of_dim(pick: Callable[[Any, Any], Any], value: Any, dim: Any, keepdim: bool) -> Any:
+    """Return what is picked of the numbers of a dimension: the one half beside the other, again and again."""
+    if not isinstance(dim, int):
+        raise NotLoweredError("it reduces several dimensions")
+    view, at = strided(value), dim_of(value, dim)
+    if not view.has_rows:
+        return without_rows(_of_dim(pick, with_rows(view), at + 1, keepdim))
+    if at == 0:
+        raise NotLoweredError("it reduces the rows of a batch to one")
+    size = int(value.shape[at])
+    while size > 1:
+        half = (size + 1) // 2
+        # Where the number is odd, the middle one is on both sides.
+        value = pick(narrow(value, at, 0, half), narrow(value, at, size - half, half))
+        size = half
+    return value if keepdim else squeeze(value, at)
+
+
+@operator("amax", views=True)
+def amax(value: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return the largest numbers of a dimension."""
+    return _of_dim(maximum, value, dim, keepdim)
+
+
+@operator("amin", views=True)
+def amin(value: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return the smallest numbers of a dimension."""
+    return _of_dim(minimum, value, dim, keepdim)
+
+
+@operator("max", views=True)
+def largest(value: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return the larger numbers of two, or the largest ones of a dimension."""
+    return maximum(value, dim) if isinstance(dim, Called) else _Extremes(amax(value, dim, keepdim))
+
+
+@operator("min", views=True)
+def smallest(value: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Return the smaller numbers of two, or the smallest ones of a dimension."""
+    return minimum(value, dim) if isinstance(dim, Called) else _Extremes(amin(value, dim, keepdim))
+
+
+@operator("relu6", views=True)
+def relu6(value: Any, inplace: bool = False) -> Any:
+    """Return numbers between 0 and 6."""
+    return hardtanh(value, 0.0, 6.0, inplace)
+
+
+@operator("hardtanh", views=True)
+def hardtanh(value: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
+    """Return numbers within bounds."""
+    del inplace
+    return clamp(value, min_val, max_val)

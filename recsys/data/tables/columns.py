@@ -7,6 +7,7 @@ Shape letters: N number of examples.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +21,8 @@ from recsys.base.hashing import hash_texts, rows_of_ids
 from recsys.data.examples import Bags, Ints
 from recsys.data.labels import LABELS, is_positive, word_labels
 from recsys.data.lines import DataError
-from recsys.data.tables.list_warnings import NUM_TEXTS, warn_of_lists
 from recsys.data.tables.values.arrow_types import encoded, is_bytes, is_list, is_number, is_text, plain
-from recsys.data.tables.values.cells import split
+from recsys.data.tables.values.cells import are_bracketed, split
 from recsys.data.tables.values.conversions import (
     OddValue,
     cast_or_none,
@@ -32,6 +32,7 @@ from recsys.data.tables.values.conversions import (
     without_missing,
 )
 from recsys.data.tables.values.moments import DATES, moments_of, seconds_of
+from recsys.errors import DataWarning
 from recsys.inputs.schema import DenseColumn, LabelColumn, TableSpec
 
 
@@ -133,7 +134,7 @@ class Columns:
             return Bags.optional(date_parts(self.dates(spec.date, spec.format), spec.part))
         texts = encoded(self._table.column(name)) if spec.strings and not spec.separator else None
         if texts is not None:
-            warn_of_lists(plain(self._table.column(name)[:NUM_TEXTS]), name, spec)
+            _warn_of_lists(plain(self._table.column(name)[:NUM_TEXTS]), name, spec)
             return self._looked_up(texts, spec)
         values, lengths = self._values(name, spec)
         owners = np.repeat(np.arange(len(lengths)), lengths)
@@ -167,7 +168,7 @@ class Columns:
     def _values(self, name: str, spec: TableSpec) -> tuple[pa.Array, Ints]:
         """Return all values of a column, and their number in each row."""
         array = plain(self._table.column(name))
-        warn_of_lists(array, name, spec)
+        _warn_of_lists(array, name, spec)
         if spec.separator and is_text(array.type):
             array = split(array, spec.separator)
         elif not spec.strings and is_text(array.type):
@@ -268,3 +269,39 @@ def _starts_with_number(texts: pa.Array) -> bool:
     """Return whether the first text that is not missing is a number."""
     first = without_missing(texts).drop_null()[:1]
     return len(first) == 1 and cast_or_none(first, pa.float64()) is not None
+
+
+#: The number of first texts that are looked at; more than a share of them must be lists.
+NUM_TEXTS = 256
+_SHARE = 0.5
+_SEPARATORS = r"[|;,]"
+
+
+def _warn_of_lists(array: pa.Array, name: str, spec: TableSpec) -> None:
+    """Warn of texts that look like lists and are read as one value each, and of lists where a separator is for texts.
+
+    Args:
+        array: The column, of a plain type.
+        name: Its name.
+        spec: The table that its values are looked up in.
+    """
+    if is_list(array.type) and spec.separator:
+        _warn(
+            f"column {name!r}: got lists, expected texts with separator = {spec.separator!r}; the values of the "
+            "lists are not split"
+        )
+    elif is_text(array.type) and spec.strings and not spec.separator:
+        texts = array[:NUM_TEXTS].drop_null()
+        is_separated = pc.match_substring_regex(texts, _SEPARATORS)
+        # MEAN is the pooling of lists.
+        is_list_text = is_separated if spec.pooling == "MEAN" else pc.and_(is_separated, are_bracketed(texts))
+        if (pc.sum(is_list_text).as_py() or 0) > _SHARE * len(texts):
+            example = str(texts.filter(is_list_text)[0])[:40]
+            _warn(
+                f"column {name!r}: got texts such as {example!r}, each of which is read as one value; if they are "
+                "lists, a schema's separator splits them"
+            )
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, DataWarning, stacklevel=2)

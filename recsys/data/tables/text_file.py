@@ -7,20 +7,23 @@ read from front to back, once for each epoch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
+from recsys.base.machine import num_processors
 from recsys.data.lines import DataError, shown_error
 from recsys.data.tables.reading.byte_stream import ByteStream, first_not_utf8
 from recsys.data.tables.reading.csv_rows import WRONG_QUOTES, CsvRows
 from recsys.data.tables.reading.headers import Header, read_header, separator_of
-from recsys.data.tables.reading.in_order import in_order
 from recsys.data.tables.reading.pieces import Piece, TableFile, first_rows
 
 _BLOCK_BYTES = 16 << 20
@@ -251,3 +254,36 @@ def _with_lines(blocks: Iterator[_Block], num_lines: int) -> Iterator[_Block]:
         num_lines -= block.rows.num_lines
         if num_lines <= 0:
             break
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def in_order(items: Iterable[T], work: Callable[[T], R]) -> Iterator[tuple[T, R]]:
+    """Yield each item with what ``work`` makes of it; threads work on as many items as there are processors.
+
+    An error of an item, or of the iteration, is raised after the results of the items before it.
+    """
+    waiting: deque[tuple[T, Future[R]]] = deque()
+    num_threads = num_processors()
+    error: Exception | None = None
+    left = iter(items)
+    with ThreadPoolExecutor(num_threads) as threads:
+        while error is None:
+            try:
+                item = next(left)
+            except StopIteration:
+                break
+            except Exception as found:  # raised below
+                error = found
+                break
+            waiting.append((item, threads.submit(work, item)))
+            if len(waiting) > num_threads:
+                item, result = waiting.popleft()
+                yield item, result.result()
+        while waiting:
+            item, result = waiting.popleft()
+            yield item, result.result()
+    if error is not None:
+        raise error

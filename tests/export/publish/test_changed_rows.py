@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from export.publish.changed_rows import ChangedRows
+from export.publish.publication import ChangedRows
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -13,7 +13,7 @@ import torch
 
 from export.cli import main as export
 from export.pipeline import export_model
-from export.publish.chain import follow
+from export.publish.process import follow
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.streams.opening import open_source
 from recsys.train.commands.train import main as train

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recsys.as_torchrec.cli import main
-from recsys.as_torchrec.listing import listed, names_json, names_text
+from recsys.as_torchrec.cli import listed, main, names_json, names_text
 from recsys.as_torchrec.table import load_table, read_table
 
 TABLE = """

@@ -28,8 +28,8 @@ from recsys.models.click import ClickModel
 from recsys.train.best import BEST_METRICS, OF_NEXT_ITEMS, has_ended, is_better, kept_text
 from recsys.train.callbacks import Callback
 from recsys.train.config import ModelConfig, RunConfig, TrainConfig
-from recsys.train.evaluate import evaluate
 from recsys.train.job import Trained, TrainJob, train_over_ranks
+from recsys.train.loop import evaluate
 from recsys.train.progress import Epoch, TrainProgress
 from recsys.train.ranks import ONE_RANK, Ranks
 from tests.support.ranks import run_ranks

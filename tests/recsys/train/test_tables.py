@@ -17,8 +17,8 @@ from recsys.data.tables.infer import infer
 from recsys.inputs.schema import LabelColumn, Schema
 from recsys.train.callbacks import Callback
 from recsys.train.config import ModelConfig, TrainConfig
-from recsys.train.evaluate import evaluate
 from recsys.train.job import TrainJob, train, train_over_ranks
+from recsys.train.loop import evaluate
 from recsys.train.ranks import ONE_RANK
 from recsys.train.warm_start import read_start
 

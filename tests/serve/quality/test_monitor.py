@@ -16,8 +16,7 @@ from serve.engine.records import ShadowPair, draw_of
 from serve.engine.reference.answers import Answered, RecordedBlock
 from serve.engine.routes import Plan, RouteTable
 from serve.quality.labels import FeedbackItem
-from serve.quality.monitor import MAX_SERIES, LabelledQuality, Series
-from serve.quality.scored import scored
+from serve.quality.monitor import MAX_SERIES, LabelledQuality, Series, scored
 from serve.quality.store import KeptAnswer
 
 SCORE = (Output(name="score", shape=()),)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from serve.config.settings import QualityConfig
-from serve.quality.index import ENTRY_BYTES
-from serve.quality.store import AnswerStore, KeptAnswer, ScoredBlock, key_of
+from serve.quality.store import ENTRY_BYTES, AnswerStore, KeptAnswer, ScoredBlock, key_of
 
 
 class Clock:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from recsys.base.machine import num_processors
+from recsys.base.table_modules import TAKEN_NAMES
 from recsys.data.labels import check_both_classes
 from recsys.data.lines import DataError, shown_names
 from recsys.data.tables.dataset import label_blocks
@@ -17,13 +20,12 @@ from recsys.data.tables.infer.column import Column, ColumnReport
 from recsys.data.tables.infer.kinds import look_like_numbers, padded_text
 from recsys.data.tables.infer.labels import Label, LabelValueError, NoLabelError, choose_labels
 from recsys.data.tables.infer.shadows import shadow_of
-from recsys.data.tables.infer.specs import date_tables, dense_column, table_spec, with_unique_names
 from recsys.data.tables.infer.uses import use_of
 from recsys.data.tables.reading.files import listed, open_files
 from recsys.data.tables.reading.pieces import Piece, TableFile
 from recsys.data.tables.reading.sample import sample_rows
 from recsys.data.tables.values.arrow_types import plain
-from recsys.inputs.schema import Schema
+from recsys.inputs.schema import DATE_PARTS, DenseColumn, Schema, TableSpec
 
 #: Rows that are looked at.
 SAMPLE_ROWS = 100_000
@@ -108,11 +110,11 @@ def infer(
     time = by_use["time"]
     schema = Schema(
         labels=tuple(label.column for label in chosen),
-        dense=tuple(dense_column(column) for column in by_use["dense"]),
-        tables=with_unique_names(
+        dense=tuple(_dense_column(column) for column in by_use["dense"]),
+        tables=_with_unique_names(
             [
-                *(table_spec(column, hash_rows) for column in by_use["sparse"]),
-                *(table for column in by_use["date"] for table in date_tables(column, sample.column_names)),
+                *(_table_spec(column, hash_rows) for column in by_use["sparse"]),
+                *(table for column in by_use["date"] for table in _date_tables(column, sample.column_names)),
             ]
         ),
         weight=weight[0] if weight else None,
@@ -224,3 +226,85 @@ def _check_classes(data: Any, labels: Sequence[Label]) -> None:
     rest = [label.column for label in labels if not 0 < label.values.mean() < 1]
     if rest:
         check_both_classes(rest, label_blocks(listed(open_files(data)), rest))
+
+
+_MIN_ROWS = 1_000
+# Rows per different value of a hashed table, so that few values share one.
+_ROWS_PER_VALUE = 16
+_LARGE = 100.0
+
+
+def _date_tables(column: Column, taken: Sequence[str]) -> Iterator[TableSpec]:
+    """Yield a table for each part of a column of dates."""
+    for part in column.date_parts:
+        name = f"{column.name}_{part}"
+        while name in taken:
+            name += "_"
+        yield TableSpec(
+            name=_table_name(name),
+            num_embeddings=DATE_PARTS[part],
+            feature_names=(name,),
+            date=column.name,
+            part=part,
+            format=column.date_form.form,
+        )
+
+
+def _dense_column(column: Column) -> DenseColumn:
+    """Return a dense column, scaled by the sample's mean and standard deviation."""
+    numbers = column.numbers
+    assert numbers is not None
+    is_large = float(np.abs(numbers).max()) > _LARGE
+    values = np.sign(numbers) * np.log1p(np.abs(numbers)) if is_large else numbers
+    std = float(values.std())
+    mean = float(values.mean())
+    return DenseColumn(
+        name=column.name,
+        missing=0.0 if is_large else _rounded(mean),
+        log1p=is_large,
+        mean=_rounded(mean),
+        std=_rounded(std) if std > 1e-6 * max(1.0, abs(mean)) else 1.0,
+    )
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.4g}")
+
+
+def _table_name(name: str) -> str:
+    """Return a name of letters, digits and underscores, those of any alphabet, that no attribute of modules has."""
+    name = re.sub(r"\W+", "_", name)
+    return f"{name}_table" if name in TAKEN_NAMES else name
+
+
+def _with_unique_names(tables: Iterable[TableSpec]) -> tuple[TableSpec, ...]:
+    """Return tables with a number behind names that occurred before: columns ``a-b`` and ``a.b`` have one each."""
+    taken: set[str] = set()
+    unique = []
+    for table in tables:
+        name, number = table.name, 1
+        while name in taken:
+            number += 1
+            name = f"{table.name}_{number}"
+        taken.add(name)
+        unique.append(replace(table, name=name))
+    return tuple(unique)
+
+
+def _table_spec(column: Column, hash_rows: int) -> TableSpec:
+    """Return the table of a sparse column."""
+    separator = column.separator
+    num_values = len(column.items)
+    # A table whose values the sample has seen is made small; other values share its rows.
+    is_seen = num_values * _ROWS_PER_VALUE <= max(len(column.values), _MIN_ROWS)
+    rows = max(_MIN_ROWS, 1 << (num_values * _ROWS_PER_VALUE - 1).bit_length()) if is_seen else hash_rows
+    are_texts = column.ids in ("texts", "beyond", "signed")
+    return TableSpec(
+        name=_table_name(column.name),
+        num_embeddings=min(rows, hash_rows),
+        feature_names=(column.name,),
+        pooling="MEAN" if separator or column.is_list else "SUM",
+        ids="hash" if are_texts else "fmix64",  # the IDs of texts are hashes already
+        strings="xxh64" if are_texts else "",
+        separator=separator,
+    )

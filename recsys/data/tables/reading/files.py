@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -15,7 +17,6 @@ from recsys.data.lines import DataError, shown_names
 from recsys.data.progress import shown
 from recsys.data.tables.reading.arrow_files import ArrowFile, format_of
 from recsys.data.tables.reading.byte_stream import first_bytes
-from recsys.data.tables.reading.constants import WithConstants, as_one_table
 from recsys.data.tables.reading.json_file import JsonFile
 from recsys.data.tables.reading.pieces import Frame, Piece, TableFile
 from recsys.data.tables.text_file import TextFile
@@ -55,7 +56,7 @@ def open_files(data: Any) -> list[TableFile]:
     """
     files = _opened(data)
     _check_one_table(files)
-    return as_one_table(files)
+    return _as_one_table(files)
 
 
 def _opened(data: Any) -> list[TableFile]:
@@ -152,7 +153,7 @@ def _open(path: Path, folder: Path | None = None) -> TableFile:
     else:
         file = TextFile(path, _TEXTS.get(suffix, ""), name)
     keys = _keys(path.parts[:-1])
-    return WithConstants(file, keys) if keys else file
+    return _WithConstants(file, keys) if keys else file
 
 
 def _suffix(path: Path) -> str:
@@ -164,3 +165,51 @@ def _keys(folders: Sequence[str]) -> dict[str, pa.Scalar]:
     pairs = [folder.split("=", 1) for folder in folders if "=" in folder]
     texts = {unquote(key): None if value == _HIVE_NULL else unquote(value) for key, value in pairs if key}
     return {key: pa.scalar(text, pa.string()) for key, text in texts.items()}
+
+
+class _WithConstants(TableFile):
+    """A file and some columns more.
+
+    Args:
+        file: The file.
+        values: The columns' values by name; columns of the file itself go before them.
+    """
+
+    def __init__(self, file: TableFile, values: Mapping[str, pa.Scalar]) -> None:
+        self.file = file
+        self.path, self.name, self.kinds = file.path, file.name, file.kinds
+        self._values = {name: value for name, value in values.items() if name not in file.types}
+        self.types = {**file.types, **{name: value.type for name, value in self._values.items()}}
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the pieces in order."""
+        for piece in self.file.pieces():
+            yield replace(piece, read=partial(self._read, piece))
+
+    def sample(self, num_rows: int) -> list[pa.Table]:
+        """Return some rows."""
+        columns = list(self.types)
+        return [self._with_values(part, part.num_rows, columns) for part in self.file.sample(num_rows)]
+
+    def _read(self, piece: Piece, columns: Sequence[str]) -> pa.Table:
+        own = [name for name in columns if name not in self._values]
+        return self._with_values(piece.read(own) if own else None, piece.num_rows, columns)
+
+    def _with_values(self, table: pa.Table | None, num_rows: int, columns: Sequence[str]) -> pa.Table:
+        arrays = [
+            pa.repeat(self._values[name], num_rows)
+            if table is None or name in self._values
+            else table.column(name)
+            for name in columns
+        ]
+        return pa.table(arrays, names=list(columns))
+
+
+def _as_one_table(files: Sequence[TableFile]) -> list[TableFile]:
+    """Return files that are parts of one table, all with the same columns: those that one lacks are null in it."""
+    names = dict.fromkeys(name for file in files for name in file.types)
+    missing = pa.scalar(None)
+    return [
+        file if len(file.types) == len(names) else _WithConstants(file, dict.fromkeys(names, missing))
+        for file in files
+    ]
