@@ -9,7 +9,7 @@ from collections.abc import Iterable
 def short_names(names: Iterable[str]) -> dict[str, str]:
     """Return a short name by name: its last parts between points, as many as tell it from all others.
 
-    ``model.embedding_bags.user`` is ``user`` where no other name ends so. cpp_client/request/table_names.cpp has the
+    ``model.embedding_bags.user`` is ``user`` where no other name ends so. cpp_client/request/request_check.cpp has the
     same for the native engine.
 
     Args:
