@@ -56,6 +56,8 @@ SHARED = Signature(
     ),
     outputs=(Output(name="score", shape=()),),
 )
+#: An input each of whose bags has one ID.
+FIXED = replace(SHARED, sparse=(replace(SHARED.sparse[0], num_ids=1, fixed=True), SHARED.sparse[1]))
 #: More inputs than messages list.
 WIDE = Signature(
     dense=tuple(DenseInput(name=f"dense {i}", width=1) for i in range(70)),
@@ -79,6 +81,7 @@ SIGNATURES = {
     "lists": LISTS,
     "ranking": RANKING,
     "shared": SHARED,
+    "fixed": FIXED,
     "wide": WIDE,
     "hashed": HASHED,
     "missing": MISSING,
@@ -165,6 +168,11 @@ def _requests() -> Iterator[Json]:
     yield case("id-of-the-largest-table", _shared(9, 1), "shared")
     yield case("any-raw-id", spoiled(lambda: _shared(4), _raw(-(2**63), 2**63 - 1)), "shared")
     yield case("any-raw-id-as-text", spoiled(lambda: _shared(4), _raw_texts()), "shared")
+    yield case("fixed", _shared(4, 3), "fixed")
+    yield case("fixed-longer", _shared(4, 3, 2), "fixed")
+    yield case("fixed-shorter", _shared(4), "fixed")
+    yield case("fixed-before-a-bad-id", _shared(4, 3, 9), "fixed")
+    yield case("wrong-sum-before-fixed", spoiled(lambda: _shared(4, 3, 2), _raw_sum()), "fixed")
     yield case("wide", _wide(70), "wide")
     yield case("wide-missing", _wide(3), "wide")
     yield case("wide-unknown", _wide(71), "wide")
@@ -193,6 +201,10 @@ def _requests() -> Iterator[Json]:
 
 def _raw(*ids: int) -> Callable[[Any], None]:
     return setting("sparse", 1, lengths=array("<i4", 0, len(ids)), values=array("<i8", *ids))
+
+
+def _raw_sum() -> Callable[[Any], None]:
+    return setting("sparse", 1, lengths=array("<i4", 0, 3))
 
 
 def _raw_texts() -> Callable[[Any], None]:

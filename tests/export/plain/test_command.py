@@ -129,6 +129,14 @@ class Random(Single):
         return nn.functional.dropout(self.table(x), 0.5).sum(dim=-1)
 
 
+class Deciding(Single):
+    """Decides by what a batch holds."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.table(x)
+        return rows.sum(dim=-1) if bool((x > 3).any()) else rows.mean(dim=-1)
+
+
 @pytest.mark.parametrize(
     ("model", "inputs", "message"),
     [
@@ -142,8 +150,9 @@ class Random(Single):
         ),
         (Random(), torch.arange(8), r"because of .*test_command.py:\d+ in Random.forward"),
         (Matrix(), torch.arange(8), "--submodule"),
+        (Deciding(), torch.arange(8), r"control flow.*At .*test_command.py:\d+ in Deciding.forward"),
     ],
-    ids=["no example", "no tensors", "max_norm", "no IDs", "random numbers", "pairs of a batch"],
+    ids=["no example", "no tensors", "max_norm", "no IDs", "random numbers", "pairs of a batch", "decisions"],
 )
 def test_what_cannot_be_exported_is_said(
     tmp_path: Path, model: nn.Module, inputs: object, message: str
