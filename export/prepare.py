@@ -27,6 +27,7 @@ from export.graph.inputs.mapping import (
 from export.graph.inputs.pruning import features_of, needed_rows, pruned
 from export.graph.managed import find_managed
 from export.graph.prepared import PreparedModel, Progress, shard_without_rows
+from export.plain.model import PlainModel
 from export.tables.tables import plan_tables
 from export.verify.retrieval import check_options
 from export.verify.samples import verification_samples
@@ -180,7 +181,7 @@ def _sparse(
 
 def _with_sizes(inputs: Sequence[SparseInput], model: nn.Module) -> tuple[SparseInput, ...]:
     """Return the inputs with the numbers of IDs that a plain model's take (``export.plain``)."""
-    sizes: Mapping[str, int] = getattr(model, "num_ids", {})
+    sizes: Mapping[str, int] = model.num_ids if isinstance(model, PlainModel) else {}
     return tuple(
         replace(feature, num_ids=sizes.get(feature.name), fixed=feature.name in sizes) for feature in inputs
     )

@@ -14,11 +14,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from export.plain.convert import Converted, Whole, converted
+from export.config import ExportConfig
+from export.plain.convert import Converted, Whole, convert_plain, converted
 from export.plain.given import given_inputs, read_inputs
 from export.plain.options import PlainOptions
+from export.prepare import prepare
+from recsys import EmbeddingBagCollection
 from recsys.errors import ExportError
 from tests.export.plain.models import DIM, NUM_ITEMS, history, ids
+from tests.support.helpers import bag
 
 
 class Items(nn.Module):
@@ -138,6 +142,14 @@ def test_a_part_gets_what_the_whole_calls_it_with() -> None:
         model.tower, PlainOptions(inputs=(history("right"), torch.rand(16, 3))), whole
     )
     assert [(one.name, one.num_ids) for one in found.inputs.features] == [("history", 5)]
+
+
+def test_models_with_collections_stay_as_they_are() -> None:
+    model = EmbeddingBagCollection([bag("t", 20, DIM, ["f"])])
+    model.num_ids = 5  # type: ignore[assignment]
+    assert convert_plain(model, PlainOptions()) is model
+    prepared = prepare(model, ExportConfig(), lambda *_: None)
+    assert [(one.num_ids, one.fixed) for one in prepared.signature.sparse] == [(None, False)]
 
 
 def test_inputs_may_be_a_file(tmp_path: Path) -> None:
