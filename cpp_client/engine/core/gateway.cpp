@@ -6,6 +6,7 @@
 #include "base/random.h"
 #include "base/text.h"
 #include "engine/core/executor/executor.h"
+#include "engine/core/executor/pending_decisions.h"
 #include "engine/core/servable.h"
 #include "engine/core/shadow.h"
 #include "recsys/error.h"
@@ -58,7 +59,7 @@ Gateway::Gateway(const Router& router, Observer* observer, Clock clock)
 
 void Gateway::Predict(const std::shared_ptr<Request>& request) {
   request->active_stripe = active_.Begin();
-  request->is_counted = true;
+  request->counted_by = this;
   request->started_s = clock_();
   Status status;
   try {
@@ -71,19 +72,54 @@ void Gateway::Predict(const std::shared_ptr<Request>& request) {
 
 Status Gateway::Accept(const std::shared_ptr<Request>& request) {
   if (is_draining_.load()) ThrowDraining();
-  Route route;
+  PendingDecisions* const pending = PendingDecisions::OfThisThread();
+  if (pending == nullptr) return AcceptNow(request);
+  Status status = Prepare(*request);
+  if (status.ok()) pending->Join(request);
+  return status;
+}
+
+Status Gateway::AcceptNow(const std::shared_ptr<Request>& request) {
+  for (int tries = 0; tries < kMaxRoutes; ++tries) {
+    Status status = Prepare(*request);
+    if (!status.ok()) return status;
+    try {
+      request->servable->executor().Submit(request);
+    } catch (const Error& error) {
+      if (IsOfClosing(error)) continue;
+      return LoggedStatusOfCurrentException();
+    }
+    Joined(*request);
+    return {};
+  }
+  ThrowDraining();
+}
+
+void Gateway::Joined(Request& request) {
+  // An executor may have answered it.
+  if (request.shadow != nullptr) request.shadow->by().Submit(request.shadow);
+  if (observer_ != nullptr) observer_->Accepted(request);
+  if ((request.progress.fetch_or(Request::kAccepted) & Request::kCancelled) != 0) GiveUp(request);
+}
+
+void Gateway::NotJoined(const Refusal& refusal) {
+  const std::shared_ptr<Request>& request = refusal.request;
   Status status;
-  for (int tries = 1; !Join(request, &route, &status); ++tries) {
-    if (tries == kMaxRoutes) ThrowDraining();
+  try {
+    try {
+      refusal.Throw();
+    } catch (const Error& error) {
+      if (!IsOfClosing(error)) throw;
+    }
+    status = AcceptNow(request);
+  } catch (...) {
+    status = LoggedStatusOfCurrentException();
   }
-  if (!status.ok()) return status;
-  // From here on an executor may answer it.
-  if (request->shadow != nullptr) route.shadow->Submit(request->shadow);
-  if (observer_ != nullptr) observer_->Accepted(*request);
-  if ((request->progress.fetch_or(Request::kAccepted) & Request::kCancelled) != 0) {
-    GiveUp(*request);
-  }
-  return {};
+  if (!status.ok() && !request->is_ended.exchange(true)) End(*request, status, {});
+}
+
+bool Gateway::IsOfClosing(const Error& error) const {
+  return error.kind() == ErrorKind::kDraining && !is_draining_.load();
 }
 
 Route Gateway::Examine(Request& request) const {
@@ -98,25 +134,18 @@ Route Gateway::Examine(Request& request) const {
   return route;
 }
 
-bool Gateway::Join(const std::shared_ptr<Request>& request, Route* route, Status* status) {
+Status Gateway::Prepare(Request& request) const {
   // Caught here, near where it is thrown: each frame that is unwound costs a tenth of a call.
   try {
-    *route = Examine(*request);
+    const Route route = Examine(request);
+    Servable& servable = *request.servable;
+    servable.executor().CheckSize(request);
+    request.keeps_answer = observer_ != nullptr && observer_->KeepsAnswer(request);
+    request.shadow = route.shadow == nullptr ? nullptr : route.shadow->Begin(request, servable);
+    return {};
   } catch (...) {
-    *status = LoggedStatusOfCurrentException();
-    return true;
+    return LoggedStatusOfCurrentException();
   }
-  Servable& servable = *request->servable;
-  request->keeps_answer = observer_ != nullptr && observer_->KeepsAnswer(*request);
-  request->shadow = route->shadow == nullptr ? nullptr : route->shadow->Begin(*request, servable);
-  try {
-    servable.executor().Submit(request);
-  } catch (const Error& error) {
-    // The version was closed meanwhile: another one has replaced it.
-    if (error.kind() == ErrorKind::kDraining && !is_draining_.load()) return false;
-    *status = LoggedStatusOfCurrentException();
-  }
-  return true;
 }
 
 void Gateway::Cancel(const std::shared_ptr<Request>& request) {
@@ -138,7 +167,7 @@ void Gateway::GiveUp(Request& request) {
 
 void Gateway::End(Request& request, const Status& status, Message answer) {
   // Shadow requests have no client.
-  if (!request.is_counted) {
+  if (request.counted_by == nullptr) {
     request.Done(status, std::move(answer));
     return;
   }

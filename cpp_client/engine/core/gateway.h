@@ -16,7 +16,9 @@
 
 namespace recsys {
 
+class Error;
 class Shadow;
+struct Refusal;
 
 /// The destination of one request.
 struct Route {
@@ -83,6 +85,9 @@ class Gateway {
   /// and calls Done with CANCELLED or DEADLINE_EXCEEDED unless it was already called. A request
   /// that is being computed is computed to the end.
   void Cancel(const std::shared_ptr<Request>& request);
+  /// Goes on with a request that PendingDecisions has queued, or that it could not queue.
+  void Joined(Request& request);
+  void NotJoined(const Refusal& refusal);
   /// Counts a request that could not be read, and so was never passed to Predict.
   void Refused(const Status& status, const char* protocol);
 
@@ -103,13 +108,17 @@ class Gateway {
   OutcomeCounts unrouted() const { return unrouted_.totals(); }
 
  private:
-  /// Returns why the request is refused, or OK.
+  /// Returns why the request is refused, or OK. In a polling thread, PendingDecisions queues it.
   Status Accept(const std::shared_ptr<Request>& request);
+  /// Routes and queues a request at once, again if the version is closed meanwhile; returns why it
+  /// is refused, or OK.
+  Status AcceptNow(const std::shared_ptr<Request>& request);
   /// Returns the route of a request, which is read and checked for the version that answers.
   Route Examine(Request& request) const;
-  /// Routes, checks and queues a request, or sets why it is refused; returns false if the version
-  /// was closed meanwhile.
-  bool Join(const std::shared_ptr<Request>& request, Route* route, Status* status);
+  /// Prepares a request for the queue of its version; returns why it is refused, or OK.
+  Status Prepare(Request& request) const;
+  /// Whether a version was closed meanwhile, so that another one has replaced it.
+  bool IsOfClosing(const Error& error) const;
   void GiveUp(Request& request);
 
   const Router& router_;

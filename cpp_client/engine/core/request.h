@@ -20,6 +20,7 @@
 
 namespace recsys {
 
+class Gateway;
 class Servable;
 class ShadowRequest;
 struct QueueClient;
@@ -141,8 +142,8 @@ class Request {
   /// Whether it has joined a queue, so that `servable` no longer changes; whether the client
   /// cancelled it.
   std::atomic<int> progress{0};
-  /// Whether it was passed to the gateway, which counts it: not set for shadow requests.
-  bool is_counted = false;
+  /// The gateway that it was passed to: null for shadow requests.
+  Gateway* counted_by = nullptr;
 };
 
 }  // namespace recsys

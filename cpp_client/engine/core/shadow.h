@@ -74,6 +74,7 @@ class ShadowRequest final : public Request {
   Message Encode(const Servable& servable, const Rows& rows) override;
   void Done(const Status& status, Message answer) override;
 
+  const Shadow& by() const { return *shadow_; }
   /// Passes the rows of the answering version, in its executor's thread.
   void PrimaryAnswered(const Rows& rows) { Arrived(kPrimary, rows); }
   void Failed();

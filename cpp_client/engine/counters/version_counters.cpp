@@ -102,7 +102,9 @@ void VersionCounters::Answered(double seconds) {
   });
 }
 
-void VersionCounters::Accepted() { accepted_.fetch_add(1, std::memory_order_relaxed); }
+void VersionCounters::Accepted(std::int64_t num_requests) {
+  accepted_.fetch_add(num_requests, std::memory_order_relaxed);
+}
 
 void VersionCounters::Observe(Stage stage, double seconds) {
   Change([stage, seconds](VersionTotals& totals) {

@@ -65,7 +65,7 @@ class VersionCounters {
   void Count(Outcome outcome);
   /// Counts one request as ok, with the time from its arrival to its answer.
   void Answered(double seconds);
-  void Accepted();
+  void Accepted(std::int64_t num_requests);
   void Observe(Stage stage, double seconds);
   /// Counts all times of one batch; `queue` has one per request.
   void ObserveStages(const std::vector<double>& queue, double collate, double execute,

@@ -45,7 +45,7 @@ TEST(VersionCounters, AreRightWhenManyThreadsCountAtOnce) {
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&counters] {
       for (int j = 0; j < 1000; ++j) {
-        counters.Accepted();
+        counters.Accepted(1);
         counters.Answered(0.5);
       }
     });
@@ -63,7 +63,7 @@ TEST(VersionCounters, AreWrittenAsJson) {
   VersionCounters counters;
   counters.Answered(0.0015);
   counters.Count(Outcome::kRejected);
-  counters.Accepted();
+  counters.Accepted(1);
   counters.ObserveStages({1e-6, 0.25}, 0.001, 0.0035, 1e-7);
   counters.ObserveBatch(2, 300, 12345);
   counters.SetPending(3, 4, 5);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <future>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -113,27 +114,53 @@ void Executor::Start(const std::vector<WarmUpBatch>& warm_up) {
   is_warm.get();
 }
 
+void Refusal::Throw() const {
+  if (full) throw BatchQueue::ErrorOf(*full);
+  if (failure != nullptr) std::rethrow_exception(failure);
+  throw Error(ErrorKind::kDraining, "the server is stopping; send the request to another one");
+}
+
 void Executor::Submit(const std::shared_ptr<Request>& request) {
-  queue_.CheckSize(*request);
+  CheckSize(*request);
+  std::vector<Refusal> refused;
+  SubmitAll({&request, 1}, &refused);
+  if (!refused.empty()) refused[0].Throw();
+}
+
+void Executor::SubmitAll(Span<const std::shared_ptr<Request>> requests,
+                         std::vector<Refusal>* refused) {
   Requests expired;
-  std::optional<BatchQueue::Full> full;
   BatchQueue::PushedOut pushed_out;
   PendingDecisions* const pending = PendingDecisions::OfThisThread();
   bool is_pending = false;
   {
     const Lock lock(mutex_);
     if (phase_ == Phase::kClosed) {
-      throw Error(ErrorKind::kDraining, "the server is stopping; send the request to another one");
+      for (const auto& request : requests) refused->push_back({request});
+      return;
     }
-    full = queue_.Put(request, &expired, &pushed_out);
-    // Before it can be answered, so that a client with the answer finds it counted.
-    if (!full) servable_.metrics().Accepted();
-    if (!full || !expired.empty()) ShowPending();
-    if (!full) {
-      policy_.Arrived(request->enqueued_s);
+    const double now_s = queue_.Now();
+    std::int64_t num_queued = 0;
+    for (const auto& request : requests) {
+      try {
+        if (auto full = queue_.PutAt(now_s, request, &expired, &pushed_out)) {
+          refused->push_back({request, full});
+        } else {
+          ++num_queued;
+        }
+      } catch (const std::bad_alloc&) {
+        refused->push_back({request, {}, std::current_exception()});
+      }
+    }
+    // Before they can be answered, so that a client with the answer finds it counted.
+    if (num_queued > 0) servable_.metrics().Accepted(num_queued);
+    if (num_queued > 0 || !expired.empty()) ShowPending();
+    if (num_queued > 0) {
+      policy_.Arrived(now_s, num_queued);
       is_pending = pending != nullptr && !queue_.has_delay();
       if (queue_.has_delay()) {
-        threads_.WakeBy(*queue_.ReadyAt());
+        // Later ones may have pushed all of them out.
+        if (const auto ready_s = queue_.ReadyAt()) threads_.WakeBy(*ready_s);
       } else if (!is_pending) {
         Wake();
       }
@@ -141,13 +168,11 @@ void Executor::Submit(const std::shared_ptr<Request>& request) {
   }
   if (is_pending) pending->Add(*this);
   for (const auto& one : expired) AnswerExpired(*one, deliver_);
-  if (!pushed_out.requests.empty()) {
-    const Status status = StatusOf(BatchQueue::ErrorOf(pushed_out));
-    for (const auto& one : pushed_out.requests) {
-      if (!one->is_ended.exchange(true)) deliver_(*one, status, {});
-    }
+  if (pushed_out.requests.empty()) return;
+  const Status status = StatusOf(BatchQueue::ErrorOf(pushed_out));
+  for (const auto& one : pushed_out.requests) {
+    if (!one->is_ended.exchange(true)) deliver_(*one, status, {});
   }
-  if (full) BatchQueue::Throw(*full);
 }
 
 bool Executor::Cancel(Request& request) {

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -17,8 +18,20 @@
 #include "engine/core/queue/batch_queue.h"
 #include "engine/core/queue/policy.h"
 #include "engine/core/servable.h"
+#include "recsys/span.h"
 
 namespace recsys {
+
+/// A request that was not queued.
+struct Refusal {
+  /// Throws Error (kDraining) or QueueFullError, or what made the queue fail.
+  [[noreturn]] void Throw() const;
+
+  std::shared_ptr<Request> request;
+  /// If the queue is full, else if it has failed; else the executor is closed.
+  std::optional<BatchQueue::Full> full = {};
+  std::exception_ptr failure = {};
+};
 
 /// Runs the batches of one version and delivers the answers. The rule:
 ///
@@ -46,9 +59,14 @@ class Executor final : private Slots::Waiter {
   /// Starts the first thread and returns once it has run these batches. Throws Error (kExecution)
   /// if the model failed on one.
   void Start(const std::vector<WarmUpBatch>& warm_up);
+  /// Throws Error (kRequestTooLarge) if the request exceeds the limits.
+  void CheckSize(const Request& request) const { queue_.CheckSize(request); }
   /// Queues a checked request. In a polling thread, it is scheduled by PendingDecisions. Throws
   /// Error: kRequestTooLarge, kDraining; QueueFullError.
   void Submit(const std::shared_ptr<Request>& request);
+  /// Queues requests whose size was checked, in order, under one lock. Appends those that are
+  /// refused; never throws if there is memory for all of them.
+  void SubmitAll(Span<const std::shared_ptr<Request>> requests, std::vector<Refusal>* refused);
   /// Drops a waiting request; returns false if it no longer waits.
   bool Cancel(Request& request);
   /// Decides about the waiting requests; `may_run_here`: whether a batch may run in the calling

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/core/executor/executor.h"
+#include "engine/core/gateway.h"
 
 namespace recsys {
 namespace {
@@ -22,9 +23,43 @@ PendingDecisions::PendingDecisions(Clock clock) : clock_(std::move(clock)) {
   of_this_thread = this;
 }
 
-PendingDecisions::~PendingDecisions() { of_this_thread = nullptr; }
+PendingDecisions::~PendingDecisions() {
+  // The end of a call may begin another one.
+  while (!read_.empty()) JoinAll();
+  for (const Decision& one : pending_) one.executor->Schedule(false);
+  of_this_thread = nullptr;
+}
 
 PendingDecisions* PendingDecisions::OfThisThread() { return of_this_thread; }
+
+void PendingDecisions::Join(std::shared_ptr<Request> request) {
+  if (!began_s_) began_s_ = clock_();
+  // Now, where the request can still be refused if there is no memory.
+  if (refused_.capacity() <= read_.size()) refused_.reserve(2 * read_.size() + 16);
+  read_.push_back(std::move(request));
+}
+
+void PendingDecisions::JoinAll() {
+  joining_.swap(read_);
+  for (auto first = joining_.begin(); first != joining_.end();) {
+    Executor& executor = (*first)->servable->executor();
+    const auto end = std::stable_partition(first, joining_.end(), [&](const auto& request) {
+      return &request->servable->executor() == &executor;
+    });
+    const auto num = static_cast<std::size_t>(end - first);
+    executor.SubmitAll({&*first, num}, &refused_);
+    auto refused = refused_.begin();
+    for (; first != end; ++first) {
+      if (refused != refused_.end() && refused->request == *first) {
+        (*first)->counted_by->NotJoined(*refused++);
+      } else {
+        (*first)->counted_by->Joined(**first);
+      }
+    }
+    refused_.clear();
+  }
+  joining_.clear();
+}
 
 void PendingDecisions::Add(Executor& executor) {
   if (!began_s_) began_s_ = clock_();
@@ -50,10 +85,11 @@ void PendingDecisions::AfterEvent() {
 }
 
 void PendingDecisions::AfterRound() {
-  if (!pending_.empty()) Decide(true);
+  if (!read_.empty() || !pending_.empty()) Decide(true);
 }
 
 void PendingDecisions::Decide(bool may_run_here) {
+  if (!read_.empty()) JoinAll();
   const double now_s = clock_();
   began_s_.reset();
   const auto due = std::partition(pending_.begin(), pending_.end(),
@@ -70,6 +106,7 @@ void PendingDecisions::Decide(bool may_run_here) {
 }
 
 double PendingDecisions::WaitS() const {
+  if (!read_.empty()) return 0;
   double at_s = kNever;
   for (const Decision& one : pending_) at_s = std::min(at_s, one.at_s);
   return at_s == kNever ? kNever : std::max(at_s - clock_(), 0.0);

@@ -54,10 +54,10 @@ void BatchQueue::CheckSize(const Request& request) const {
   check("message", amounts[Amount::kBytes], " bytes", limits_.max_queue_bytes);
 }
 
-std::optional<BatchQueue::Full> BatchQueue::Put(const std::shared_ptr<Request>& request,
-                                                Requests* expired, PushedOut* pushed_out) {
+std::optional<BatchQueue::Full> BatchQueue::PutAt(double now_s,
+                                                  const std::shared_ptr<Request>& request,
+                                                  Requests* expired, PushedOut* pushed_out) {
   const Amounts amounts = AmountsOf(*request);
-  const double now_s = clock_.Now();
   if (LackFor(amounts)) {
     Expire(now_s, expired);
     const std::optional<Lack> lack = LackFor(amounts);
@@ -78,8 +78,8 @@ std::optional<BatchQueue::Full> BatchQueue::Put(const std::shared_ptr<Request>& 
   return std::nullopt;
 }
 
-void BatchQueue::Throw(const Full& full) {
-  throw QueueFullError(TextOf(full) + "; try again later", full.retry_after_ms);
+QueueFullError BatchQueue::ErrorOf(const Full& full) {
+  return QueueFullError(TextOf(full) + "; try again later", full.retry_after_ms);
 }
 
 QueueFullError BatchQueue::ErrorOf(const PushedOut& pushed_out) {

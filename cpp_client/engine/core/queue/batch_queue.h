@@ -99,10 +99,16 @@ class BatchQueue {
   /// client's last requests leave to `pushed_out` (if not null) instead.
   /// Formats no text: an overloaded server must not do so under its lock.
   std::optional<Full> Put(const std::shared_ptr<Request>& request, Requests* expired,
-                          PushedOut* pushed_out = nullptr);
-  /// Throws the corresponding QueueFullError. Needs no lock.
-  [[noreturn]] static void Throw(const Full& full);
-  /// Returns the error for requests that were pushed out. Needs no lock.
+                          PushedOut* pushed_out = nullptr) {
+    return PutAt(Now(), request, expired, pushed_out);
+  }
+  /// The same at a time that Now has returned, for several requests that come at once.
+  std::optional<Full> PutAt(double now_s, const std::shared_ptr<Request>& request,
+                            Requests* expired, PushedOut* pushed_out);
+  /// Returns the time on a clock that never jumps back.
+  double Now() { return clock_.Now(); }
+  /// Return the errors for a refused request, and for those that were pushed out. Need no lock.
+  static QueueFullError ErrorOf(const Full& full);
   static QueueFullError ErrorOf(const PushedOut& pushed_out);
 
   /// Drops a waiting request; returns null if it has already left, or never joined.

@@ -51,6 +51,9 @@ constexpr double kMostFixedCosts = 16.0;
 // A request is cut where that takes at most this share of the time: a smaller gain would not be
 // worth the fixed costs of the parts.
 constexpr double kWorthCutting = 0.8;
+// And only if it takes at least this long: executors that look idle between short requests are
+// about to be needed.
+constexpr double kLeastCutS = 500e-6;
 // A batch is checked again when it takes a quarter plus this longer than expected: the polling
 // thread's timers have a resolution of milliseconds.
 constexpr double kLookAgainS = 1e-3;
@@ -96,15 +99,15 @@ void BatchCosts::Learn(const BatchSize& size, double seconds) {
   }
 }
 
-void BatchPolicy::Arrived(double now_s) {
-  rate_ = RateAt(now_s) + 1 / kRateS;
+void BatchPolicy::Arrived(double now_s, std::int64_t num_requests) {
+  rate_ = RateAt(now_s) + static_cast<double>(num_requests) / kRateS;
   last_arrived_s_ = now_s;
 }
 
 double BatchPolicy::RateAt(double now_s) const {
   const double age = std::max(now_s - last_arrived_s_, 0.0) / kRateS;
-  // Called under the queue's lock for each request: most follow each other so soon that the first
-  // terms are exact to 1e-9.
+  // Called under the queue's lock: most calls follow each other so soon that the first terms are
+  // exact to 1e-9.
   constexpr double kSoon = 1e-3;
   return rate_ * (age < kSoon ? 1 - age + age * age / 2 : std::exp(-age));
 }
@@ -172,6 +175,7 @@ double BatchPolicy::NumShares(const State& state, double work_s) const {
 int BatchPolicy::NumParts(const State& state) const {
   if (!costs_.is_known() || state.num_free <= 0) return 1;
   const double alone_s = costs_.SecondsOf(state.waiting);
+  if (alone_s < kLeastCutS) return 1;
   const double work_s = alone_s - costs_.fixed_s();
   const double num =
       std::min(static_cast<double>(state.num_free) + 1, std::floor(work_s / WorthwhileS()));

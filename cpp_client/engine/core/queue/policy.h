@@ -75,8 +75,8 @@ class BatchPolicy {
     bool has_light_client = false;
   };
 
-  /// Notes that a request has arrived.
-  void Arrived(double now_s);
+  /// Notes that so many requests have arrived.
+  void Arrived(double now_s, std::int64_t num_requests = 1);
   /// Returns what to do with requests that have just arrived.
   Act Decide(const State& state) const;
   /// Whether an executor that has finished its batch takes the waiting requests, instead of leaving
@@ -88,7 +88,7 @@ class BatchPolicy {
   std::int64_t ShareOf(const State& state) const;
   /// Returns into how many parts the rows of one request are cut, of which the caller computes one
   /// and each of `state.num_free` executors at most another one; `state.waiting` is the request.
-  /// 1 unless that answers sooner by more than a fifth.
+  /// 1 unless it takes half a millisecond and that answers sooner by more than a fifth.
   int NumParts(const State& state) const;
   /// Returns when the running batches should be over; if they are not, the requests left to them
   /// should be looked at again.

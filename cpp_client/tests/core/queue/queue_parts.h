@@ -66,7 +66,7 @@ inline Taken TakeFrom(BatchQueue& queue) {
 inline Names PutInto(BatchQueue& queue, const std::shared_ptr<Request>& request) {
   Requests expired;
   queue.CheckSize(*request);
-  if (const auto full = queue.Put(request, &expired)) BatchQueue::Throw(*full);
+  if (const auto full = queue.Put(request, &expired)) throw BatchQueue::ErrorOf(*full);
   return NamesOf(expired);
 }
 

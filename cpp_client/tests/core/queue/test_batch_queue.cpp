@@ -350,7 +350,7 @@ TEST_F(QueueTest, ARefusalAllocatesNothing) {
   const auto full = queue_.Put(refused, &expired);
   EXPECT_EQ(NumAllocations(), before);
   ASSERT_TRUE(full);
-  EXPECT_THROW(BatchQueue::Throw(*full), QueueFullError);
+  EXPECT_THROW(throw BatchQueue::ErrorOf(*full), QueueFullError);
   EXPECT_GT(NumAllocations(), before);
 }
 

@@ -268,6 +268,8 @@ TEST(BatchPolicy, ARequestIsCutOverThoseThatAreIdle) {
   EXPECT_EQ(policy.NumParts(At(0, 1, 7)), 1);
   // 20 rows take 0.57 ms, of which 0.48 ms can be shared.
   EXPECT_EQ(policy.NumParts(At(0, 20, 7)), 3);
+  // 16 rows take 0.47 ms: two parts would take 0.35 ms.
+  EXPECT_EQ(policy.NumParts(At(0, 16, 7)), 1);
   EXPECT_EQ(policy.NumParts(At(0, 8, 7)), 1);
   EXPECT_EQ(BatchPolicy().NumParts(At(0, 1000, 7)), 1);
 }
