@@ -1,6 +1,6 @@
 """The native engine on 1 to 96 processors, in simulated time: its real policy with costs that were measured here.
 
-Polling threads and executors share the processors and wait for the queue's lock, which each request takes
+Polling threads and executors share the processors and wait for the queue's lock, which each round of requests takes
 (``python -m benchmarks.locks``). A closed loop gives the throughput and the share of idle time, an open one at 70 %
 of it the latencies. What it leaves out: memory bandwidth, the kernel's network, and that a lock costs more the more
 processors take it in turn.

@@ -27,7 +27,7 @@ _MAX_SOCKET_BYTES = 107
 _MAX_POLLING_THREADS = 1024
 # A call of a small model costs its polling thread more than the executors; requests of many rows need fewer polling
 # threads, but those that have nothing to do cost nothing.
-_PROCESSORS_PER_POLLING_THREAD = 4
+_PROCESSORS_PER_POLLING_THREAD = 2
 # gRPC's channel arguments are int32, including times in milliseconds.
 _MAX_INT32 = 2**31 - 1
 
@@ -308,8 +308,8 @@ class ServerConfig:
         capture: None for no capture.
         answer_log: None for no log of answers.
         quality: None for neither labels nor drift.
-        polling_threads: threads that read and write the connections of the gRPC services; 0 for one with up to 7
-            processors, else one for each 4; native engine only.
+        polling_threads: threads that read and write the connections of the gRPC services; 0 for one for
+            each 2 processors; native engine only.
         poll_repository_s: interval between scans of the repository for new versions; 0 for none.
         drain_timeout_s: time that accepted requests may take after the server was asked to stop.
 

@@ -24,8 +24,16 @@ def found(work: Work, processors: int, polling_threads: int = 0) -> Found:
 @pytest.mark.parametrize("processors", [4, 64])
 def test_no_number_of_polling_threads_is_better_than_the_default(work: Work, processors: int) -> None:
     default = found(work, processors).requests_per_s
-    for polling_threads in {1, processors // 8 or 1, processors // 2}:
+    for polling_threads in {1, processors // 8 or 1, processors // 4, processors}:
         assert default >= 0.9 * found(work, processors, polling_threads).requests_per_s
+
+
+@pytest.mark.parametrize("processors", [4, 16, 64])
+def test_single_rows_need_no_setting(processors: int) -> None:
+    default = found(SINGLES, processors)
+    for polling_threads in {1, processors // 4}:
+        assert default.requests_per_s >= 1.5 * found(SINGLES, processors, polling_threads).requests_per_s
+    assert default.idle <= 0.35
 
 
 @pytest.mark.parametrize("work", [SMALL, SINGLES, PAGES], ids=["small", "singles", "pages"])

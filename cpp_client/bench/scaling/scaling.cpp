@@ -31,7 +31,7 @@ struct Load {
   std::map<std::string, double> numbers = {
       {"processors", 2}, {"polling_threads", 1}, {"rows", 1},    {"in_flight", 64},
       {"rate", 0},       {"requests", 20000},    {"read", 5},    {"answer", 2},
-      {"fixed", 3},      {"row", 0.2},           {"wake", 20},   {"submit", 0.13},
+      {"fixed", 3},      {"row", 0.2},           {"wake", 20},   {"submit", 0.09},
       {"batch", 0.65},   {"taken", 0.03},        {"network", 50}};
   double of(const char* name) const { return numbers.at(name); }
   double seconds(const char* name) const { return kMicro * of(name); }
@@ -102,7 +102,8 @@ class Simulation {
   struct Poller {
     Thread thread;
     std::deque<Sent> arrived, outbox;
-    bool is_held = false;
+    /// Read in this turn, and not yet in the queue.
+    std::vector<Sent> read;
     bool looks_again = false;
     double turn_s = 0;
   };
@@ -202,19 +203,23 @@ class Simulation {
         Poll(number);
       });
     } else if (!poller.arrived.empty() &&
-               !(poller.is_held && now_s_ - poller.turn_s > kLongestTurnS)) {
+               (poller.read.empty() || now_s_ - poller.turn_s <= kLongestTurnS)) {
       const Sent sent = poller.arrived.front();
       poller.arrived.pop_front();
-      Do(&poller.thread, load_.seconds("read"), false, [] {});
-      Do(&poller.thread, load_.seconds("submit"), true, [this, sent, number] {
+      Do(&poller.thread, load_.seconds("read"), false, [this, sent, number] {
         Poller& own = pollers_[number];
-        if (!std::exchange(own.is_held, true)) own.turn_s = now_s_;
-        waiting_.push_back(sent);
-        policy_.Arrived(now_s_);
+        if (own.read.empty()) own.turn_s = now_s_;
+        own.read.push_back(sent);
         Poll(number);
       });
-    } else if (poller.is_held) {
-      poller.is_held = false;
+    } else if (!poller.read.empty()) {
+      const std::vector<Sent> read = std::exchange(poller.read, {});
+      const auto num = static_cast<std::int64_t>(read.size());
+      Do(&poller.thread, load_.seconds("submit") * static_cast<double>(num), true,
+         [this, read, num] {
+           waiting_.insert(waiting_.end(), read.begin(), read.end());
+           policy_.Arrived(now_s_, num);
+         });
       Do(&poller.thread, load_.seconds("batch") / 2, true, [this, number] {
         Schedule(number);
         Poll(number);

@@ -129,7 +129,7 @@ def test_settings_out_of_range_are_refused(make: type[Any], values: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("processors", "expected"), [(1, 1), (2, 1), (4, 1), (7, 1), (8, 2), (16, 4), (64, 16), (96, 24)]
+    ("processors", "expected"), [(1, 1), (2, 1), (3, 1), (4, 2), (8, 4), (16, 8), (64, 32), (96, 48)]
 )
 def test_polling_threads_go_by_the_processors(
     processors: int, expected: int, monkeypatch: pytest.MonkeyPatch

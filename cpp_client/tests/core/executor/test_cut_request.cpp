@@ -147,6 +147,47 @@ TEST_F(CutRequestTest, ACancelledRequestIsComputedToItsEndAndNotAnswered) {
   EXPECT_EQ(answers_.num_done(), num_answered + (was_first ? 0 : 1));
 }
 
+TEST_F(CutRequestTest, ARequestWhoseDeadlineHasPassedIsNeitherCutNorComputed) {
+  OpenSlow();
+  AskUntilCut(SomeIds(1000));
+  const std::int64_t num_cut = NumCut();
+  opened_.model->on_predict = [](const Batch&) { ADD_FAILURE() << "computed"; };
+  const auto late = Make("late", SomeIds(1000));
+  late->deadline_s = MonotonicSeconds() - 1;
+  opened_.servable->executor().Submit(late);
+  answers_.Wait(++num_asked_);
+  EXPECT_EQ(answers_.Of("late").status.code, StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(NumCut(), num_cut);
+}
+
+TEST_F(CutRequestTest, ADeadlineThatPassesBetweenThePartsLeavesNoneOut) {
+  OpenSlow();
+  AskUntilCut(SomeIds(1000));
+  const auto request = Make("in time", SomeIds(1000));
+  // A part takes at least 12 ms.
+  request->deadline_s = MonotonicSeconds() + 10e-3;
+  opened_.servable->executor().Submit(request);
+  answers_.Wait(++num_asked_);
+  // On a busy machine it may not have begun by then.
+  if (answers_.Of("in time").status.code == StatusCode::kDeadlineExceeded) return;
+  ExpectAnswered(*request);
+}
+
+TEST_F(CutRequestTest, AVersionThatClosesAnswersWhatRunsInParts) {
+  OpenSlow();
+  AskUntilCut(SomeIds(1000));
+  const auto request = Make("runs", SomeIds(1000));
+  const auto waits = Make("waits", SomeIds(400));
+  opened_.servable->executor().Submit(request);
+  while (num_running_ == 0 && answers_.num_done() == num_asked_) std::this_thread::yield();
+  opened_.servable->executor().Submit(waits);
+  opened_.servable->Close();
+  EXPECT_EQ(num_running_, 0);
+  EXPECT_EQ(answers_.num_done(), num_asked_ + 2);
+  ExpectAnswered(*request);
+  ExpectAnswered(*waits);
+}
+
 TEST_F(CutRequestTest, NothingRunsBetweenThePartsOfARequest) {
   OpenSlow();
   AskUntilCut(SomeIds(1000));
