@@ -30,6 +30,7 @@ from export.report import print_report
 from export.source.load import Source, load_model, read_arguments, trained_model, untrained_model
 from export.source.torchrec_modules import patch_torchrec_names
 from recsys.artifact.parts import read_manifest
+from recsys.artifact.store.check import check_rows
 from recsys.artifact.store.nodes import StoreError
 from recsys.artifact.store.push import push_artifact
 from recsys.artifact.store.push_delta import push_delta
@@ -331,7 +332,7 @@ _DELTA_SHARED = {
     "unsafe_pickle",
 }
 _DELTA_OWN = ("artifact", "after", "tables_only", "check_all")
-_PUSH = ("checkpoint", "push_rows", "rows_over_bytes", "json")
+_PUSH = ("checkpoint", "push_rows", "rows_over_bytes", "check_rows", "json")
 _COMPACT = ("checkpoint", "compact", "out", "force", "json")
 
 
@@ -350,7 +351,9 @@ def _check_delta_options(arguments: argparse.Namespace) -> None:
                 f"--push-rows: got {len(arguments.checkpoint)} paths, expected one: an artifact or a delta"
             )
         return
-    _refuse_options([name for name in arguments.given if name == "rows_over_bytes"], "--push-rows with it")
+    _refuse_options(
+        [name for name in arguments.given if name in ("rows_over_bytes", "check_rows")], "--push-rows with it"
+    )
     if (arguments.compact or arguments.delta) and isinstance(arguments.out, str):
         raise ExportError(
             f"--out: got {arguments.out!r}, expected a path: a delta is written to a file, then uploaded"
@@ -439,6 +442,8 @@ def _run_push(arguments: argparse.Namespace) -> int:
     path = arguments.checkpoint[0]
     try:
         with _progress_bar() as progress:
+            if arguments.check_rows:
+                return _checked_rows(check_rows(path, arguments.push_rows, progress), arguments)
             if path.is_dir():
                 report = push_artifact(path, arguments.push_rows, arguments.rows_over_bytes, progress)
             else:
@@ -461,6 +466,15 @@ def _run_push(arguments: argparse.Namespace) -> int:
     for table, digests in report.tables.items():
         if not arguments.json:
             print(f"  {table}: sha256 {', '.join(digest[:16] for digest in digests)}")
+    return 0
+
+
+def _checked_rows(num_rows: int, arguments: argparse.Namespace) -> int:
+    print(
+        json.dumps({"num_rows": num_rows})
+        if arguments.json
+        else f"the nodes hold {num_rows:,} rows of the artifact"
+    )
     return 0
 
 

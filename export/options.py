@@ -280,6 +280,11 @@ _PUSH = (
         "tables with more bytes of rows are written (default: 1GiB)",
         default=1 << 30,
     ),
+    Option(
+        "--check-rows",
+        SWITCH,
+        "write nothing: read an artifact's rows back from the nodes, and compare them with its SHA-256",
+    ),
 )
 COMMAND = Command(
     program="recsys-export",

@@ -27,6 +27,7 @@ from recsys.artifact.store.keys import CHUNK_ROWS
 from recsys.artifact.store.push import push_artifact
 from recsys.artifact.store.push_delta import push_delta
 from serve.client.packing import read_response
+from serve.observe.capture_file import CapturedRequest, header, record
 from serve.wire import admin_pb2
 from serve.wire import predict_pb2 as wire
 from tests.conformance.support import harness
@@ -110,6 +111,20 @@ def test_deltas_under_load(
         assert len(seen) > 1
         assert_answers(server.client().predict(sample.dense, sample.sparse), answers[-1])
         assert server.total("recsys_outside_rows_failures_total") == 0
+
+
+def test_a_capture_fills_the_cache(chain: list[Path], nodes: list[RedisNode], tmp_path: Path) -> None:
+    """What a server warmed up with it reads no rows of nodes for."""
+    sample = sample_of(range(NUM_USERS), 1)
+    captured = CapturedRequest(time_us=0, model="m", version="1", data=sample.request().SerializeToString())
+    path = tmp_path / "requests.capture"
+    path.write_bytes(header(0) + record(captured))
+    options = ["--warm-up", path, "--rows-deadline-ms", "60000", "--rows-cache-bytes", "1000000"]
+    with serving(chain[0], nodes, tmp_path, *options) as server:
+        misses = server.total("recsys_outside_rows_misses_total")
+        expected = answer(load_artifact(chain[0]), sample)
+        assert_answers(server.client().predict(sample.dense, sample.sparse), expected)
+        assert server.total("recsys_outside_rows_misses_total") == misses > 0
 
 
 @dataclass

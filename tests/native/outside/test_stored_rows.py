@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from export.cli import main
 from export.delta.compact import compact
 from export.delta.delta import DeltaConfig, export_delta
 from recsys.artifact.delta.apply import apply, prepare
@@ -170,6 +171,34 @@ def test_batches_while_deltas_are_applied(
     assert found["num_different"] == 0
     native.open(chain[0])
     assert native.call("predict_while_applying", batches=of, paths=paths)["answers"] == found["answers"]
+
+
+def test_rows_are_read_back(
+    chain: list[Path], nodes: list[RedisNode], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The artifact's rows are compared also where deltas have replaced them, each byte of them."""
+    command = ["--push-rows", address_of(nodes), "--check-rows", str(chain[0])]
+    assert main(command) == 1
+    assert "does not hold part 0/3" in capsys.readouterr().err
+    push(chain, nodes)
+    for path in chain[1:]:
+        push_delta(path, address_of(nodes))
+    assert main(command) == 0
+    assert f"hold {NUM_ITEMS + NUM_USERS:,} rows" in capsys.readouterr().out
+    with nodes[2].client as client:
+        client.delete(*client.scan_iter("*:2}:*"))
+    assert main(command) == 1
+    assert "node 3 of 3 lacks rows" in capsys.readouterr().err
+    push_again = ["--push-rows", address_of(nodes), "--rows-over-bytes", "1000", str(chain[0])]
+    for node in nodes:
+        with node.client as client:
+            client.flushall()
+    assert main(push_again) == 0
+    with nodes[2].client as client:
+        key = next(iter(client.scan_iter("*:2}")))
+        client.setrange(key, client.strlen(key) - 1, bytes([client.getrange(key, -1, -1)[0] ^ 1]))
+    assert main(command) == 1
+    assert "the nodes hold others than the artifact" in capsys.readouterr().err
 
 
 def test_a_delta_that_the_nodes_lack(native: NativeModel, chain: list[Path], nodes: list[RedisNode]) -> None:
