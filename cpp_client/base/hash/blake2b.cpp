@@ -30,8 +30,9 @@ std::uint64_t RotatedRight(std::uint64_t word, int bits) {
 }
 
 /// Mixes four words of the working state with two of the block.
-[[gnu::always_inline]] inline void Mix(std::uint64_t* v, int a, int b, int c, int d,
-                                       std::uint64_t x, std::uint64_t y) {
+[[gnu::always_inline]] inline void Mix(std::uint64_t* v, std::size_t a, std::size_t b,
+                                       std::size_t c, std::size_t d, std::uint64_t x,
+                                       std::uint64_t y) {
   v[a] += v[b] + x;
   v[d] = RotatedRight(v[d] ^ v[a], 32);
   v[c] += v[d];
@@ -42,7 +43,8 @@ std::uint64_t RotatedRight(std::uint64_t word, int bits) {
   v[b] = RotatedRight(v[b] ^ v[c], 63);
 }
 
-/// Adds a block to a state; `num_bytes`: of all blocks up to this one, without padding.
+/// Adds a block to a state; `num_bytes`: of all blocks up to this one, without padding. The rounds
+/// are unrolled, so that the compiler knows all places.
 void Compress(const unsigned char* block, std::uint64_t num_bytes, bool is_last,
               std::array<std::uint64_t, 8>* state) {
   std::uint64_t words[16], v[16];
@@ -51,15 +53,14 @@ void Compress(const unsigned char* block, std::uint64_t num_bytes, bool is_last,
   std::memcpy(v + 8, kStart.data(), sizeof(kStart));
   v[12] ^= num_bytes;
   if (is_last) v[14] = ~v[14];
-    // Unrolled, so that all places are known when it is compiled.
 #pragma GCC unroll 12
   for (const auto& order : kOrder) {
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
+    for (std::size_t i = 0; i < 4; ++i) {
       Mix(v, i, 4 + i, 8 + i, 12 + i, words[order[2 * i]], words[order[2 * i + 1]]);
     }
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
+    for (std::size_t i = 0; i < 4; ++i) {
       Mix(v, i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4, words[order[8 + 2 * i]],
           words[order[9 + 2 * i]]);
     }
