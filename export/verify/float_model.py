@@ -224,7 +224,9 @@ def check_independence(prepared: PreparedModel, model: nn.Module) -> None:
     try:
         _check_rows(signature, batch, predict, prepared.input_mapping.integers, where)
     except VerificationError as error:
-        raise VerificationError(f"{error}{_flat_hint(prepared)}{_towers_hint(prepared)}") from error.__cause__
+        raise VerificationError(
+            f"{error}{_flat_hint(prepared) or _towers_hint(prepared)}"
+        ) from error.__cause__
 
 
 def _towers_hint(prepared: PreparedModel) -> str:
