@@ -21,7 +21,8 @@ from recsys.training.messages import receive, send
 _RESTART_S = 10.0
 # What launchers of ranks set; the process has no ranks.
 _OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_START = "import sys; from recsys.export import run_publisher; sys.exit(run_publisher(int(sys.argv[1])))"
+#: What the process runs; its argument is the descriptor.
+START = "import sys; from recsys.export import run_publisher; sys.exit(run_publisher(int(sys.argv[1])))"
 
 
 class Action(IntEnum):
@@ -205,7 +206,7 @@ def start_process(descriptor: int) -> subprocess.Popen[bytes]:
         "OMP_NUM_THREADS": "1",
     }
     return subprocess.Popen(
-        [sys.executable, "-c", _START, str(descriptor)],
+        [sys.executable, "-c", START, str(descriptor)],
         pass_fds=[descriptor],
         env=environment,
         stdin=subprocess.DEVNULL,

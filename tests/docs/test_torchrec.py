@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from recsys.artifact.parts import read_manifest
 from recsys.as_torchrec.rewrite.files import rewrite_text
 from recsys.as_torchrec.table import load_table
 from tests.docs.pages import ROOT, Block, blocks
+from tests.support.fork_server import PROGRAMS, TORCHREC, run_python
 
 PAGE = ROOT / "docs" / "train" / "torchrec.md"
 BLOCKS = list(blocks(PAGE))
@@ -23,10 +22,8 @@ def block(language: str, part: str) -> Block:
     return found
 
 
-def run(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=200, check=False
-    )
+def run(folder: Path, *words: str, imported: tuple[str, ...] = PROGRAMS) -> str:
+    done = run_python(*words, cwd=folder, imported=imported)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -78,7 +75,8 @@ def test_a_model_is_exported_with_the_names(folder: Path) -> None:
 @pytest.mark.peer
 def test_a_model_is_exported_with_torchrec_itself(folder: Path) -> None:
     pytest.importorskip("torchrec", reason="torchrec is not installed (group: peer)")
-    run(folder, "-m", "export", *words("recsys-export state.pt --factory clicks:Clicks"))
+    words_of_export = words("recsys-export state.pt --factory clicks:Clicks")
+    run(folder, "-m", "export", *words_of_export, imported=(*PROGRAMS, *TORCHREC))
     assert (folder / "clicks.artifact").exists()
 
 

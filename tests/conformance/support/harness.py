@@ -25,7 +25,7 @@ import grpc
 from serve.bench.environment import scrape
 from serve.client import PREDICT, Client, Retries, Settings
 from serve.wire import admin_pb2_grpc
-from tests.support.serve.fork_server import Forked
+from tests.support.fork_server import Forked
 
 ENGINE = os.environ.get("RECSYS_CONFORMANCE_ENGINE", "reference")
 _OTHER = os.environ.get("RECSYS_CONFORMANCE_SERVER")
@@ -145,9 +145,7 @@ def _started(
 ) -> subprocess.Popen[str] | Forked:
     """Start a command, or fork what it would be where it is our own."""
     if _OTHER is None:
-        return Forked(
-            command[len(_SERVER) :], cwd=Path.cwd(), environment=environment, errors=errors.fileno()
-        )
+        return Forked(command[1:], cwd=Path.cwd(), environment=environment, streams=(None, errors.fileno()))
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=dict(environment))
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 import torch.distributed as dist
@@ -19,6 +19,7 @@ import torch.distributed as dist
 from recsys.as_torchrec.rewrite.files import rewrite_text
 from recsys.as_torchrec.table import load_table
 from tests.peer import torchrec_peer
+from tests.support.fork_server import PROGRAMS, TORCHREC, Forked
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 assert torchrec_peer.torchrec
@@ -28,7 +29,9 @@ TIMEOUT_S = 240
 _TOLERANCE = 1e-5
 
 
-def losses(folder: Path, world_size: int, *command: str) -> list[list[float]]:
+def losses(
+    folder: Path, world_size: int, *command: str, imported: tuple[str, ...] = PROGRAMS
+) -> list[list[float]]:
     """Run a script on ranks of its own; return each rank's losses."""
     folder.mkdir()
     # The ranks are clients of a store on a port that the system chose, as torchrun's are.
@@ -44,24 +47,25 @@ def losses(folder: Path, world_size: int, *command: str) -> list[list[float]]:
         "LOCAL_WORLD_SIZE": str(world_size),
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, *command, "--out", str(folder)],
-            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world_size)
-    ]
-    try:
-        texts = [rank.communicate(timeout=TIMEOUT_S)[0] for rank in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-    for process, text in zip(ranks, texts, strict=True):
-        assert process.returncode == 0, text[-4000:]
+    with ExitStack() as stack:
+        output = stack.enter_context(TemporaryFile("w+"))
+        ranks = [
+            stack.enter_context(
+                Forked(
+                    [*command, "--out", str(folder)],
+                    cwd=ROOT,
+                    environment=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    streams=(output.fileno(), output.fileno()),
+                    imported=imported,
+                )
+            )
+            for rank in range(world_size)
+        ]
+        for rank in ranks:
+            stack.callback(rank.kill)
+        codes = [rank.wait(TIMEOUT_S) for rank in ranks]
+        output.seek(0)
+        assert codes == [0] * world_size, output.read()[-4000:]
     return [json.loads((folder / f"losses_{rank}.json").read_text()) for rank in range(world_size)]
 
 
@@ -69,7 +73,10 @@ def losses(folder: Path, world_size: int, *command: str) -> list[list[float]]:
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[list[float]]]:
     """The losses of TorchRec itself, by the number of ranks."""
     folder = tmp_path_factory.mktemp("torchrec")
-    return {world_size: losses(folder / str(world_size), world_size, str(SCRIPT)) for world_size in (1, 2)}
+    return {
+        world_size: losses(folder / str(world_size), world_size, str(SCRIPT), imported=TORCHREC)
+        for world_size in (1, 2)
+    }
 
 
 def with_install(folder: Path) -> Path:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fork_server import run_python
+
 ROOT = Path(__file__).resolve().parents[3]
 _LIMITED = """
 import resource, runpy, sys
@@ -48,7 +50,8 @@ class Ended:
 
 def with_file_limit(num_bytes: int, module: str, *words: str | Path) -> Ended:
     """Run ``python -m module`` where no file can become larger than this many bytes."""
-    return _run([sys.executable, "-c", _LIMITED, str(num_bytes), module, *map(str, words)])
+    done = run_python("-c", _LIMITED, str(num_bytes), module, *map(str, words))
+    return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
 
 
 def on_small_disk(folder: Path, size: str, module: str, *words: str | Path) -> Ended:
@@ -56,10 +59,7 @@ def on_small_disk(folder: Path, size: str, module: str, *words: str | Path) -> E
     if not _can_mount():
         pytest.skip("no tmpfs can be mounted in a user namespace here")
     inner = [sys.executable, "-m", module, *map(str, words)]
-    return _run(["unshare", "-rm", "sh", "-c", _MOUNTED, "sh", size, str(folder), *inner])
-
-
-def _run(command: list[str]) -> Ended:
+    command = ["unshare", "-rm", "sh", "-c", _MOUNTED, "sh", size, str(folder), *inner]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200)
     return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
 

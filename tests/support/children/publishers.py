@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.serve.fork_server import Forked
+from recsys.training.publisher_process import START
+from tests.support.fork_server import PROGRAMS, Forked
 
 
 def _forked(descriptor: int) -> Forked:
     process = Forked(
-        [], cwd=Path.cwd(), environment=os.environ, errors=2, program="publisher", passed=descriptor
+        ["-c", START],
+        cwd=Path.cwd(),
+        environment=os.environ,
+        streams=(None, 2),
+        imported=PROGRAMS,
+        passed=descriptor,
     )
     process.stdout.close()
     return process

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from tests.support.serve.fork_server import Forked
+from tests.support.fork_server import Forked
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -48,7 +48,7 @@ def _started(
 ) -> subprocess.Popen[str] | Forked:
     """Start a command, or fork what it would be where it is our own server."""
     if [*command[:2]] == [sys.executable, "-m"] and command[2] in ("serve.app", "serve.app.cli"):
-        return Forked(command[3:], cwd=ROOT, environment=environment, errors=errors.fileno())
+        return Forked(command[1:], cwd=ROOT, environment=environment, streams=(None, errors.fileno()))
     return subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True, env=dict(environment)
     )

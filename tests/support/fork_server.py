@@ -1,6 +1,9 @@
-"""A process that has imported a program, and forks it for each test that asks: importing torch takes seconds.
+"""Python commands in forks of a process that has imported what they need: importing torch takes seconds.
 
-``python -m tests.support.serve.fork_server server|publisher`` takes commands at the socket on its standard input.
+``run_python`` is ``subprocess.run``, and ``Forked`` is ``subprocess.Popen``, of a Python command. Tests of what a
+command imports, or of how the interpreter is started, start it.
+
+``python -m tests.support.fork_server MODULES...`` imports them and takes commands at the socket on its standard input.
 """
 
 from __future__ import annotations
@@ -9,65 +12,72 @@ import atexit
 import importlib
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from functools import cache
 from multiprocessing.connection import wait
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import TracebackType
 from typing import IO, NoReturn
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
+#: What servers import, what the other programs do, and scripts with TorchRec.
+SERVER = ("serve.app.start",)
+PROGRAMS = ("export.cli", "export.publish.process", "recsys.train.commands.train", "recsys.planner.cli")
+TORCHREC = ("torchrec.distributed.model_parallel", "torchrec.models.dlrm")
 _MAX_BYTES = 1 << 20
 _STATUS_BYTES = 4
-# What is imported before the first fork.
-_IMPORTED = {"server": "serve.app.start", "publisher": "export.publish.process"}
 
 
 class Forked:
-    """A forked program, with the methods of ``subprocess.Popen`` that tests use.
+    """A forked command, with the methods of ``subprocess.Popen`` that tests use.
 
     Args:
-        arguments: of the command line.
-        cwd: its folder.
-        environment: all of its variables.
-        errors: the descriptor of its standard error.
-        program: "server" for ``python -m serve.app.cli``, "publisher" for what ``recsys.training`` starts.
-        passed: a descriptor that the program gets.
+        words: what follows ``python``: ``-m module``, ``-c code`` or a script, and its arguments.
+        cwd: the folder that it runs in.
+        environment: all variables of its environment.
+        streams: the descriptors of its standard output, None for a pipe, and of its standard error.
+        imported: the modules that the process which forks has imported.
+        passed: a descriptor that the command gets; its number there is the last word.
 
     Attributes:
         pid: its process.
-        stdout: its standard output.
+        stdout: the end of the pipe.
         returncode: how it ended, negative for a signal; None while it runs.
     """
 
     def __init__(
         self,
-        arguments: Sequence[str],
+        words: Sequence[str],
         *,
         cwd: Path,
         environment: Mapping[str, str],
-        errors: int,
-        program: str = "server",
+        streams: tuple[int | None, int],
+        imported: tuple[str, ...] = SERVER,
         passed: int | None = None,
     ) -> None:
-        output, out = os.pipe()
+        read, out = os.pipe()
+        output, errors = streams
         self._status, status = os.pipe()
-        command = {"arguments": list(arguments), "cwd": str(cwd), "environment": dict(environment)}
-        server = _server(program)
-        files = [out, errors, status, *([] if passed is None else [passed])]
+        command = {"words": list(words), "cwd": str(cwd), "environment": dict(environment)}
+        server = _server(imported)
         try:
+            files = [out if output is None else output, errors, status, *([] if passed is None else [passed])]
             socket.send_fds(server, [json.dumps(command).encode()], files)
             self.pid = int(server.recv(_STATUS_BYTES * 8))
         finally:
             os.close(out)
             os.close(status)
-        self.stdout: IO[str] = os.fdopen(output)
+        self.stdout: IO[str] = os.fdopen(read)
         self.returncode: int | None = None
 
     def __enter__(self) -> Forked:
@@ -78,6 +88,7 @@ class Forked:
     ) -> None:
         self.stdout.close()
         self.wait()
+        os.close(self._status)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; return ``returncode``."""
@@ -86,7 +97,6 @@ class Forked:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
             status = os.read(self._status, _STATUS_BYTES)
             assert status, "the server that forks has ended"
-            os.close(self._status)
             self.returncode = int.from_bytes(status, "little", signed=True)
         return self.returncode
 
@@ -116,12 +126,53 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+def run_python(
+    *words: str,
+    cwd: Path = ROOT,
+    environment: Mapping[str, str] | None = None,
+    imported: tuple[str, ...] = PROGRAMS,
+    timeout_s: float = 240,
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python command and wait for its end.
+
+    Args:
+        words: as ``Forked`` takes them.
+        cwd: the folder that it runs in.
+        environment: all variables of its environment; None for ours.
+        imported: the modules that the process which forks has imported.
+        timeout_s: it is killed after so many seconds.
+
+    Raises:
+        subprocess.TimeoutExpired: it was killed.
+    """
+    environment = dict(os.environ) if environment is None else environment
+    with (
+        TemporaryFile("w+") as out,
+        TemporaryFile("w+") as errors,
+        Forked(
+            words,
+            cwd=cwd,
+            environment=environment,
+            streams=(out.fileno(), errors.fileno()),
+            imported=imported,
+        ) as process,
+    ):
+        try:
+            code = process.wait(timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+        for file in (out, errors):
+            file.seek(0)
+        return subprocess.CompletedProcess(list(words), code, out.read(), errors.read())
+
+
 @cache
-def _server(program: str) -> socket.socket:
-    """Start the process that forks a program; it ends with us."""
+def _server(imported: tuple[str, ...]) -> socket.socket:
+    """Start the process that forks; it ends with us."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with closing(theirs):
-        command = [sys.executable, "-m", "tests.support.serve.fork_server", program]
+        command = [sys.executable, "-m", "tests.support.fork_server", *imported]
         process = subprocess.Popen(command, cwd=ROOT, stdin=theirs.fileno())
 
     def end() -> None:
@@ -133,9 +184,9 @@ def _server(program: str) -> socket.socket:
 
 
 def main() -> None:
-    """Fork the program for each command, until nobody can send one."""
-    program = sys.argv[1]
-    importlib.import_module(_IMPORTED[program])
+    """Fork a process for each command, until nobody can send one."""
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
     commands = socket.socket(fileno=os.dup(0))
     waking, woken = os.pipe()
     os.set_blocking(woken, False)
@@ -163,7 +214,7 @@ def main() -> None:
             os.dup2(errors, 2)
             for each in (commands.detach(), waking, woken, out, errors, status, *running.values()):
                 os.close(each)
-            _run(program, *passed, **json.loads(message))
+            _run(*passed, **json.loads(message))
         running[pid] = status
         for each in (out, errors, *passed):
             os.close(each)
@@ -184,26 +235,44 @@ def _report(running: dict[int, int]) -> None:
         os.close(status)
 
 
-def _run(program: str, *passed: int, arguments: list[str], cwd: str, environment: dict[str, str]) -> NoReturn:
-    """Do what the command line would do, and end the process."""
+def _run(*passed: int, words: list[str], cwd: str, environment: dict[str, str]) -> NoReturn:
+    """Do what ``python`` does with these words, and end the process."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv[1:] = arguments
-    code: object = 1
+    atexit._clear()
+    code: object = 0
     try:
-        if program == "publisher":
-            code = importlib.import_module("recsys.export").run_publisher(*passed)
-        else:
-            code = importlib.import_module("serve.app.cli").main()
+        _interpret([*words, *map(str, passed)])
     except SystemExit as ended:
         code = ended.code
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
+        code = 1
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else 1)
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+def _interpret(words: list[str]) -> None:
+    if words[0] == "-c":
+        sys.argv, sys.path[0] = ["-c", *words[2:]], ""
+        exec(compile(words[1], "<string>", "exec"), {"__name__": "__main__"})
+    elif words[0] == "-m":
+        sys.argv, sys.path[0] = words[1:], str(Path.cwd())
+        # That the process has imported it is what it is for.
+        warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning, "runpy")
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv, sys.path[0] = words, str(Path(words[0]).parent.absolute())
+        runpy.run_path(words[0], run_name="__main__")
 
 
 if __name__ == "__main__":
