@@ -1,0 +1,1 @@
+"""Public models of plain PyTorch, exported and served as their packages publish them."""

@@ -34,14 +34,16 @@ from recbole.data import create_dataset  # noqa: E402
 from recbole.model.sequential_recommender.fossil import FOSSIL  # noqa: E402
 from recbole.utils import get_model  # noqa: E402
 
-_CONTEXT = (
-    "AFM AutoInt DCN DCNV2 DeepFM DSSM EulerNet FFM FiGNN FM FNN FwFM LR NFM PNN WideDeep xDeepFM KD_DAGFM"
-).split()
-_SEQUENTIAL = (
-    "SASRec BERT4Rec GRU4Rec NARM STAMP Caser NextItNet FPMC HGN FOSSIL TransRec NPE HRM RepeatNet LightSANs "
-    "SINE CORE FEARec SRGNN GCSAN SASRecF GRU4RecF FDSA DIN DIEN"
-).split()
-_GENERAL = "BPR NeuMF ConvNCF ENMF".split()
+_CONTEXT = """
+    AFM AutoInt DCN DCNV2 DeepFM DSSM EulerNet FFM FiGNN FM FNN FwFM KD_DAGFM LR NFM PNN WideDeep xDeepFM
+"""
+_SEQUENTIAL = """
+    BERT4Rec CORE Caser DIEN DIN FDSA FEARec FOSSIL FPMC GCSAN GRU4Rec GRU4RecF HGN HRM LightSANs NARM NPE NextItNet
+    RepeatNet SASRec SASRecF SINE SRGNN STAMP TransRec
+"""
+_GENERAL = "BPR ConvNCF ENMF NeuMF"
+# Sequential models that read features of items.
+_OF_ITEMS = ("SASRecF", "GRU4RecF", "FDSA", "DIN", "DIEN")
 _SMALL = {
     "embedding_size": 8,
     "hidden_size": 8,
@@ -57,7 +59,7 @@ def public_models() -> list[PublicModel]:
     """Return context-aware, sequential and general models; those of graphs and whole matrices are left out."""
     return [
         PublicModel(library="recbole", name=name, make=partial(_made, name), method="predict")
-        for name in (*_CONTEXT, *_SEQUENTIAL, *_GENERAL)
+        for name in f"{_CONTEXT} {_SEQUENTIAL} {_GENERAL}".split()
     ]
 
 
@@ -77,7 +79,7 @@ def _class(name: str) -> Any:
 
 def _settings(name: str, folder: str) -> dict[str, Any]:
     columns = {"inter": ["user_id", "item_id", "timestamp", "label"]}
-    if name in (*_CONTEXT, "SASRecF", "GRU4RecF", "FDSA", "DIN", "DIEN"):
+    if name in [*_CONTEXT.split(), *_OF_ITEMS]:
         columns |= {"user": ["user_id", "age", "gender"], "item": ["item_id", "genre"]}
     return {
         **_SMALL,
@@ -97,12 +99,12 @@ def _settings(name: str, folder: str) -> dict[str, Any]:
 def _batch(name: str, dataset: Any) -> dict[str, torch.Tensor]:
     """Return what RecBole's loaders give to ``predict``."""
     found = {"user_id": ids(NUM_EXAMPLES, begin=1), "item_id": ids(NUM_EXAMPLES, begin=1)}
-    if name in _SEQUENTIAL:
+    if name in _SEQUENTIAL.split():
         found |= {"item_id_list": histories(num_rows=dataset.num("item_id")), "item_length": lengths_of()}
     if "age" in dataset.field2type:
         found |= {"age": ids(NUM_EXAMPLES, end=dataset.num("age")), "gender": ids(NUM_EXAMPLES, end=3)}
         found["genre"] = histories(3, dataset.num("genre"))
-    if name in ("SASRecF", "GRU4RecF", "FDSA", "DIN", "DIEN"):
+    if name in _OF_ITEMS:
         genres = histories(3, dataset.num("genre")).unsqueeze(1)
         found |= {"neg_item_id_list": histories(num_rows=dataset.num("item_id"))} if name == "DIEN" else {}
         found["genre_list"] = genres * (found["item_id_list"] > 0).unsqueeze(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from export.plain.convert import converted
+from export.plain.given import given_inputs
+from export.plain.options import PlainOptions
+from recsys.configs import DataType
+from recsys.inputs.signature import IdPolicy, Signature
+from recsys.rows.format import RowFormat, dequantize_rows, quantize_rows
 from tests.models.plain import columns, fields, interactions, positional
 
 
@@ -30,6 +37,7 @@ class PlainCase:
 
 
 _USER = ("user", "hour", "clicked")
+_HASHED = {"table_id_policies": {"user": IdPolicy.HASH}, "strings": {"user": "xxh64"}}
 _HISTORY = ("item_id_list", "item_length")
 
 CASES = {
@@ -38,7 +46,7 @@ CASES = {
     "xdeepfm": PlainCase(make=columns.XDeepFM, batch=columns.batch),
     "afm": PlainCase(make=columns.AFM, batch=columns.batch),
     "din": PlainCase(make=columns.DIN, batch=columns.batch),
-    "dcnv2": PlainCase(make=fields.DCNv2, batch=fields.batch, context=_USER),
+    "dcnv2": PlainCase(make=fields.DCNv2, batch=fields.batch, context=_USER, options=_HASHED),
     "autoint": PlainCase(make=fields.AutoInt, batch=fields.batch, context=_USER),
     "afn": PlainCase(make=fields.AFN, batch=fields.batch),
     "finalmlp": PlainCase(make=fields.FinalMLP, batch=fields.batch),
@@ -48,7 +56,7 @@ CASES = {
     "neumf": PlainCase(make=interactions.NeuMF, batch=interactions.batch, context=("user_id",)),
     "sasrec": PlainCase(make=interactions.SASRec, batch=interactions.batch, context=_HISTORY),
     "gru4rec": PlainCase(make=interactions.GRU4Rec, batch=interactions.batch, context=_HISTORY),
-    "bert4rec": PlainCase(make=interactions.Bert4Rec, batch=interactions.batch, context=_HISTORY),
+    "bert4rec": PlainCase(make=interactions.Bert4Rec, batch=interactions.batch, context=_HISTORY[:1]),
     "fm": PlainCase(make=positional.FM, batch=positional.fields_batch),
     "dcn": PlainCase(make=positional.DCN, batch=positional.fields_batch),
     "wukong": PlainCase(make=positional.WuKong, batch=positional.fields_batch),
@@ -72,3 +80,30 @@ def called(model: nn.Module, arguments: Any) -> Any:
     """Call the model."""
     with torch.no_grad():
         return model(*arguments) if isinstance(arguments, tuple) else model(arguments)
+
+
+def stored(model: nn.Module, arguments: Any, data_type: DataType = DataType.INT8) -> nn.Module:
+    """Return the model with every table's numbers rounded to what rows of the type hold."""
+    rounded = copy.deepcopy(model)
+    for table in converted(model, PlainOptions(inputs=arguments)).tables:
+        if not table.stays_dense:
+            weight = rounded.get_parameter(table.path).data
+            rows = quantize_rows(weight, data_type)
+            weight.copy_(dequantize_rows(rows, RowFormat(data_type=data_type, dim=weight.shape[1])))
+    return rounded
+
+
+def request(model: nn.Module, arguments: Any, rows: Any, signature: Signature) -> dict[str, dict[str, Any]]:
+    """Return rows as a request.
+
+    Args:
+        model: The model.
+        arguments: What it was exported with.
+        rows: What ``forward`` is called with for them.
+        signature: The artifact's: it has no inputs that ``forward`` does not read.
+    """
+    made = converted(model, PlainOptions(inputs=arguments)).inputs.request(given_inputs(model, rows))
+    return {
+        "dense": {one.name: made["dense"][one.name] for one in signature.dense},
+        "sparse": {one.name: made["sparse"][one.name] for one in signature.sparse},
+    }

@@ -5,6 +5,8 @@ Shape letters: B batch, D embedding dim, F fields, H heads, K experts, L places 
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -124,7 +126,7 @@ class MaskNet(nn.Module):
         self.masks = nn.ModuleList(tower([_FLAT, 12, width]) for width in widths[:-1])
         self.hidden = nn.ModuleList(
             nn.Sequential(nn.Linear(a, b, bias=False), nn.LayerNorm(b), nn.ReLU())
-            for a, b in zip(widths, widths[1:], strict=False)
+            for a, b in itertools.pairwise(widths)
         )
         self.out = nn.Linear(8, 1)
 

@@ -105,6 +105,11 @@ class LiveServer:
     def wait_until_ready(self) -> None:
         asyncio.run_coroutine_threadsafe(self.server.wait_until_ready(), self._loop).result(60)
 
+    def apply_delta(self, name: str, version: str, file_name: str) -> None:
+        """Apply a delta of a model's folder, as the admin service does."""
+        applied = self.server.manager.apply_delta(name, version, file_name)
+        asyncio.run_coroutine_threadsafe(applied, self._loop).result(60)
+
     def call_in_loop(self, function: Callable[[], None]) -> None:
         """Run something in the event loop's thread, which does nothing else meanwhile."""
         self._loop.call_soon_threadsafe(function)
