@@ -24,7 +24,7 @@ from export.config import ExportConfig, target_name
 from export.graph.graph import named_outputs
 from export.pipeline import export_model
 from export.plain.convert import Converted, converted
-from export.plain.given import given_inputs
+from export.plain.given import Given, given_inputs
 from export.plain.options import PlainOptions
 from export.verify.compare import END_TO_END_TOLERANCES
 from recsys.artifact.manifest import Manifest
@@ -126,21 +126,21 @@ def run(models: Sequence[PublicModel], engine: str) -> list[Row]:
 
 
 def _exported(public: PublicModel, path: Path) -> tuple[Row, _Exported | None]:
-    row = Row(library=public.library, name=public.name, glue=len(public.glue) + (public.method != "forward"))
+    row = Row(library=public.library, name=public.name, glue=len(public.glue))
     torch.manual_seed(_SEED)
     model, arguments = public.make()
     torch.manual_seed(_OTHER_SEED)
     _, others = public.make()
-    model = _entered(model, public.method)
+    model = _entered(model)
     path.parent.mkdir()
-    options = PlainOptions(inputs=arguments)
+    options = PlainOptions(inputs=arguments, method=public.method)
     try:
         export_model(model, path, ExportConfig(name=path.parent.name, targets=_TARGETS, plain=options))
         found = converted(model, options)
         row.is_exported = True
-        given = given_inputs(model, others)
-        floats = _answers(model, others)
-        expected = _answers(_stored(model, found), others)
+        given = given_inputs(model, others, public.method)
+        floats = _answers(given, model)
+        expected = _answers(given, _stored(model, found))
         request = _wanted(found.inputs.request(given), path)
     except ExportError as error:
         row.error = str(error)
@@ -160,10 +160,8 @@ def _wanted(request: Mapping[str, Any], artifact: Path) -> dict[str, Any]:
     return {kind: {name: request[kind][name] for name in names[kind]} for kind in names}
 
 
-def _entered(model: nn.Module, method: str) -> nn.Module:
-    """Return the model in evaluation mode, with the method that predicts as its ``forward`` and rows that matter."""
-    if method != "forward":
-        model = _Calling(model, method)
+def _entered(model: nn.Module) -> nn.Module:
+    """Return the model in evaluation mode, with rows that matter."""
     for weight in model.parameters():
         if weight.dim() > 1 and weight.is_floating_point() and weight.std() < _LEAST_DEVIATION:
             nn.init.normal_(weight, std=_DEVIATION)
@@ -173,18 +171,6 @@ def _entered(model: nn.Module, method: str) -> nn.Module:
             if part.padding_idx is not None:
                 nn.init.zeros_(part.weight.data[part.padding_idx])
     return model.eval()
-
-
-class _Calling(nn.Module):
-    """Calls another method of a model."""
-
-    def __init__(self, model: nn.Module, method: str) -> None:
-        super().__init__()
-        self.model, self.method = model, method
-
-    def forward(self, *arguments: Any) -> Any:
-        """Return what the method returns."""
-        return getattr(self.model, self.method)(*arguments)
 
 
 def _stored(model: nn.Module, found: Converted) -> nn.Module:
@@ -198,9 +184,9 @@ def _stored(model: nn.Module, found: Converted) -> nn.Module:
     return made
 
 
-def _answers(model: nn.Module, arguments: Sequence[Any]) -> dict[str, Tensor]:
+def _answers(given: Given, model: nn.Module) -> dict[str, Tensor]:
     with torch.no_grad():
-        return named_outputs(model(*copy.deepcopy(arguments)))
+        return named_outputs(given.call(copy.deepcopy(model)))
 
 
 def _ask(exported: Mapping[str, _Exported], repository: Path, target: str, engine: str) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -97,7 +98,9 @@ class Given:
 
         def fill(value: Any, path: tuple[Any, ...]) -> Any:
             if path in names:
-                return value_of(names[path])
+                found = value_of(names[path])
+                is_array = isinstance(value, np.ndarray) and type(found) is Tensor
+                return found.numpy() if is_array else found
             parts = _parts(value)
             if parts is None:
                 return value
@@ -113,8 +116,8 @@ def given_inputs(model: nn.Module, example: Any, method: str = "forward") -> Giv
     Args:
         model: The model.
         method: The method that is called.
-        example: A tensor or another object for ``forward``'s only argument, a tuple of positional arguments, or a dict
-            of keyword arguments. A dict whose keys are no parameters of ``forward`` is its only argument.
+        example: A tensor, an array or another object for ``forward``'s only argument, a tuple of positional arguments,
+            or a dict of keyword arguments. A dict whose keys are no parameters of ``forward`` is its only argument.
 
     Raises:
         ExportError: It holds no tensors, or none with rows.
@@ -242,6 +245,8 @@ def _names(paths: Sequence[tuple[Any, ...]], parameters: Sequence[str]) -> dict[
 def _tensors(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
     if isinstance(value, Tensor):
         yield path, value
+    elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        yield path, torch.from_numpy(value)
     for key, part in (_parts(value) or {}).items():
         yield from _tensors(part, (*path, key))
 

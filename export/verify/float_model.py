@@ -78,16 +78,32 @@ def run_float_model(prepared: PreparedModel, model: nn.Module) -> tuple[Prepared
     except ExportError:
         if not prepared.num_held:
             raise
-        held = torch.arange(prepared.num_held)
-        prepared = replace(
-            prepared,
-            samples=picked(prepared.signature, prepared.samples, held),
-            clean=picked(prepared.signature, prepared.clean, held),
-            samples_source=f"{prepared.samples_source.partition(',')[0]} (the model fails on random ones)",
-            num_held=0,
-        )
+        prepared = _held_alone(prepared, "the model fails on random ones")
         floats = float_outputs(prepared, model)
+    else:
+        if prepared.num_held and _is_odd_on_random_alone(floats, prepared.num_held):
+            prepared = _held_alone(prepared, "the model answers NaN or infinity for random ones")
+            floats = float_outputs(prepared, model)
     return with_outputs(prepared, floats), floats
+
+
+def _held_alone(prepared: PreparedModel, why: str) -> PreparedModel:
+    """Return the model with the rows of the training, or of the example, as its only samples."""
+    held = torch.arange(prepared.num_held)
+    return replace(
+        prepared,
+        samples=picked(prepared.signature, prepared.samples, held),
+        clean=picked(prepared.signature, prepared.clean, held),
+        samples_source=f"{prepared.samples_source.partition(',')[0]} ({why})",
+        num_held=0,
+    )
+
+
+def _is_odd_on_random_alone(floats: FloatOutputs, num_held: int) -> bool:
+    """Return whether random rows have outputs that are not finite, and held rows have none."""
+    numbers = [one for one in floats.outputs.values() if one.is_floating_point() and one.dim()]
+    odd = [(~one.isfinite()).reshape(len(one), -1).any(dim=1) for one in numbers]
+    return any(bool(one.any()) for one in odd) and not any(bool(one[:num_held].any()) for one in odd)
 
 
 def float_outputs(prepared: PreparedModel, model: nn.Module) -> FloatOutputs:

@@ -13,6 +13,8 @@ from torch import Tensor, fx, nn
 from torch.amp.autocast_mode import autocast
 from torch.fx import _symbolic_trace as symbolic_trace
 
+from export.graph.tracing.array_patches import arrays_patched
+from export.graph.tracing.placeholders import known
 from export.graph.tracing.source_location import is_of_model
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
@@ -43,6 +45,7 @@ def patched(root: nn.Module) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(_wrapped_functions_taking_jagged())
         stack.enter_context(_len_of_traced(root))
+        stack.enter_context(arrays_patched())
         for name in ("finfo", "iinfo"):
             stack.enter_context(patch.object(torch, name, _of_dtype(getattr(torch, name))))
         for name in ("tensor", "as_tensor"):
@@ -60,16 +63,9 @@ def _of_known_sizes(original: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(original)
     def init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-        original(self, *map(_known, args), **{name: _known(value) for name, value in kwargs.items()})
+        original(self, *map(known, args), **{name: known(value) for name, value in kwargs.items()})
 
     return init
-
-
-def _known(value: Any) -> Any:
-    """Return a value with the numbers that all batches have in the places of traced ones."""
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(map(_known, value))
-    return value.tracer.known(value) if isinstance(value, fx.Proxy) else value  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -52,3 +52,14 @@ class Placeholder(_Number, Proxy):
 
 class PlaceholderAttribute(_Number, Attribute):
     """Stands for an attribute of a traced value."""
+
+
+def known(value: Any) -> Any:
+    """Return a value with the numbers that all batches have in the places of traced ones.
+
+    Raises:
+        TypeError: They differ between batches.
+    """
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(map(known, value))
+    return value.tracer.known(value) if isinstance(value, Proxy) else value  # type: ignore[attr-defined]

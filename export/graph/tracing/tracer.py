@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from export.graph.modules.tree import has_hooks
-from export.graph.tracing import patches, placeholders
+from export.graph.tracing import array_patches, patches, placeholders
 from export.graph.tracing.patches import has_jagged, patched
 from export.graph.tracing.placeholders import OPEN_LENGTH, Placeholder
 from export.graph.tracing.sizes import OPEN, Sizes
@@ -25,7 +25,7 @@ _COLLECTIONS = (EmbeddingBagCollection, EmbeddingCollection)
 # torch parses their sizes itself, and refuses those of a traced tensor.
 _FACTORIES = (torch.zeros, torch.ones, torch.empty, torch.full, torch.arange, torch.eye)
 # Code that stands between the model's and the graph.
-_HERE = {__file__, patches.__file__, placeholders.__file__}
+_HERE = {__file__, array_patches.__file__, patches.__file__, placeholders.__file__}
 #: Where a node's ``meta`` has the line of the model's code that made it.
 LINE = "line"
 
