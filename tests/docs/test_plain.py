@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -46,31 +47,37 @@ def _commands(module: str) -> list[list[str]]:
     ]
 
 
-def _exported(module: str, folder: Path, arguments: list[str]) -> tuple[Any, Any]:
-    """Export by a command of the page; return the module and the loaded artifact."""
+def _exported(module: str, folder: Path, arguments: list[str]) -> Any:
+    """Export by a command of the page; return the loaded artifact."""
     found = importlib.import_module(module)
     torch.manual_seed(0)
     model = found.make().eval()
+    for weight in model.parameters():  # as training leaves them
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, std=0.3)
     torch.save(model.state_dict(), folder / arguments[0])
     assert main([*arguments, "--out", str(folder / "a")]) == 0
-    return model, load_artifact(folder / "a")
+    return load_artifact(folder / "a")
 
 
 def test_sasrec_is_explained_and_exported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     explained, exported = _commands("sasrec")
     assert main(explained) == 0
     assert "up to 6 IDs, padded on the left with 0" in capsys.readouterr().out
-    _, artifact = _exported("sasrec", folder, exported)
-    assert [use.name for use in artifact.signature.sparse] == ["log_seqs", "item_indices"]
+    artifact = _exported("sasrec", folder, exported)
+    assert {use.name for use in artifact.signature.sparse} == {"log_seqs", "item_indices"}
 
 
 @pytest.mark.parametrize("module", list(_PACKAGES))
+@pytest.mark.filterwarnings("ignore")
 def test_models_of_packages_are_exported(module: str, folder: Path) -> None:
     pytest.importorskip(_PACKAGES[module])
+    if module == "bole" and not hasattr(np, "float_"):
+        pytest.skip("RecBole 1.2.1 wants NumPy 1")
     arguments = (
         next(words for words in _commands(module) if words[0].endswith(".pt")) if module != "fuxi" else []
     )
-    _, artifact = _exported(module, folder, arguments or ["model.pt", "--factory", "fuxi:make"])
+    artifact = _exported(module, folder, arguments or ["model.pt", "--factory", "fuxi:make"])
     if module == "ctr":
         (request,) = (json.loads(block.text) for block in _BLOCKS if block.language == "json")
         assert {use.name for use in artifact.signature.sparse} == {*request["sparse"]}

@@ -186,6 +186,11 @@ class Sizes:
             return size if isinstance(size, int) else None
         return len(value) if isinstance(value, (tuple, list)) else None
 
+    def size(self, node: fx.Node, dim: int) -> Any:
+        """Return the size of a dimension, a symbol if it differs between batches; None if it is open."""
+        value = self._value(node)
+        return value.shape[dim] if isinstance(value, Tensor) and -value.dim() <= dim < value.dim() else None
+
     def single_dims(self, node: fx.Node) -> list[int] | None:
         """Return the dimensions of a tensor that have the size 1 in every batch; None if they are open."""
         value = self._value(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Iterator
 from types import FrameType
@@ -24,6 +25,9 @@ _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _COLLECTIONS = (EmbeddingBagCollection, EmbeddingCollection)
 # torch parses their sizes itself, and refuses those of a traced tensor.
 _FACTORIES = (torch.zeros, torch.ones, torch.empty, torch.full, torch.arange, torch.eye)
+# Arguments that have other names in TorchScript, and those that it does not have and graphs do not need.
+_AS_SCRIPTED = {"axis": "dim", "keepdims": "keepdim"}
+_NOT_SCRIPTED = ("requires_grad",)
 # Code that stands between the model's and the graph.
 _HERE = {__file__, array_patches.__file__, patches.__file__, placeholders.__file__}
 #: Where a node's ``meta`` has the line of the model's code that made it.
@@ -108,12 +112,19 @@ class ModelTracer(fx.Tracer):
     ) -> Any:
         """Add a node.
 
-        A ``squeeze`` without dimensions takes out those that have the size 1 in every batch; ``new_tensor`` of
-        constants makes a constant.
+        A ``squeeze`` takes out dimensions that have the size 1 in every batch, so never the rows; ``new_tensor`` of
+        constants makes a constant. What TorchScript knows by another name, or not at all, is called as it does.
 
         Raises:
             TypeError: Which dimensions have the size 1 is open.
         """
+        kwargs = {
+            _AS_SCRIPTED.get(name, name): value for name, value in kwargs.items() if name not in _NOT_SCRIPTED
+        }
+        if target is operator.getitem:
+            args = (args[0], _indices(args[1]))
+        if target in ("squeeze", torch.squeeze) and self._keeps_rows(*args, **kwargs):
+            return args[0]
         if target in ("squeeze", torch.squeeze) and len(args) == 1 and not kwargs:
             source = args[0]
             dims = self.sizes.single_dims(source.node)
@@ -129,6 +140,11 @@ class ModelTracer(fx.Tracer):
             made = torch.as_tensor(*args[1:])
             return super().create_proxy("call_method", "to", (made, dtype), {})
         return super().create_proxy(kind, target, args, kwargs, *more, **named)
+
+    def _keeps_rows(self, source: fx.Proxy, dim: Any = None) -> bool:
+        """Return whether a dimension differs between batches, so that it must not go where one has the size 1."""
+        size = self.sizes.size(source.node, dim) if isinstance(dim, int) else 1
+        return size is not None and not isinstance(size, int)
 
     def create_arg(self, a: Any) -> Any:
         """Return a value as a node's argument: arrays of NumPy, and weights from outside of the model, as constants."""
@@ -226,6 +242,13 @@ def _line_of_model() -> Line | None:
     while frame is not None and (frame.f_code.co_filename in _HERE or "/torch/" in frame.f_code.co_filename):
         frame = frame.f_back
     return line_of_caller(frame)
+
+
+def _indices(index: Any) -> Any:
+    """Return an index whose tuples of numbers, within a tuple, are lists: TorchScript takes no others."""
+    if not isinstance(index, tuple):
+        return index
+    return tuple(list(one) if isinstance(one, tuple) else one for one in index)
 
 
 def _proxies(value: Any) -> bool:
