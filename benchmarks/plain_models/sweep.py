@@ -39,7 +39,6 @@ LIBRARIES = {
     "deepctr-torch": "deepctr",
     "fuxictr": "fuxictr_models",
     "recbole": "recbole_models",
-    "replay-rec": "replay_models",
     "torch-rechub": "rechub",
     "torchfm": "torchfm_models",
     "transformers4rec": "transformers4rec_models",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from torch import nn
 from torchfm.model import afi, afm, afn, dcn, dfm, ffm, fm, fnfm, fnn, lr, ncf, nfm, pnn, wd, xdfm
 
 from benchmarks.plain_models.catalogue import NUM_EXAMPLES, NUM_ROWS, PublicModel, ids
@@ -37,8 +39,9 @@ def public_models() -> list[PublicModel]:
         "AFN": lambda: afn.AdaptiveFactorizationNetwork(_FIELDS, 8, 6, (16, 8), (0.1, 0.1)),
     }
     return [
-        PublicModel(
-            library="torchfm", name=name, make=lambda make=make: (make(), (ids(NUM_EXAMPLES, len(_FIELDS)),))
-        )
-        for name, make in found.items()
+        PublicModel(library="torchfm", name=name, make=partial(_made, make)) for name, make in found.items()
     ]
+
+
+def _made(make: Callable[[], nn.Module]) -> tuple[nn.Module, tuple[Any, ...]]:
+    return make(), (ids(NUM_EXAMPLES, len(_FIELDS)),)

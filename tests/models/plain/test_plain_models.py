@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from export.config import ExportConfig, target_name
 from export.delta.delta import DeltaConfig, export_delta
 from export.pipeline import export_model
-from export.plain.convert import with_collections
+from export.plain.convert import convert_plain
 from export.plain.options import PlainOptions
 from export.verify.compare import END_TO_END_TOLERANCES
 from recsys.artifact.manifest import Manifest
@@ -36,6 +36,9 @@ from tests.models.plain.cases import CASES, called, made, request, stored
 from tests.models.test_archetypes import ENGINES
 from tests.support.models.export_models import named
 from tests.support.serve.live import LiveServer
+
+# The first test waits for all exports.
+pytestmark = pytest.mark.timeout(900)
 
 _TARGETS = (("cpu",), ("cpu", "cpu"))
 _EXPORTED_ROWS, _EXPORTED_SEED = 24, 1
@@ -115,7 +118,7 @@ def _write_delta(name: str, old: nn.Module, new: nn.Module, repository: Path) ->
     shutil.copytree(repository / name, folder)
     (folder / "deltas").mkdir()
     options = PlainOptions(inputs=_example(name))
-    old, new = with_collections(old, options), with_collections(new, options)
+    old, new = convert_plain(old, options), convert_plain(new, options)
     export_delta(old, new, folder / "deltas" / "1.delta", DeltaConfig(artifact=folder / "1"))
 
 
