@@ -87,6 +87,11 @@ def read_rank_file(
             found[name] = _local_shards(value, f"checkpoint {path.name!r}: {str(name)[:80]!r}")
         elif isinstance(value, Tensor):
             found[name] = value
+    if not found and others:
+        raise CheckpointError(
+            f"checkpoint {path.name!r}: got {others[0]}, expected a state dict; a pickled module is read with "
+            "--unsafe-pickle only, and runs the code in it"
+        )
     if not found:
         raise CheckpointError(f"checkpoint {path.name!r}: got no tensors, expected a state dict")
     return found
