@@ -34,6 +34,14 @@ _HERE = {__file__, array_patches.__file__, patches.__file__, placeholders.__file
 LINE = "line"
 
 
+def knows_axis(target: Any) -> bool:
+    """Return whether an operator, such as ``segment_reduce``, has an argument ``axis`` in TorchScript too."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    operators = getattr(torch.ops.aten, name.lstrip("_"), None) if name.strip("_") else None
+    overloads = [] if operators is None else [getattr(operators, kind) for kind in operators.overloads()]
+    return any(argument.name == "axis" for one in overloads for argument in one._schema.arguments)
+
+
 class ModelTracer(fx.Tracer):
     """Traces through everything except torch's layers, so that no other class is left in the graph.
 
@@ -118,9 +126,8 @@ class ModelTracer(fx.Tracer):
         Raises:
             TypeError: Which dimensions have the size 1 is open.
         """
-        kwargs = {
-            _AS_SCRIPTED.get(name, name): value for name, value in kwargs.items() if name not in _NOT_SCRIPTED
-        }
+        names = {} if knows_axis(target) else _AS_SCRIPTED
+        kwargs = {names.get(name, name): value for name, value in kwargs.items() if name not in _NOT_SCRIPTED}
         if target is operator.getitem:
             args = (args[0], _indices(args[1]))
         if target in ("squeeze", torch.squeeze) and self._keeps_rows(*args, **kwargs):

@@ -86,7 +86,7 @@ def test_what_training_did_serving_does(folder: Path, capsys: pytest.CaptureFixt
             answer = client.predict(**_request(rows[first : first + 100], schema))
             scores.append(answer["score"])
         of_frame = client.predict(pd.DataFrame(rows))["score"]
-    assert of_frame.tolist() == np.concatenate(scores).tolist()
+    np.testing.assert_allclose(of_frame, np.concatenate(scores), atol=1e-6)
     served = auc(np.concatenate(scores), np.array([float(row["click"]) for row in rows]))
     capsys.readouterr()
     argv = [str(folder / "model.artifact"), "--data", str(folder / "clicks.csv"), "--held-out", "--json"]
