@@ -30,10 +30,6 @@ from export.report import print_report
 from export.source.load import Source, load_model, read_arguments, trained_model, untrained_model
 from export.source.torchrec_modules import patch_torchrec_names
 from recsys.artifact.parts import read_manifest
-from recsys.artifact.store.check import check_rows
-from recsys.artifact.store.nodes import StoreError
-from recsys.artifact.store.push import push_artifact
-from recsys.artifact.store.push_delta import push_delta
 from recsys.base.hashing import STRING_HASHES
 from recsys.base.remote import RemoteError
 from recsys.checkpoint.single_file import load_checkpoint
@@ -85,8 +81,9 @@ def _run(arguments: argparse.Namespace, upload: Upload | None) -> int:
     checkpoint = _named(arguments.checkpoint[0])
     given = arguments.out if upload is None else upload.path
     out = given or _default_out(checkpoint, ".artifact.pt" if arguments.single_file else ".artifact")
-    config = _config(arguments, arguments.name or _name_of(given) or _stem(checkpoint))
-    source = _source_of(arguments, [checkpoint, *arguments.checkpoint[1:]], out)
+    plain = _plain_options(arguments)
+    config = _config(arguments, arguments.name or _name_of(given) or _stem(checkpoint), plain)
+    source = _source_of(arguments, [checkpoint, *arguments.checkpoint[1:]], out, plain)
     try:
         notes: list[str] = []
         model = _retrieving(load_model(source, notes), arguments)
@@ -116,13 +113,14 @@ def _explain(arguments: argparse.Namespace) -> int:
     from export.plain.explain import explained, print_explanation
 
     paths = list(arguments.checkpoint)
-    source = _source_of(arguments, paths, paths[0])
+    plain = _plain_options(arguments)
+    source = _source_of(arguments, paths, paths[0], plain)
     try:
         if ":" in str(paths[0]) and not paths[0].exists():
             model, whole = untrained_model(replace(source, factory=str(paths[0])))
         else:
             model, whole = trained_model(source)
-        found = explained(model, _config(arguments, "model"), whole)
+        found = explained(model, _config(arguments, "model", plain), whole)
     except (ValueError, OSError) as error:
         print(f"recsys-export: {error}", file=sys.stderr)
         return 1
@@ -133,7 +131,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     return 1 if found.problem else 0
 
 
-def _config(arguments: argparse.Namespace, name: str) -> ExportConfig:
+def _config(arguments: argparse.Namespace, name: str, plain: PlainOptions) -> ExportConfig:
     defaults = [text for text in arguments.id_policy if "=" not in text]
     policies = [_assignment(text, "--id-policy") for text in arguments.id_policy if "=" in text]
     plans = [_plan_option(text) for text in arguments.plan]
@@ -178,7 +176,7 @@ def _config(arguments: argparse.Namespace, name: str) -> ExportConfig:
             for text in arguments.strings
         ),
         submodule=arguments.submodule,
-        plain=_plain_options(arguments),
+        plain=plain,
         batch=arguments.batch,
         samples=arguments.samples,
         accept_unproven=arguments.accept_unproven,
@@ -280,7 +278,7 @@ def _default_out(checkpoint: Path, suffix: str) -> Path:
     return checkpoint.with_name(_stem(checkpoint) + suffix)
 
 
-def _source_of(arguments: argparse.Namespace, paths: list[Path], out: Path) -> Source:
+def _source_of(arguments: argparse.Namespace, paths: list[Path], out: Path, plain: PlainOptions) -> Source:
     """Return the source of a model from the command's options.
 
     Raises:
@@ -292,7 +290,7 @@ def _source_of(arguments: argparse.Namespace, paths: list[Path], out: Path) -> S
         factory=arguments.factory,
         arguments=read_arguments(arguments.factory_args),
         submodule=arguments.submodule,
-        plain=_plain_options(arguments),
+        plain=plain,
         unsafe_pickle=arguments.unsafe_pickle,
         scratch=out.absolute().parent,
     )
@@ -411,7 +409,8 @@ def _run_delta(arguments: argparse.Namespace) -> int:
         overwrite=arguments.force,
     )
     try:
-        sources = [_source_of(arguments, [path], out) for path in (old, new)]
+        said = _plain_options(arguments)
+        sources = [_source_of(arguments, [path], out, said) for path in (old, new)]
     except ExportError as error:
         print(f"recsys-export: {error}", file=sys.stderr)
         return 2
@@ -423,7 +422,7 @@ def _run_delta(arguments: argparse.Namespace) -> int:
         if touched is not None:
             config = replace(config, touched=touched)
         before, after = (
-            load_model(replace(one, submodule=part, plain=replace(plain, inputs=one.plain.inputs)))
+            load_model(replace(one, submodule=part, plain=replace(plain, inputs=said.inputs)))
             for one in sources
         )
         with _progress_bar() as progress, patch_torchrec_names(before, after):
@@ -438,43 +437,24 @@ def _run_delta(arguments: argparse.Namespace) -> int:
 
 
 def _run_push(arguments: argparse.Namespace) -> int:
-    """Write rows to nodes; return 0 if they hold them, 1 if not."""
-    path = arguments.checkpoint[0]
+    """Write rows to nodes, or check them there; return 0 if they hold them, 1 if not."""
+    # Imported only when it is needed.
+    from export.push import StoreError, checked, pushed
+
+    path, address = arguments.checkpoint[0], arguments.push_rows
     try:
         with _progress_bar() as progress:
             if arguments.check_rows:
-                return _checked_rows(check_rows(path, arguments.push_rows, progress), arguments)
-            if path.is_dir():
-                report = push_artifact(path, arguments.push_rows, arguments.rows_over_bytes, progress)
+                text = checked(path, address, progress, as_json=arguments.json)
             else:
-                report = push_delta(path, arguments.push_rows, progress)
+                text = pushed(path, address, arguments.rows_over_bytes, progress, as_json=arguments.json)
     except (ValueError, OSError, StoreError) as error:
         print(f"recsys-export: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("recsys-export: interrupted; the same command goes on", file=sys.stderr)
         return 1
-    if arguments.json:
-        print(json.dumps(vars(report)))
-    elif report.was_there:
-        print(f"model {report.model}: the nodes hold state {report.number} already")
-    else:
-        print(
-            f"model {report.model}: wrote {report.num_rows:,} rows, {report.num_bytes:,} bytes; the nodes hold state "
-            f"{report.number} ({report.digest})"
-        )
-    for table, digests in report.tables.items():
-        if not arguments.json:
-            print(f"  {table}: sha256 {', '.join(digest[:16] for digest in digests)}")
-    return 0
-
-
-def _checked_rows(num_rows: int, arguments: argparse.Namespace) -> int:
-    print(
-        json.dumps({"num_rows": num_rows})
-        if arguments.json
-        else f"the nodes hold {num_rows:,} rows of the artifact"
-    )
+    print(text)
     return 0
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from export.graph.prepared import PreparedModel
+from export.graph.tracing.recorder import Recorder
 from export.lower.bags import FlatSpace, Rows, computed_ids
 from export.lower.effects import Group
 from export.lower.leaves import LEAVES
@@ -89,7 +90,7 @@ class Shapes:
         self._sizes = _BATCHES
         self._found: list[dict[fx.Node, Tensor]] = []
         for num_rows, num_contexts in _BATCHES:
-            recorder = _Recorder(module)
+            recorder = Recorder(module)
             run_on_samples(recorder, prepared, (num_rows, num_contexts), is_ranking=is_ranking)
             self._found.append(recorder.found)
 
@@ -108,20 +109,6 @@ class Shapes:
             if tuple(shape[0] for shape in shapes) == sizes:
                 return space, shapes[0][1:]
         return None
-
-
-class _Recorder(fx.Interpreter):
-    """Runs a graph, and keeps a tensor without numbers for each node that is one."""
-
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module)
-        self.found: dict[fx.Node, Tensor] = {}
-
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        if isinstance(result, Tensor):
-            self.found[n] = torch.empty_like(result, device="meta")
-        return result
 
 
 def run_on_samples(

@@ -18,7 +18,7 @@ from export.plain.lookups import Lookup
 from export.plain.moved import Moved
 from export.plain.plan import COMPUTED, POOLED, SEQUENCES, Part, Plan, Segment, computed_name, reduces
 from export.plain.recipe import Recipe
-from export.plain.traced import attribute
+from recsys.artifact.graphs import attribute
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.tensor import JaggedTensor
 from recsys.models.history import recent, recent_rows
@@ -97,12 +97,8 @@ class Call:
         return whole.reshape(-1, *shape) if shape else whole.squeeze(1)
 
     def _dtypes_of(self, places: tuple[int, ...]) -> list[torch.dtype]:
-        at, found = 0, []
-        for leaf in self._recipe.leaves:
-            if {*range(at, at + leaf.width)} & {*places}:
-                found.append(leaf.tensor.dtype)
-            at += leaf.width
-        return found
+        given = self._recipe.given
+        return [tensor.dtype for name, tensor in given.tensors.items() if {*given.places[name]} & {*places}]
 
     def _ids(self, feature: Feature) -> Any:
         """Return the IDs of a feature with its padding, int64 ``[B, L]``."""

@@ -5,14 +5,12 @@ Shape letters: B batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table as Shown
-from torch import nn
+from torch import Tensor, nn
 
 from export.config import ExportConfig
 from export.graph.tracing.source_location import source_locations
@@ -22,6 +20,7 @@ from export.prepare import prepare
 from export.source.torchrec_modules import patch_torchrec_names
 from export.verify.float_model import check_independence, run_float_model
 from export.verify.reference import float_model
+from recsys.base.terminal import whole_table
 from recsys.errors import ExportError
 from recsys.inputs.signature import Signature, SparseInput
 
@@ -86,7 +85,7 @@ def explained(model: nn.Module, config: ExportConfig, whole: Whole | None = None
             prepared, _ = run_float_model(prepared, trained)
             found = replace(
                 found,
-                tables=found.tables or _stored(prepared.signature, prepared.weights),
+                tables=found.tables or _stored(prepared.weights),
                 inputs=found.inputs or _of_signature(prepared.signature),
                 outputs={one.name: one.shape for one in prepared.signature.outputs},
             )
@@ -135,8 +134,7 @@ def _of_signature(signature: Signature) -> dict[str, str]:
     return {**sparse, **{one.name: _numbers(one.width) for one in signature.dense}}
 
 
-def _stored(signature: Signature, weights: Any) -> tuple[ExplainedTable, ...]:
-    del signature
+def _stored(weights: Mapping[str, Tensor]) -> tuple[ExplainedTable, ...]:
     return tuple(
         ExplainedTable(name=name, rows=weight.shape[0], dim=weight.shape[1], stored=(name,))
         for name, weight in weights.items()
@@ -153,29 +151,18 @@ def _numbers(count: int) -> str:
 
 def print_explanation(found: Explanation, console: Console) -> None:
     """Print it for people."""
-    print_ = _printer(console)
-    print_(
-        "tables",
-        ("weight", "rows", "dim", "stored as", ""),
-        [
-            (one.name, f"{one.rows:,}", str(one.dim), ", ".join(one.stored) or "dense", one.why)
-            for one in found.tables
-        ],
-    )
-    print_("inputs", ("input", "a row of a request"), list(found.inputs.items()))
+    tables = [
+        (one.name, f"{one.rows:,}", str(one.dim), ", ".join(one.stored) or "dense", one.why)
+        for one in found.tables
+    ]
     outputs = [(name, str(list(shape)) if shape else "one number") for name, shape in found.outputs.items()]
-    print_("outputs", ("output", "a row"), outputs)
+    for title, columns, rows in (
+        ("tables", ("weight", "rows", "dim", "stored as", ""), tables),
+        ("inputs", ("input", "a row of a request"), list(found.inputs.items())),
+        ("outputs", ("output", "a row"), outputs),
+    ):
+        if rows:
+            console.print(whole_table(title, columns, rows, left={*range(len(columns))}))
     console.print(
         f"in the way: {found.problem}" if found.problem else "nothing stands in the way", markup=False
     )
-
-
-def _printer(console: Console) -> Callable[[str, tuple[str, ...], Sequence[tuple[str, ...]]], None]:
-    def show(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-        if rows:
-            table = Shown(*columns, title=title, title_justify="left", box=SIMPLE_HEAD)
-            for row in rows:
-                table.add_row(*row)
-            console.print(table)
-
-    return show

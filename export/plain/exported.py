@@ -36,8 +36,7 @@ class _Called(nn.Module):
         self.root, self._given = root, given
 
     def forward(self, *tensors: Tensor) -> Any:
-        names = [leaf.name for leaf in self._given.leaves]
-        return self.root(dict(zip(names, tensors, strict=True)))
+        return self.root(dict(zip(self._given.tensors, tensors, strict=True)))
 
 
 def exported_graph(root: nn.Module, given: Given) -> fx.Graph:
@@ -51,13 +50,15 @@ def exported_graph(root: nn.Module, given: Given) -> fx.Graph:
         Exception: torch.export, or what it cannot follow, fails.
     """
     rows = torch.export.Dim("B", min=1, max=_MOST_ROWS)
-    shapes = tuple({0: rows} for _ in given.leaves)
-    tensors = tuple(leaf.tensor for leaf in given.leaves)
+    tensors = given.tensors
+    shapes = tuple({0: rows} for _ in tensors)
     with torch.no_grad(), warnings.catch_warnings():
         # Of flat weights of recurrent layers, which are set as they were.
         warnings.simplefilter("ignore", UserWarning)
-        program = torch.export.export(_Called(root, given), tensors, dynamic_shapes=(shapes,), strict=False)
-        example = root({leaf.name: leaf.tensor for leaf in given.leaves})
+        program = torch.export.export(
+            _Called(root, given), tuple(tensors.values()), dynamic_shapes=(shapes,), strict=False
+        )
+        example = root(tensors)
     names = list(example) if isinstance(example, dict) else None
     return _Rewriting(root, given, program.module()).graph(names)
 
@@ -67,7 +68,7 @@ class _Rewriting:
 
     def __init__(self, root: nn.Module, given: Given, module: Any) -> None:
         self._root, self._module = root, module
-        self._leaves = iter(given.leaves)
+        self._leaves = iter(given.tensors)
         self._new = fx.Graph()
         self._tensors = self._new.placeholder("tensors")
         self._env: dict[fx.Node, Any] = {}
@@ -88,7 +89,7 @@ class _Rewriting:
 
     def _made(self, node: fx.Node) -> Any:
         if node.op == "placeholder":
-            return self._new.call_function(operator.getitem, (self._tensors, next(self._leaves).name))
+            return self._new.call_function(operator.getitem, (self._tensors, next(self._leaves)))
         if node.op == "get_attr":
             return self._attribute(str(node.target))
         if node.op != "call_function":

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from export.graph.inputs.nodes import input_name
 from export.plain.given import Given, Leaf
 from export.plain.lookups import Lookup, Table
 from export.plain.moved import Moved
-from export.plain.traced import PlainGraph, input_of
+from export.plain.traced import PlainGraph
 from recsys.errors import ExportError
 
 LEFT, RIGHT, FIXED = "left", "right", "none"
@@ -131,14 +132,12 @@ def make_inputs(
         for lookup in table.lookups
         if lookup.ids in moved
     ]
-    given, read = plain.given, {input_of(node) for node in plain.graph.nodes}
+    given, read = plain.given, {input_name(node) for node in plain.graph.nodes}
     numbers = numbers_of(given)
     features: list[Feature] = []
     dense: list[Dense] = []
-    at = 0
     for leaf in given.leaves:
-        places = range(at, at + leaf.width)
-        at += leaf.width
+        places = given.places[leaf.name]
         if leaf.name not in read:
             continue
         groups = _groups(places, [unit for _, lookup in lookups for unit in units(moved[lookup.ids])])

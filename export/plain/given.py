@@ -80,6 +80,20 @@ class Given:
         """B."""
         return self.leaves[0].tensor.shape[0]
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The leaves' tensors by name."""
+        return {leaf.name: leaf.tensor for leaf in self.leaves}
+
+    @property
+    def places(self) -> dict[str, range]:
+        """By leaf the places of its numbers among all numbers of a row of the inputs."""
+        found, at = {}, 0
+        for leaf in self.leaves:
+            found[leaf.name] = range(at, at + leaf.width)
+            at += leaf.width
+        return found
+
     def call(self, model: nn.Module, value_of: Callable[[str], Any] | None = None) -> Any:
         """Call a model.
 
@@ -87,8 +101,7 @@ class Given:
             model: The model, or a copy.
             value_of: Returns what takes a leaf's place, by name; None for the leaves themselves.
         """
-        tensors = {leaf.name: leaf.tensor for leaf in self.leaves}
-        args, kwargs = self.filled(value_of or tensors.__getitem__)
+        args, kwargs = self.filled(value_of or self.tensors.__getitem__)
         called = model if self.method == "forward" else getattr(model, self.method)
         return called(*args, **kwargs)
 

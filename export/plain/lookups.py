@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from export.graph.inputs.nodes import descendants
+from export.graph.inputs.nodes import descendants, input_name
 from export.graph.tracing.tracer import LINE
 from export.plain.moved import Moved, is_size
-from export.plain.traced import MODEL, PlainGraph, attribute, input_of
+from export.plain.traced import MODEL, PlainGraph
+from recsys.artifact.graphs import attribute
 from recsys.base.table_modules import TAKEN_NAMES
 from recsys.base.table_names import short_names
 from recsys.errors import ExportError
@@ -93,7 +94,7 @@ def find_tables(
         weight = attribute(plain.root, f"{MODEL}.{lookup.weight}")
         table = found.setdefault(id(weight), Table(path=lookup.weight, weight=weight.detach()))
         table.lookups.append(lookup)
-    inputs = [node for node in plain.graph.nodes if input_of(node) is not None]
+    inputs = [node for node in plain.graph.nodes if input_name(node) is not None]
     sizes = [node for node in plain.graph.nodes if is_size(node)]
     behind = {*inputs, *descendants(plain.graph, inputs, without=sizes)}
     read = _read_as_a_whole(plain, found)

@@ -16,7 +16,8 @@ from export.plain.features import Inputs
 from export.plain.moved import Moved
 from export.plain.plan import COMPUTED, POOLED, SEQUENCES, Plan, computed_name
 from export.plain.recipe import Recipe
-from export.plain.traced import MODEL, PlainGraph, attribute
+from export.plain.traced import MODEL, PlainGraph
+from recsys.artifact.graphs import attribute
 from recsys.configs import EmbeddingBagConfig, EmbeddingConfig
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from export.plain.traced import PlainGraph, attribute, input_of
+from export.graph.inputs.nodes import input_name
+from export.plain.traced import PlainGraph
+from recsys.artifact.graphs import attribute
 
 _NUM_ROWS = 3
 # Under one name as methods and as functions.
@@ -94,28 +96,18 @@ class _Number:
         self.value = value
 
 
-def first_places(plain: PlainGraph) -> dict[str, int]:
-    """Return the place of each leaf's first number."""
-    found, at = {}, 0
-    for leaf in plain.given.leaves:
-        found[leaf.name] = at
-        at += leaf.width
-    return found
-
-
 def moved_nodes(plain: PlainGraph) -> dict[fx.Node, Moved]:
     """Return the nodes that hold numbers of the inputs, row by row."""
-    firsts = first_places(plain)
-    total = max(1, sum(leaf.width for leaf in plain.given.leaves))
+    places, leaves = plain.given.places, {leaf.name: leaf for leaf in plain.given.leaves}
+    total = max(1, sum(map(len, places.values())))
     rows = torch.arange(_NUM_ROWS).view(-1, 1) * total
     env: dict[fx.Node, Any] = {}
     found = {}
     for node in plain.graph.nodes:
-        name = input_of(node)
+        name = input_name(node)
         if name is not None:
-            leaf = next(leaf for leaf in plain.given.leaves if leaf.name == name)
-            codes = rows + firsts[name] + torch.arange(leaf.width)
-            codes = codes.view(_NUM_ROWS, *leaf.shape)
+            leaf, of_leaf = leaves[name], places[name]
+            codes = (rows + torch.arange(of_leaf.start, of_leaf.stop)).view(_NUM_ROWS, *leaf.shape)
             env[node] = _Codes(codes.double() if leaf.is_float else codes)
         else:
             try:

@@ -8,13 +8,6 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from export.graph.tracing.tracer import knows_axis
-
-# Of NumPy, which torch takes too, but TorchScript does not.
-_NAMES = {"axis": "dim", "keepdims": "keepdim"}
-# What no exported tensor has.
-_DROPPED = ("requires_grad", "pin_memory")
-
 
 def normalize(root: nn.Module, graph: fx.Graph) -> None:
     """Change the nodes of a graph.
@@ -24,11 +17,6 @@ def normalize(root: nn.Module, graph: fx.Graph) -> None:
         graph: The graph.
     """
     for node in list(graph.nodes):
-        if node.op in ("call_function", "call_method"):
-            names = {} if knows_axis(node.target) else _NAMES
-            node.kwargs = {
-                names.get(name, name): value for name, value in node.kwargs.items() if name not in _DROPPED
-            }
         if node.target is operator.getitem and len(node.args) == 2 and isinstance(node.args[1], tuple):
             _index_by_tensors(root, graph, node)
 

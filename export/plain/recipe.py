@@ -6,11 +6,11 @@ Shape letters: B batch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx
 
+from export.graph.tracing.recorder import Recorder
 from export.plain.features import Inputs
 from export.plain.moved import Moved
 from export.plain.plan import COMPUTED, Plan, reduces
@@ -24,7 +24,7 @@ class Recipe:
         self, plain: PlainGraph, inputs: Inputs, plans: Sequence[Plan], moved: Mapping[fx.Node, Moved]
     ) -> None:
         self.graph, self.inputs, self.moved = plain.graph, inputs, moved
-        self.leaves = plain.given.leaves
+        self.given = plain.given
         self.plan_of = {lookup.node: (plan, lookup) for plan in plans for lookup in plan.table.lookups}
         self.shapes, self.dtypes = shapes_of(plain)
         self.needed = self._needed_nodes()
@@ -57,9 +57,9 @@ def shapes_of(plain: PlainGraph) -> tuple[dict[fx.Node, tuple[int, ...]], dict[f
     num_rows = plain.given.num_rows
     found = []
     for rows in (torch.arange(num_rows), torch.arange(num_rows + 1) % num_rows):
-        recorder = _Recorder(plain.root, plain.graph)
+        recorder = Recorder(plain.root, plain.graph)
         with torch.no_grad():
-            recorder.run({leaf.name: leaf.tensor[rows] for leaf in plain.given.leaves})
+            recorder.run({name: tensor[rows] for name, tensor in plain.given.tensors.items()})
         found.append(recorder.found)
     first, second = found
     shapes = {
@@ -68,15 +68,3 @@ def shapes_of(plain: PlainGraph) -> tuple[dict[fx.Node, tuple[int, ...]], dict[f
         if node in second and one.dim() == second[node].dim()
     }
     return shapes, {node: one.dtype for node, one in first.items()}
-
-
-class _Recorder(fx.Interpreter):
-    def __init__(self, root: nn.Module, graph: fx.Graph) -> None:
-        super().__init__(root, graph=graph)
-        self.found: dict[fx.Node, Tensor] = {}
-
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        if isinstance(result, Tensor):
-            self.found[n] = torch.empty_like(result, device="meta")
-        return result

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, fx, nn
 
 from export.graph.inputs.forward import flat_outputs, parts_of
-from export.graph.inputs.nodes import input_name
 from export.graph.modules.tree import replace_modules
 from export.graph.tracing.sizes import BatchSizes, Sizes
 from export.graph.tracing.tracer import trace
@@ -33,17 +32,13 @@ class PlainGraph:
 
     Attributes:
         root: The traced module: its attribute ``MODEL`` is the user's model in eval mode.
-        graph: Its nodes; ``input_of`` tells which are leaves of the inputs.
+        graph: Its nodes; ``input_name`` tells which are leaves of the inputs.
         given: The example inputs.
     """
 
     root: nn.Module
     graph: fx.Graph
     given: Given
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the example inputs by name."""
-        return {leaf.name: leaf.tensor for leaf in self.given.leaves}
 
 
 class _Root(nn.Module):
@@ -107,16 +102,3 @@ def writes(node: fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     is_in_place = name.endswith("_") and not name.endswith("__")
     return node.op in ("call_function", "call_method") and (is_in_place or node.target is operator.setitem)
-
-
-def input_of(node: fx.Node) -> str | None:
-    """Return the name of the leaf that a node is; None for others."""
-    return input_name(node)
-
-
-def attribute(root: nn.Module, path: str) -> Any:
-    """Return a module's attribute by its path."""
-    found: Any = root
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found

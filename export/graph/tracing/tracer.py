@@ -27,14 +27,14 @@ _COLLECTIONS = (EmbeddingBagCollection, EmbeddingCollection)
 _FACTORIES = (torch.zeros, torch.ones, torch.empty, torch.full, torch.arange, torch.eye)
 # Arguments that have other names in TorchScript, and those that it does not have and graphs do not need.
 _AS_SCRIPTED = {"axis": "dim", "keepdims": "keepdim"}
-_NOT_SCRIPTED = ("requires_grad",)
+_NOT_SCRIPTED = ("requires_grad", "pin_memory")
 # Code that stands between the model's and the graph.
 _HERE = {__file__, array_patches.__file__, patches.__file__, placeholders.__file__}
 #: Where a node's ``meta`` has the line of the model's code that made it.
 LINE = "line"
 
 
-def knows_axis(target: Any) -> bool:
+def _knows_axis(target: Any) -> bool:
     """Return whether an operator, such as ``segment_reduce``, has an argument ``axis`` in TorchScript too."""
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     operators = getattr(torch.ops.aten, name.lstrip("_"), None) if name.strip("_") else None
@@ -126,7 +126,7 @@ class ModelTracer(fx.Tracer):
         Raises:
             TypeError: Which dimensions have the size 1 is open.
         """
-        names = {} if knows_axis(target) else _AS_SCRIPTED
+        names = {} if _knows_axis(target) else _AS_SCRIPTED
         kwargs = {names.get(name, name): value for name, value in kwargs.items() if name not in _NOT_SCRIPTED}
         if target is operator.getitem:
             args = (args[0], _indices(args[1]))
