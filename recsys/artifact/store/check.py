@@ -42,14 +42,7 @@ def check_rows(artifact: Path, address: str, on_progress: OnProgress | None = No
     }
     num_rows = 0
     with Nodes(address) as nodes:
-        abouts = [nodes.about(node, prefix) for node in range(len(nodes))]
-        for node, about in enumerate(abouts):
-            if about.get(b"complete", b"").decode() != nodes.part(node):
-                raise StoreError(
-                    f"node {node + 1} of {len(nodes)} does not hold part {nodes.part(node)} of the artifact's rows: "
-                    "push the artifact first, and name the same nodes in the same order"
-                )
-        for block in stored_blocks(abouts[0]):
+        for block in stored_blocks(nodes.abouts_of_artifact(prefix)[0]):
             found, table = hashlib.sha256(), block.block.table
             for first in range(0, block.num_chunks, _AT_ONCE):
                 chunks = range(first, min(first + _AT_ONCE, block.num_chunks))

@@ -77,6 +77,21 @@ class Nodes:
             found: dict[bytes, bytes] = self.clients[node].hgetall(about_key(prefix))
         return found
 
+    def abouts_of_artifact(self, prefix: str) -> list[dict[bytes, bytes]]:
+        """Return what each node says of the rows of an artifact that all of them hold.
+
+        Raises:
+            StoreError: One does not hold its part.
+        """
+        abouts = [self.about(node, prefix) for node in range(len(self))]
+        for node, about in enumerate(abouts):
+            if about.get(b"complete", b"").decode() != self.part(node):
+                raise StoreError(
+                    f"node {node + 1} of {len(self)} does not hold part {self.part(node)} of the artifact's rows: push "
+                    "the artifact first, and name the same nodes in the same order"
+                )
+        return abouts
+
     @contextmanager
     def writing(self, prefix: str) -> Iterator[None]:
         """Let no other process write the rows of an artifact meanwhile.

@@ -51,8 +51,8 @@ def push_delta(path: Path, address: str, on_progress: OnProgress | None = None) 
         header = delta.header
         prefix = key_prefix(header.model, header.artifact)
         with nodes.writing(prefix):
-            abouts = [nodes.about(node, prefix) for node in range(len(nodes))]
-            number = _number_for(abouts, header.bases, delta.digest, nodes)
+            abouts = nodes.abouts_of_artifact(prefix)
+            number = _number_for(abouts, header.bases, delta.digest)
             stored = stored_blocks(abouts[0])
             num_rows = num_bytes = 0
             open_nodes = [
@@ -85,7 +85,7 @@ def push_delta(path: Path, address: str, on_progress: OnProgress | None = None) 
         )
 
 
-def _number_for(abouts: Sequence[dict[bytes, bytes]], bases: Sequence[str], digest: str, nodes: Nodes) -> int:
+def _number_for(abouts: Sequence[dict[bytes, bytes]], bases: Sequence[str], digest: str) -> int:
     """Return the number of the state that a delta leads to.
 
     Raises:
@@ -93,12 +93,6 @@ def _number_for(abouts: Sequence[dict[bytes, bytes]], bases: Sequence[str], dige
     """
     numbers = set()
     for node, about in enumerate(abouts):
-        name = f"node {node + 1} of {len(nodes)}"
-        if about.get(b"complete", b"").decode() != nodes.part(node):
-            raise StoreError(
-                f"{name} does not hold part {nodes.part(node)} of the artifact's rows: push the artifact "
-                "first, and name the same nodes in the same order"
-            )
         current, number = about[b"current"].decode(), int(about[b"number"])
         if current == digest:
             numbers.add(number)
@@ -106,8 +100,8 @@ def _number_for(abouts: Sequence[dict[bytes, bytes]], bases: Sequence[str], dige
             numbers.add(number + 1)
         else:
             raise StoreError(
-                f"{name} holds state {current!r} of the rows, expected {' or '.join(map(repr, bases))}: push "
-                "deltas in the order in which they were made, each once"
+                f"node {node + 1} of {len(abouts)} holds state {current!r} of the rows, expected "
+                f"{' or '.join(map(repr, bases))}: push deltas in the order in which they were made, each once"
             )
     if len(numbers) != 1:
         raise StoreError(
