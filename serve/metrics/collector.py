@@ -15,6 +15,7 @@ from recsys.base.table_names import short_names
 from serve.metrics.counters import ANSWER_RESULTS, CAPTURE_RESULTS, STATES, HistogramTotals, ModelTotals
 from serve.metrics.streams import StreamState, StreamStatus
 
+_Family = CounterMetricFamily | GaugeMetricFamily
 _MODEL = ("model", "version")
 # Why connections were closed, and under which name the engine counts them.
 _CLOSED_REASONS = {
@@ -82,8 +83,9 @@ class MetricsCollector(Collector):
         yield from _batches(models)
         yield from _queues(models)
         yield from _tables(models)
-        yield from _context_caches(models)
-        yield from _outside_rows(models)
+        yield from _parts(models, "context_cache", _CONTEXT_CACHE)
+        yield from _parts(models, "outside_rows", _OUTSIDE_ROWS)
+        yield _outside_seconds(models)
         yield _info(models)
         yield _states(states)
         yield from _watched(watched)
@@ -184,44 +186,42 @@ def _tables(models: Sequence[ModelTotals]) -> Iterator[Metric]:
     yield from (tables, pages, applied, failed, shadow)
 
 
-def _context_caches(models: Sequence[ModelTotals]) -> Iterator[Metric]:
-    for kind, field, text in (
-        (CounterMetricFamily, "hits", "Contexts of batches whose values the context cache held"),
-        (CounterMetricFamily, "misses", "Contexts of batches that the context cache did not hold"),
-        (
-            CounterMetricFamily,
-            "grown",
-            "Contexts that were computed on from what it held of a shorter history",
-        ),
-        (CounterMetricFamily, "evictions", "Contexts that left the context cache to make room"),
-        (GaugeMetricFamily, "bytes", "Memory that the context cache holds"),
-    ):
-        family = kind(f"recsys_context_cache_{field}", text, labels=_MODEL)
+_CONTEXT_CACHE = (
+    (CounterMetricFamily, "hits", "Contexts of batches whose values the context cache held"),
+    (CounterMetricFamily, "misses", "Contexts of batches that the context cache did not hold"),
+    (CounterMetricFamily, "grown", "Contexts that were computed on from what it held of a shorter history"),
+    (CounterMetricFamily, "evictions", "Contexts that left the context cache to make room"),
+    (GaugeMetricFamily, "bytes", "Memory that the context cache holds"),
+)
+_OUTSIDE_ROWS = (
+    (CounterMetricFamily, "hits", "Rows outside the process that batches found in the cache"),
+    (CounterMetricFamily, "misses", "Rows outside the process that batches read from nodes"),
+    (CounterMetricFamily, "read_bytes", "Bytes of rows that nodes sent"),
+    (CounterMetricFamily, "failures", "Reads of nodes that failed"),
+    (CounterMetricFamily, "hedged", "Reads that replicas were asked for too"),
+    (CounterMetricFamily, "zeros", "Rows that were answered as zeros, because they could not be read"),
+    (GaugeMetricFamily, "cache_bytes", "Memory that the cache of rows outside the process holds"),
+)
+
+
+def _parts(
+    models: Sequence[ModelTotals], part: str, families: Sequence[tuple[type[_Family], str, str]]
+) -> Iterator[Metric]:
+    """Yield a family for each field of a part of the models' totals."""
+    for kind, field, text in families:
+        family = kind(f"recsys_{part}_{field}", text, labels=_MODEL)
         for totals in models:
-            family.add_metric((totals.model, totals.version), getattr(totals.context_cache, field))
+            family.add_metric((totals.model, totals.version), getattr(getattr(totals, part), field))
         yield family
 
 
-def _outside_rows(models: Sequence[ModelTotals]) -> Iterator[Metric]:
-    for kind, field, text in (
-        (CounterMetricFamily, "hits", "Rows outside the process that batches found in the cache"),
-        (CounterMetricFamily, "misses", "Rows outside the process that batches read from nodes"),
-        (CounterMetricFamily, "read_bytes", "Bytes of rows that nodes sent"),
-        (CounterMetricFamily, "failures", "Reads of nodes that failed"),
-        (CounterMetricFamily, "hedged", "Reads that replicas were asked for too"),
-        (CounterMetricFamily, "zeros", "Rows that were answered as zeros, because they could not be read"),
-        (GaugeMetricFamily, "cache_bytes", "Memory that the cache of rows outside the process holds"),
-    ):
-        family = kind(f"recsys_outside_rows_{field}", text, labels=_MODEL)
-        for totals in models:
-            family.add_metric((totals.model, totals.version), getattr(totals.outside_rows, field))
-        yield family
+def _outside_seconds(models: Sequence[ModelTotals]) -> Metric:
     seconds = HistogramMetricFamily(
         "recsys_outside_rows_read_seconds", "Time that a batch waited for rows of nodes", labels=_MODEL
     )
     for totals in models:
         _add(seconds, (totals.model, totals.version), totals.outside_rows.seconds)
-    yield seconds
+    return seconds
 
 
 def _info(models: Sequence[ModelTotals]) -> Metric:

@@ -23,24 +23,12 @@ from recsys.errors import ExportError
 from serve.client import Client, Context
 from serve.config.models import ModelSettings
 from serve.config.settings import ServerConfig
-from serve.engine.choose import choose_engine
-from serve.errors import EngineError
 from tests.models.archetypes import ARCHETYPES, Rows, call, trained
 from tests.support.models.export_models import named, rounded
-from tests.support.serve.live import LiveServer
+from tests.support.serve.live import LiveServer, built_engines
 
 _TARGETS = (("cpu",), ("cpu", "cpu"))
-
-
-def _engines() -> tuple[str, ...]:
-    try:
-        choose_engine("native")
-    except EngineError:
-        return ("reference",)
-    return ("reference", "native")
-
-
-ENGINES = _engines()
+ENGINES = built_engines()
 # Batches of one row and of several, with rows that have no IDs among them.
 _BATCHES = (1, 5, 33)
 

@@ -24,18 +24,8 @@ from serve.client import Client
 from serve.client.errors import InvalidRequestError
 from serve.config.models import ModelSettings
 from serve.config.settings import ServerConfig
-from serve.engine.choose import choose_engine
-from serve.errors import EngineError
 from tests.export.plain.models import CASES, Case, bags_of, made
-from tests.support.serve.live import LiveServer
-
-
-def _engines() -> tuple[str, ...]:
-    try:
-        choose_engine("native")
-    except EngineError:
-        return ("reference",)
-    return ("reference", "native")
+from tests.support.serve.live import LiveServer, built_engines
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +47,7 @@ def addresses(repository: Path) -> Iterator[Mapping[str, str]]:
         config = ServerConfig(port=0, metrics_port=0, defaults=ModelSettings(num_executors=1))
         yield {
             engine: servers.enter_context(LiveServer(repository, config, engine=engine)).address
-            for engine in _engines()
+            for engine in built_engines()
         }
 
 

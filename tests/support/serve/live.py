@@ -17,10 +17,19 @@ from serve.engine.choose import choose_engine
 from serve.engine.interface import ModelInfo
 from serve.engine.reference.engine import ReferenceEngine
 from serve.engine.reference.executor import ServedModel
-from serve.errors import ModelNotFoundError
+from serve.errors import EngineError, ModelNotFoundError
 from serve.models.repository import Fingerprint, Repository
 
 INFO = ModelInfo(name="small", version="7", table_bytes={"users": 1600, "genres": 112})
+
+
+def built_engines() -> tuple[str, ...]:
+    """Return the engines that this checkout can start."""
+    try:
+        choose_engine("native")
+    except EngineError:
+        return ("reference",)
+    return ("reference", "native")
 
 
 class OneModel:
