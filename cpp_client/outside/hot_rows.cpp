@@ -5,6 +5,8 @@
 #include <cstring>
 #include <new>
 
+#include "ops/kernels/kernels.h"
+
 namespace recsys {
 namespace {
 
@@ -19,14 +21,6 @@ std::unique_ptr<T[], void (*)(void*)> Zeros(std::int64_t count) {
   void* const memory = std::calloc(static_cast<std::size_t>(count), sizeof(T));
   if (memory == nullptr) throw std::bad_alloc();
   return {static_cast<T*>(memory), std::free};
-}
-
-/// Returns a number whose bits all depend on all of the row's (SplitMix64).
-std::uint64_t Mixed(std::uint64_t row) {
-  row += 0x9E3779B97F4A7C15;
-  row = (row ^ row >> 30) * 0xBF58476D1CE4E5B9;
-  row = (row ^ row >> 27) * 0x94D049BB133111EB;
-  return row ^ row >> 31;
 }
 
 }  // namespace
@@ -56,7 +50,7 @@ HotRows::HotRows(std::int64_t max_bytes, const std::vector<Block>& blocks)
 
 std::int64_t HotRows::FirstOf(const Places& places, std::int64_t row) {
   const auto set =
-      Mixed(static_cast<std::uint64_t>(row)) % static_cast<std::uint64_t>(places.num_sets);
+      ops::MixedId(static_cast<std::uint64_t>(row)) % static_cast<std::uint64_t>(places.num_sets);
   return static_cast<std::int64_t>(set) * kWays;
 }
 
