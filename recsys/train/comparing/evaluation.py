@@ -6,7 +6,8 @@ Shape letters: L labels, N number of examples.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -152,8 +153,8 @@ def evaluate(models: Mapping[str, ScoredModel], data: Any, config: EvaluationCon
     if not sum(map(len, labels)):
         raise ValueError("data: got no rows, expected at least one")
     table = pa.concat_tables(kept, promote_options="permissive") if keep else None
-    rows = Rows(
-        labels=np.zeros(0),
+    rows_of = partial(
+        Rows,
         weights=np.concatenate(weights) if weights else None,
         groups=None if not config.group else _codes(table, config.group, alone=True)[0],
         items=None if not config.item else _codes(table, config.item)[0],
@@ -162,7 +163,7 @@ def evaluate(models: Mapping[str, ScoredModel], data: Any, config: EvaluationCon
     expected, scored = np.concatenate(labels), [np.concatenate(found) for found in logits]
     slices = {name: _codes(table, name) for name in config.slices}
     measured = {
-        name: _measured([of[:, i] for of in scored], replace(rows, labels=expected[:, i]), slices, config)
+        name: _measured([of[:, i] for of in scored], rows_of(labels=expected[:, i]), slices, config)
         for i, name in enumerate(schemas[0].label_names)
     }
     return Evaluation(models=list(models), labels=measured, notices=(*notices, *_one_class_notices(measured)))
