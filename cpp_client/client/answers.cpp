@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "wire/fields.h"
+#include "wire/cursor.h"
 
 namespace recsys::client {
 namespace {
@@ -29,26 +29,26 @@ void AppendPacked(Cursor* cursor, std::vector<std::int64_t>* numbers) {
 }
 
 auto Texts(std::uint32_t number, std::vector<std::string>* to) {
-  return Field{DelimitedTag(number),
-               [to](Cursor* cursor) { to->emplace_back(cursor->ReadText()); }};
+  return FieldReader{DelimitedTag(number),
+                     [to](Cursor* cursor) { to->emplace_back(cursor->ReadText()); }};
 }
 
 /// An enum with a name per number; unknown numbers map to `names[0]`.
 template <typename Name, std::size_t N>
 auto Enum(std::uint32_t number, const Name (&names)[N], Name* to) {
-  return Field{VarintTag(number), [&names, to](Cursor* cursor) {
-                 const std::uint64_t value = cursor->ReadVarint();
-                 *to = names[value < N ? value : 0];
-               }};
+  return FieldReader{VarintTag(number), [&names, to](Cursor* cursor) {
+                       const std::uint64_t value = cursor->ReadVarint();
+                       *to = names[value < N ? value : 0];
+                     }};
 }
 
 /// A repeated integer field: packed, and unpacked below.
 auto PackedInts(std::uint32_t number, std::vector<std::int64_t>* to) {
-  return Field{DelimitedTag(number), [to](Cursor* cursor) { AppendPacked(cursor, to); }};
+  return FieldReader{DelimitedTag(number), [to](Cursor* cursor) { AppendPacked(cursor, to); }};
 }
 
 auto UnpackedInts(std::uint32_t number, std::vector<std::int64_t>* to) {
-  return Field{VarintTag(number), [to](Cursor* cursor) { to->push_back(ReadInt(cursor)); }};
+  return FieldReader{VarintTag(number), [to](Cursor* cursor) { to->push_back(ReadInt(cursor)); }};
 }
 
 void Read(Cursor* cursor, DenseInput* input) {
@@ -64,10 +64,10 @@ void Read(Cursor* cursor, TableUse* table) {
 }
 
 void Read(Cursor* cursor, recsys::Output* output) {
-  const Field dtype{DelimitedTag(3), [output](Cursor* at) {
-                      const bool is_integer = at->ReadBytes() == "int64";
-                      output->type = is_integer ? OutputType::kInt64 : OutputType::kFloat32;
-                    }};
+  const FieldReader dtype{DelimitedTag(3), [output](Cursor* at) {
+                            const bool is_integer = at->ReadBytes() == "int64";
+                            output->type = is_integer ? OutputType::kInt64 : OutputType::kFloat32;
+                          }};
   std::vector<std::int64_t> dims;
   ReadFields(cursor, Text(1, &output->name), PackedInts(2, &output->shape),
              UnpackedInts(2, &output->shape), dtype, PackedInts(4, &dims), UnpackedInts(4, &dims));
@@ -100,13 +100,13 @@ void ReadInner(Cursor* cursor, Message* message) {
 
 template <typename Message>
 auto Inner(std::uint32_t number, Message* to) {
-  return Field{DelimitedTag(number), [to](Cursor* cursor) { ReadInner(cursor, to); }};
+  return FieldReader{DelimitedTag(number), [to](Cursor* cursor) { ReadInner(cursor, to); }};
 }
 
 template <typename Message>
 auto InnerList(std::uint32_t number, std::vector<Message>* to) {
-  return Field{DelimitedTag(number),
-               [to](Cursor* cursor) { ReadInner(cursor, &to->emplace_back()); }};
+  return FieldReader{DelimitedTag(number),
+                     [to](Cursor* cursor) { ReadInner(cursor, &to->emplace_back()); }};
 }
 
 /// An untrusted Output from the wire.
@@ -142,8 +142,8 @@ void Read(Cursor* cursor, WireOutput* output) {
       output->type = type;
     };
   };
-  const Field floats{DelimitedTag(3), numbers(OutputType::kFloat32)};
-  const Field integers{DelimitedTag(4), numbers(OutputType::kInt64)};
+  const FieldReader floats{DelimitedTag(3), numbers(OutputType::kFloat32)};
+  const FieldReader integers{DelimitedTag(4), numbers(OutputType::kInt64)};
   ReadFields(cursor, Text(1, &output->name), PackedInts(2, &output->dims),
              UnpackedInts(2, &output->dims), floats, integers);
 }
@@ -264,11 +264,12 @@ StreamAnswer ReadStreamAnswer(std::string_view bytes) {
   // The last one is used, as in any oneof.
   std::optional<WireResponse> response;
   WireError error;
-  const Field answered{DelimitedTag(2), [&](Cursor* at) { ReadInner(at, &response.emplace()); }};
-  const Field failed{DelimitedTag(3), [&](Cursor* at) {
-                       ReadInner(at, &(error = {}));
-                       response.reset();
-                     }};
+  const FieldReader answered{DelimitedTag(2),
+                             [&](Cursor* at) { ReadInner(at, &response.emplace()); }};
+  const FieldReader failed{DelimitedTag(3), [&](Cursor* at) {
+                             ReadInner(at, &(error = {}));
+                             response.reset();
+                           }};
   ReadFields(&cursor, Text(1, &request_id), answered, failed);
   if (!cursor.ok()) throw NoMessage("recsys.v1.StreamResponse");
   if (response) return {std::string(request_id), Checked(*response)};

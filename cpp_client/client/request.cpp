@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 #include "recsys/client.h"
-#include "wire/predict/predict_request.h"
+#include "wire/predict_messages.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the wire's numbers are little-endian, and are copied as they lie in memory"

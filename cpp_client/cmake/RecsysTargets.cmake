@@ -36,6 +36,6 @@ endfunction()
 # These are compiled one by one also where several files are compiled as one (CMAKE_UNITY_BUILD): they define names or
 # types in unnamed namespaces that other files of their folder define as well.
 file(GLOB recsys_apart CONFIGURE_DEPENDS bench/*.cpp)
-set_source_files_properties(${recsys_apart} request/sparse_check.cpp format/manifest/manifest.cpp model/delta.cpp
+set_source_files_properties(${recsys_apart} request/input_checks.cpp format/manifest/manifest.cpp model/delta.cpp
   wire/torchrec_request.cpp wire/infer/infer_tensors.cpp engine/settings/settings.cpp
   engine/core/executor/pending_decisions.cpp engine/core/executor/executor_threads.cpp port/rpc_server.cpp engine/protocols/torchrec.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

@@ -15,12 +15,14 @@
 #include "engine/calls/health.h"
 #include "engine/calls/host_calls.h"
 #include "engine/calls/submitted_calls.h"
+#include "engine/core/executor/executor_threads.h"
 #include "engine/core/executor/pending_decisions.h"
-#include "engine/core/executor/slots.h"
 #include "engine/core/gateway.h"
 #include "engine/core/servable.h"
 #include "engine/core/shadow.h"
-#include "engine/protocols/services.h"
+#include "engine/protocols/kserve.h"
+#include "engine/protocols/recsys_v1.h"
+#include "engine/protocols/torchrec.h"
 #include "engine/records.h"
 #include "engine/routes/route_table.h"
 #include "format/json/json.h"
@@ -105,7 +107,8 @@ struct Engine::Parts {
                                 const std::vector<std::string>& calls,
                                 const std::vector<std::string>& streams) const;
   void Start(const PortSettings& settings, const std::vector<std::string>& calls,
-             const std::vector<std::string>& streams, const std::optional<TlsPem>& pem);
+             const std::vector<std::string>& streams, const std::optional<TlsPem>& pem,
+             const http2::BalanceLimits& balance);
   bool WaitUntilIdle(double until_s) const;
 
   const std::shared_ptr<EngineCore> core;
@@ -164,8 +167,8 @@ std::vector<Service> Engine::Parts::Services(const ConnectionLimits& limits,
 }
 
 void Engine::Parts::Start(const PortSettings& settings, const std::vector<std::string>& calls,
-                          const std::vector<std::string>& streams,
-                          const std::optional<TlsPem>& pem) {
+                          const std::vector<std::string>& streams, const std::optional<TlsPem>& pem,
+                          const http2::BalanceLimits& balance) {
   if (port != nullptr || is_closed) {
     throw Error(ErrorKind::kInternal, "the engine listens once, before it is closed");
   }
@@ -176,7 +179,7 @@ void Engine::Parts::Start(const PortSettings& settings, const std::vector<std::s
   if (pem) options.tls = tls = std::make_shared<TlsStore>(*pem);
   loops = std::make_shared<http2::Loops>(
       static_cast<int>(std::min<std::int64_t>(settings.num_threads, 1024)),
-      [] { return std::make_unique<PendingDecisions>(); });
+      [] { return std::make_unique<PendingDecisions>(); }, balance);
   options.loops = loops;
   port = std::make_unique<RpcServer>(std::move(options),
                                      Services(settings.connections, calls, streams));
@@ -215,10 +218,11 @@ std::vector<Event> Engine::Take(std::size_t at_most, bool all_answers) {
 }
 
 int Engine::Listen(const PortSettings& settings, const std::vector<std::string>& calls,
-                   const std::vector<std::string>& streams, const std::optional<TlsPem>& tls) {
+                   const std::vector<std::string>& streams, const std::optional<TlsPem>& tls,
+                   const http2::BalanceLimits& balance) {
   settings.Check();
   const std::lock_guard<std::mutex> lock(parts_->mutex);
-  parts_->Start(settings, calls, streams, tls);
+  parts_->Start(settings, calls, streams, tls, balance);
   return parts_->port->port();
 }
 
@@ -348,6 +352,7 @@ std::string Engine::Counts() const {
   if (parts_->port != nullptr) {
     counted["port"] = JsonOf(parts_->port->counters());
     counted["port"]["threads"] = parts_->loops->size();
+    counted["port"]["moved"] = parts_->loops->num_moved();
     counted["port"]["busy_us"] = static_cast<std::int64_t>(parts_->loops->busy_s() * 1e6);
   }
   return counted.dump();

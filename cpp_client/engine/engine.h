@@ -21,6 +21,7 @@
 #include "engine/events.h"
 #include "engine/settings/settings.h"
 #include "port/net/tls.h"
+#include "port/polling/balance.h"
 
 namespace recsys {
 
@@ -80,8 +81,10 @@ class Engine {
   /// "/package.Service/Method" of the unary and streaming methods that the owner answers. Throws
   /// Error (kConfig: settings or TLS material; kListen: the port is in use or the address is not
   /// this machine's). May be called once.
+  /// `balance`: when polling threads are busy.
   int Listen(const PortSettings& settings, const std::vector<std::string>& calls,
-             const std::vector<std::string>& streams, const std::optional<TlsPem>& tls);
+             const std::vector<std::string>& streams, const std::optional<TlsPem>& tls,
+             const http2::BalanceLimits& balance = {});
   /// Answers predictions over HTTP/1.1 on a listening socket, which it then owns, in the threads of
   /// the inference port and with its limits: call it once, after Listen. Connections that send
   /// anything else become ConnectionEvents. `max_json_bytes`: the largest JSON of a body.

@@ -12,7 +12,7 @@
 #include "base/hash/xxh64.h"
 #include "base/random.h"
 #include "engine/core/servable.h"
-#include "wire/predict/predict_request.h"
+#include "wire/predict_messages.h"
 
 namespace recsys {
 namespace {

@@ -33,6 +33,16 @@ struct RowFormat {
   Wide row_bytes(std::int64_t alignment = 1) const;
 };
 
+/// A table and the type of its numbers.
+struct TableShape {
+  std::string name;
+  std::int64_t num_embeddings = 0;
+  std::int64_t embedding_dim = 0;
+  DataType data_type = DataType::kFp32;
+
+  RowFormat row_format() const { return {data_type, embedding_dim}; }
+};
+
 /// Columns [column_start, column_end) of rows [row_start, row_end) of a table.
 struct RowBlock {
   std::string table;

@@ -77,15 +77,15 @@ bool AreRowsFinite(const DeltaRows& delta, const RowFormat& format) {
   });
 }
 
-bool AreDenseFinite(const std::vector<unsigned char>& data, const std::string& dtype) {
-  if (dtype == "float64") {
-    return AreFinite<std::uint64_t>(data.data(), data.size() / 8, 0x7ff0000000000000);
+bool AreDenseFinite(const void* data, const DenseDelta& weight) {
+  const auto* const numbers = static_cast<const unsigned char*>(data);
+  const auto size = static_cast<std::size_t>(weight.values.num_bytes);
+  if (weight.dtype == "float64") {
+    return AreFinite<std::uint64_t>(numbers, size / 8, 0x7ff0000000000000);
   }
-  if (dtype == "float32") {
-    return AreFinite<std::uint32_t>(data.data(), data.size() / 4, 0x7f800000);
-  }
-  if (dtype == "float16") return AreFinite<std::uint16_t>(data.data(), data.size() / 2, 0x7c00);
-  if (dtype == "bfloat16") return AreFinite<std::uint16_t>(data.data(), data.size() / 2, 0x7f80);
+  if (weight.dtype == "float32") return AreFinite<std::uint32_t>(numbers, size / 4, 0x7f800000);
+  if (weight.dtype == "float16") return AreFinite<std::uint16_t>(numbers, size / 2, 0x7c00);
+  if (weight.dtype == "bfloat16") return AreFinite<std::uint16_t>(numbers, size / 2, 0x7f80);
   return true;
 }
 
@@ -196,7 +196,7 @@ MappingChange DeltaFile::ReadMapping(const MappingDelta& mapping) {
   MappingChange change;
   const auto read = [&](const DeltaSection& section, std::int64_t size,
                         std::vector<std::int64_t>* to) {
-    to->resize(static_cast<std::size_t>(size));
+    ResizeInTurns(to, static_cast<std::size_t>(size));
     ReadSection(section, what, reinterpret_cast<char*>(to->data()));
   };
   read(mapping.raw_ids, mapping.num_ids, &change.raw_ids);
@@ -209,8 +209,7 @@ MappingChange DeltaFile::ReadMapping(const MappingDelta& mapping) {
   };
   expect_ascending("raw_ids", change.raw_ids);
   expect_ascending("evicted", change.evicted);
-  std::vector<std::int64_t> rows = change.rows;
-  std::sort(rows.begin(), rows.end());
+  const std::vector<std::int64_t> rows = SortedInTurns(change.rows);
   if (!rows.empty() && (rows.front() < 0 || rows.back() >= mapping.num_rows)) {
     throw Error(ErrorKind::kManifest, what + ": got rows from " + std::to_string(rows.front()) +
                                           " to " + std::to_string(rows.back()) +
@@ -220,25 +219,22 @@ MappingChange DeltaFile::ReadMapping(const MappingDelta& mapping) {
   if (!Ascend(rows.data(), rows.size())) {
     throw Error(ErrorKind::kManifest, what + ": got a row of two raw IDs, expected each row once");
   }
-  std::vector<std::int64_t> both;
-  std::set_intersection(change.raw_ids.begin(), change.raw_ids.end(), change.evicted.begin(),
-                        change.evicted.end(), std::back_inserter(both));
-  if (!both.empty()) {
+  std::size_t num_looked_up = 0;
+  for (const std::int64_t raw_id : change.evicted) {
+    YieldIfDue(num_looked_up++);
+    if (!std::binary_search(change.raw_ids.begin(), change.raw_ids.end(), raw_id)) continue;
     throw Error(ErrorKind::kManifest,
                 what + ": got a raw ID that is evicted and gets a row, expected one of both");
   }
   return change;
 }
 
-std::vector<unsigned char> DeltaFile::ReadDense(const DenseDelta& weight) {
+void DeltaFile::ReadDense(const DenseDelta& weight, void* to) {
   const std::string what = "delta " + Repr(name_) + ", dense weight " + Repr(weight.name);
-  std::vector<unsigned char> data(static_cast<std::size_t>(weight.values.num_bytes));
-  ReadSection(weight.values, what, reinterpret_cast<char*>(data.data()));
-  if (!AreDenseFinite(data, weight.dtype)) {
-    throw Error(ErrorKind::kManifest,
-                what + ": got a number that is not finite, expected finite numbers");
-  }
-  return data;
+  ReadSection(weight.values, what, static_cast<char*>(to));
+  if (AreDenseFinite(to, weight)) return;
+  throw Error(ErrorKind::kManifest,
+              what + ": got a number that is not finite, expected finite numbers");
 }
 
 DeltaRows DeltaFile::Read(const TableDelta& table) {

@@ -39,9 +39,9 @@ class DeltaFile {
   /// lists, or rows are not rows of the table, each once.
   MappingChange ReadMapping(const MappingDelta& mapping);
 
-  /// Returns the bytes of a dense weight. Throws Error: kChecksum, kPartSize, or kManifest if a
-  /// number is not finite.
-  std::vector<unsigned char> ReadDense(const DenseDelta& weight);
+  /// Reads the numbers of a dense weight. Throws Error: kChecksum, kPartSize, or kManifest if one
+  /// is not finite.
+  void ReadDense(const DenseDelta& weight, void* to);
 
  private:
   std::string ReadHeader(std::int64_t* start);

@@ -19,16 +19,10 @@ struct DeltaSection {
 };
 
 /// The changed rows of one table.
-struct TableDelta {
-  std::string name;
-  std::int64_t num_embeddings = 0;
-  std::int64_t embedding_dim = 0;
-  DataType data_type = DataType::kFp32;
+struct TableDelta : TableShape {
   std::int64_t num_rows = 0;
   DeltaSection rows;
   DeltaSection numbers;
-
-  RowFormat row_format() const { return {data_type, embedding_dim}; }
 };
 
 /// The raw IDs of a managed table whose rows change.
@@ -60,7 +54,7 @@ const std::vector<std::string>& DenseDtypeNames();
 /// has.
 Wide TensorBytes(const std::string& dtype, const std::vector<std::int64_t>& shape);
 
-/// The header of a delta (recsys/artifact/delta/header.py, docs/export/deltas.md).
+/// The header of a delta (recsys/artifact/delta/header.py).
 struct DeltaHeader {
   std::string model;
   /// The digest of the artifact it applies to.

@@ -93,7 +93,7 @@ struct FileStep {
   }
 };
 
-/// The shape that an input must have: docs/export/artifact.md, the entry `checks` of a program.
+/// The shape that an input must have: export/lower/part.py, the entry `checks` of a program.
 struct FileCheck {
   std::int64_t input = 0, of = 0, per_row = 1, times = 1, width = 0;
 };

@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/yield.h"
 #include "recsys/error.h"
 
 namespace recsys {
@@ -26,6 +27,15 @@ std::pair<std::int64_t, std::int64_t> BucketsIn(const Slots& slots, std::int64_t
 class Work {
  public:
   explicit Work(const Slots& slots) : slots_(slots) {}
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+  ~Work() {
+    // Freeing a million copies in one turn takes a tenth of a second.
+    while (!copies_.empty()) {
+      YieldIfDue(copies_.size());
+      copies_.erase(copies_.begin());
+    }
+  }
 
   void Remove(std::int64_t raw_id) {
     const auto [first, second] = BucketsIn(slots_, raw_id);
@@ -74,7 +84,11 @@ class Work {
   }
 
   void AddTo(BucketChange* change) const {
+    // Growing would copy all in one turn.
+    change->buckets.reserve(copies_.size());
+    change->contents.reserve(copies_.size() * kBucketNumbers);
     for (const auto& [number, bucket] : copies_) {
+      YieldIfDue(change->buckets.size());
       if (std::memcmp(bucket.data(), Stored(number), kBucketBytes) == 0) continue;
       change->buckets.push_back(number);
       change->contents.insert(change->contents.end(), bucket.begin(), bucket.end());
@@ -139,8 +153,11 @@ std::string FaultIn(const Slots& slots, std::vector<bool>* is_owned) {
 BucketChange PlanChange(const Slots& slots, const std::vector<bool>& is_owned,
                         const MappingChange& change, bool is_compacted, const std::string& what) {
   BucketChange planned;
+  planned.freed.reserve(change.evicted.size() + change.raw_ids.size());
   Work work(slots);
+  std::size_t num_pieces = 0;
   for (const std::int64_t raw_id : change.evicted) {
+    YieldIfDue(num_pieces++);
     const std::int64_t row = RowOf(slots, raw_id);
     if (row < 0 && is_compacted) continue;
     if (row < 0) {
@@ -151,21 +168,25 @@ BucketChange PlanChange(const Slots& slots, const std::vector<bool>& is_owned,
     work.Remove(raw_id);
   }
   for (const std::int64_t raw_id : change.raw_ids) {
+    YieldIfDue(num_pieces++);
     const std::int64_t row = RowOf(slots, raw_id);
     if (row < 0) continue;
     planned.freed.push_back(row);
     work.Remove(raw_id);
   }
-  const std::unordered_set<std::int64_t> freed(planned.freed.begin(), planned.freed.end());
+  const std::vector<std::int64_t> freed = SortedInTurns(planned.freed);
   for (std::size_t i = 0; i < change.rows.size(); ++i) {
+    YieldIfDue(i);
     const std::int64_t row = change.rows[i];
-    if (is_owned[static_cast<std::size_t>(row)] && freed.count(row) == 0) {
+    if (is_owned[static_cast<std::size_t>(row)] &&
+        !std::binary_search(freed.begin(), freed.end(), row)) {
       throw Error(ErrorKind::kManifest, what + ": got row " + std::to_string(row) + " for raw ID " +
                                             std::to_string(change.raw_ids[i]) +
                                             ", expected a row that no other raw ID owns");
     }
   }
   for (std::size_t i = 0; i < change.raw_ids.size(); ++i) {
+    YieldIfDue(i);
     if (work.Place(change.raw_ids[i], change.rows[i])) continue;
     throw Error(ErrorKind::kDelta,
                 what + ": raw ID " + std::to_string(change.raw_ids[i]) +
@@ -173,7 +194,7 @@ BucketChange PlanChange(const Slots& slots, const std::vector<bool>& is_owned,
                     "the new checkpoint as a whole");
   }
   work.AddTo(&planned);
-  planned.taken = change.rows;
+  planned.taken = CopiedInTurns(change.rows);
   return planned;
 }
 

@@ -1,13 +1,12 @@
 // Fuzzes recsys.v1.PredictRequest: the reader, the checks, and a batch of requests that pass. A
 // request written again must read as the same.
 
-#include "wire/predict/predict_request.h"
-
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "fuzz/served.h"
+#include "wire/predict_messages.h"
 #include "wire/writer.h"
 
 namespace recsys {

@@ -7,9 +7,10 @@
 
 #include "fuzz/served.h"
 #include "rest/json/predict_body.h"
+#include "rest/json/rows_body.h"
 #include "rest/request_head.h"
 #include "wire/infer/infer_request.h"
-#include "wire/predict/predict_request.h"
+#include "wire/predict_messages.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace recsys;
@@ -30,7 +31,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   PredictFields fields;
   RawRequest raw;
-  if (!ReadPredictBody({"m", ""}, body, served.signature(), served.limits(), &predict)) return 0;
+  if (!ReadPredictBody({"m", ""}, body, served.signature(), served.limits(), &predict)) {
+    predict.clear();
+    if (!ReadRowsBody({"m", ""}, body, served.signature(), served.limits(), &predict)) return 0;
+  }
   if (!ReadPredictRequest(predict, kMaxInputsKept, &fields, &raw)) __builtin_trap();
   try {
     served.Take(raw);

@@ -11,6 +11,7 @@
 #include "format/delta_file.h"
 #include "format/json/checked_json.h"
 #include "model/parts.h"
+#include "ops/torch/dtypes.h"
 #include "recsys/error.h"
 
 namespace recsys {
@@ -162,15 +163,6 @@ void CheckMappings(const DeltaHeader& header, LoadedRows* loaded) {
   }
 }
 
-/// Returns the change of a table's buckets as that of a block of rows.
-BlockChange BucketsOf(const LoadedTable& table, const BucketChange& planned) {
-  const auto tensor = [](const std::vector<std::int64_t>& numbers) {
-    return at::tensor(at::ArrayRef<std::int64_t>(numbers), at::TensorOptions().dtype(at::kLong));
-  };
-  return {table.buckets, tensor(planned.buckets),
-          tensor(planned.contents).view({-1, kBucketNumbers}).view(at::kByte)};
-}
-
 /// Checks that a delta is for this artifact, and for the current state of its rows.
 void CheckFit(const DeltaHeader& header, LoadedRows* of) {
   const LoadedRows& loaded = *of;
@@ -199,6 +191,17 @@ at::Tensor TensorOver(const std::shared_ptr<T[]>& array, at::IntArrayRef sizes,
       array.get(), sizes, [array](void* /*numbers*/) {}, at::TensorOptions().dtype(dtype));
 }
 
+/// Returns the change of a table's buckets as that of a block of rows.
+BlockChange BucketsOf(const LoadedTable& table, BucketChange* planned) {
+  const auto tensor = [](std::vector<std::int64_t>* numbers) {
+    const auto held = std::make_shared<std::vector<std::int64_t>>(std::move(*numbers));
+    const auto num = static_cast<std::int64_t>(held->size());
+    return TensorOver(std::shared_ptr<std::int64_t[]>(held, held->data()), {num}, at::kLong);
+  };
+  return {table.buckets, tensor(&planned->buckets),
+          tensor(&planned->contents).view({-1, kBucketNumbers}).view(at::kByte)};
+}
+
 /// Adds a table's rows, cut and padded for each block of each rank that contains some.
 /// Those of rows outside the process go to `outside`.
 void AddChanges(const LoadedRows& loaded, const TableDelta& table, const DeltaRows& delta,
@@ -219,18 +222,18 @@ void AddChanges(const LoadedRows& loaded, const TableDelta& table, const DeltaRo
       const std::int64_t end =
           std::lower_bound(numbers, numbers + delta.num_rows, block.row_end) - numbers;
       if (first >= end) continue;
+      at::Tensor in_block = places.slice(0, first, end);
+      if (block.row_start != 0) in_block = in_block - block.row_start;
       const at::Tensor cut = CutForBlock(rows.slice(0, first, end), table.embedding_dim, block);
       if (loaded.outside != nullptr) {
         const std::int64_t stored = loaded.outside->Find(block.offset_bytes).block;
         if (stored >= 0) {
-          outside->push_back(
-              {stored, places.slice(0, first, end) - block.row_start, cut.contiguous()});
+          outside->push_back({stored, in_block, cut.contiguous()});
           continue;
         }
       }
-      changes->push_back({RowsOfBlock(rank.rows, block),
-                          (places.slice(0, first, end) - block.row_start).to(rank.device),
-                          cut.to(rank.device)});
+      changes->push_back(
+          {RowsOfBlock(rank.rows, block), in_block.to(rank.device), cut.to(rank.device)});
     }
   }
 }
@@ -276,7 +279,9 @@ std::shared_ptr<const PreparedDelta> Model::PrepareDelta(const std::string& path
     }
     TensorMap dense;
     for (const DenseDelta& weight : header.dense) {
-      dense.emplace(weight.name, ReadDense(&file, weight));
+      at::Tensor numbers = at::empty(weight.shape, ScalarTypeOf(weight.dtype));
+      file.ReadDense(weight, numbers.mutable_data_ptr());
+      dense.emplace(weight.name, std::move(numbers));
     }
     const std::lock_guard<std::mutex> lock(parts_->rows->lock);
     // Check again: another delta may have been applied meanwhile.
@@ -288,7 +293,7 @@ std::shared_ptr<const PreparedDelta> Model::PrepareDelta(const std::string& path
       BucketChange planned =
           PlanChange(table->slots(), table->is_owned, mappings[i], !header.replaces.empty(),
                      "delta: mapping of table " + Repr(name));
-      prepared->changes.push_back(BucketsOf(*table, planned));
+      prepared->changes.push_back(BucketsOf(*table, &planned));
       prepared->owned.push_back({table, std::move(planned.freed), std::move(planned.taken)});
     }
     for (const BlockChange& change : prepared->changes) change.Touch();

@@ -72,8 +72,10 @@ float RoundedToBfloat16(float value) {
   return value;
 }
 
-/// Packs a layer as `type`. `is_rounded`: float32 is rounded to bfloat16.
-void PackAs(void* to, const FloatLayer& layer, WeightType type, bool is_rounded) {
+/// Packs a layer as `type`. `is_rounded`: float32 is rounded to bfloat16. Calls `between` between
+/// two panels, if there is one.
+void PackAs(void* to, const FloatLayer& layer, WeightType type, bool is_rounded,
+            void (*between)()) {
   const auto [weight, bias, num_outputs, num_inputs] = layer;
   Header header;
   header.type = static_cast<std::uint32_t>(type);
@@ -87,6 +89,7 @@ void PackAs(void* to, const FloatLayer& layer, WeightType type, bool is_rounded)
   const std::int64_t vector_bytes = packed.num_panels() * kPanelColumns * 4;
   std::memset(vectors, 0, static_cast<std::size_t>(vector_bytes * (IsWhole(type) ? 3 : 1)));
   for (std::int64_t n = 0; n < num_outputs; n += kPanelColumns) {
+    if (between != nullptr) between();
     const float* const rows = weight + n * num_inputs;
     char* const panel = panels + n / kPanelColumns * packed.panel_bytes();
     const std::int64_t num_columns = std::min(kPanelColumns, num_outputs - n);
@@ -155,7 +158,7 @@ std::int64_t PackedBytes(WeightType type, std::int64_t num_inputs, std::int64_t 
 std::vector<char> Pack(const float* weight, const float* bias, std::int64_t num_outputs,
                        std::int64_t num_inputs, WeightType type) {
   std::vector<char> data(static_cast<std::size_t>(PackedBytes(type, num_inputs, num_outputs)));
-  PackAs(data.data(), {weight, bias, num_outputs, num_inputs}, type, /*is_rounded=*/false);
+  PackAs(data.data(), {weight, bias, num_outputs, num_inputs}, type, /*is_rounded=*/false, nullptr);
   return data;
 }
 
@@ -164,8 +167,8 @@ WeightType PackedTypeFor(WeightType type, Isa isa) {
   return type == WeightType::kInt8 && isa == Isa::kAvx2 ? WeightType::kInt16 : type;
 }
 
-void PackTo(void* data, const FloatLayer& layer, WeightType type, Isa isa) {
-  PackAs(data, layer, PackedTypeFor(type, isa), type == WeightType::kBfloat16);
+void PackTo(void* data, const FloatLayer& layer, WeightType type, Isa isa, void (*between)()) {
+  PackAs(data, layer, PackedTypeFor(type, isa), type == WeightType::kBfloat16, between);
 }
 
 std::vector<char> PackFor(Isa isa, const float* weight, const float* bias, std::int64_t num_outputs,

@@ -84,8 +84,10 @@ std::vector<char> Pack(const float* weight, const float* bias, std::int64_t num_
 WeightType PackedTypeFor(WeightType type, Isa isa);
 
 /// Packs weights of a type as PackedTypeFor says, into `data` of so many PackedBytes. As float32,
-/// those in bfloat16 are rounded to it all the same; inputs are not.
-void PackTo(void* data, const FloatLayer& layer, WeightType type, Isa isa);
+/// those in bfloat16 are rounded to it all the same; inputs are not. Calls `between` every 16
+/// columns, so that the caller can let other threads run.
+void PackTo(void* data, const FloatLayer& layer, WeightType type, Isa isa,
+            void (*between)() = nullptr);
 
 /// The same, into bytes of its own.
 std::vector<char> PackFor(Isa isa, const float* weight, const float* bias, std::int64_t num_outputs,

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "base/open_count.h"
+#include "base/stripes.h"
 #include "port/bounds/counters.h"
 #include "port/bounds/memory_ledger.h"
 #include "port/limits.h"
@@ -44,13 +44,9 @@ struct PortState {
   /// Connections that loops have, or are about to open.
   std::atomic<std::int64_t> num_connections{0};
   std::atomic<bool> is_draining{false};
+  /// Its connections stay where they are, until they are ended.
+  std::atomic<bool> is_ending{false};
 };
-
-/// Returns a number that no other connection of the process has.
-inline std::uint64_t NextConnectionNumber() {
-  static std::atomic<std::uint64_t> last{0};
-  return last.fetch_add(1, std::memory_order_relaxed) + 1;
-}
 
 }  // namespace recsys::http2
 

@@ -54,7 +54,7 @@ RpcServer::RpcServer(RpcOptions options, std::vector<Service> services)
   parts_->loops = std::move(options.loops);
   parts_->owns_loops = parts_->loops == nullptr;
   if (parts_->owns_loops) {
-    parts_->loops = std::make_shared<http2::Loops>(options.num_threads, nullptr);
+    parts_->loops = std::make_shared<http2::Loops>(options.num_threads, nullptr, options.balance);
   }
   parts_->listener =
       std::make_unique<http2::Listener>(std::move(socket), &state, parts_->loops.get());

@@ -8,6 +8,7 @@
 #include "port/bounds/counters.h"
 #include "port/limits.h"
 #include "port/net/tls.h"
+#include "port/polling/balance.h"
 #include "port/service.h"
 
 namespace recsys {
@@ -25,8 +26,9 @@ struct RpcOptions {
   std::shared_ptr<TlsStore> tls;
   /// The threads that poll connections, which other ports may share; null for its own.
   std::shared_ptr<http2::Loops> loops;
-  /// How many it starts, if they are its own.
+  /// How many it starts, if they are its own, and when they are busy.
   int num_threads = 1;
+  http2::BalanceLimits balance;
 };
 
 /// A gRPC port over HTTP/2: every method takes and returns bytes.

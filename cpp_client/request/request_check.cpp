@@ -20,8 +20,7 @@
 #include "recsys/error.h"
 #include "recsys/request.h"
 #include "recsys/span.h"
-#include "request/dense_check.h"
-#include "request/sparse_check.h"
+#include "request/input_checks.h"
 
 namespace recsys {
 namespace {

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -74,7 +75,6 @@ std::string Response(HttpStatus status, std::string_view type, std::string_view 
 }
 
 /// Returns a whole HTTP response with the body of an answer.
-/// Returns the HTTP response for a request that was not answered (serve/errors.py: ERROR_KINDS).
 std::string ResponseOf(const RestBody& body) {
   if (body.num_json_bytes == body.data.size()) {
     return Response({200, "OK"}, "application/json", {}, body.data);
@@ -85,6 +85,7 @@ std::string ResponseOf(const RestBody& body) {
       body.data);
 }
 
+/// Returns that for a request that was not answered (serve/errors.py: ERROR_KINDS).
 std::string ResponseOf(const Status& status) {
   std::string body = "{\"error\":", headers;
   AppendJsonText(status.text, &body);
@@ -119,22 +120,29 @@ class RestInfer final : public InferCall {
 
 class RestPredict final : public PredictCall {
  public:
-  explicit RestPredict(Gateway& gateway) : PredictCall(gateway) { protocol = kProtocol; }
+  RestPredict(Gateway& gateway, bool by_row) : PredictCall(gateway), by_row_(by_row) {
+    protocol = kProtocol;
+  }
 
   Message Encode(const Servable& by, const Rows& rows) override {
-    return Message::Of(ResponseOf(WritePredictBody(by.name(), by.version(), by.signature().outputs,
-                                                   {rows.num_rows, rows.values, rows.owner})));
+    const AnswerRows answer{rows.num_rows, rows.values, rows.owner};
+    const std::vector<Output>& of = by.signature().outputs;
+    return Message::Of(ResponseOf(by_row_ ? WriteRowsBody(of, answer)
+                                          : WritePredictBody(by.name(), by.version(), of, answer)));
   }
+
+ private:
+  const bool by_row_;
 };
 
 }  // namespace
 
 RestCall::RestCall(RestConnection* connection, std::string lines, std::uint64_t connection_number,
-                   std::shared_ptr<http2::Outbox> outbox)
+                   std::shared_ptr<http2::Home> home)
     : connection_(connection),
       lines_(std::move(lines)),
       number_(connection_number),
-      outbox_(std::move(outbox)) {}
+      home_(std::move(home)) {}
 
 double RestCall::deadline_s() const { return std::numeric_limits<double>::infinity(); }
 
@@ -144,11 +152,11 @@ void RestCall::Fail(const Status& status) { End(ResponseOf(status)); }
 
 void RestCall::End(std::string response) {
   response_ = std::move(response);
-  if (outbox_->IsHere()) return Deliver();
-  outbox_->Post(shared_from_this());
+  Deliver();
 }
 
 void RestCall::Deliver() {
+  if (!home_->IsHere()) return home_->Post(shared_from_this());
   if (connection_ != nullptr) connection_->Send(std::move(response_));
 }
 
@@ -156,8 +164,8 @@ std::shared_ptr<ProtocolRequest> MakeInferRequest(Gateway& gateway, InferForm fo
   return std::make_shared<RestInfer>(gateway, std::move(form));
 }
 
-std::shared_ptr<ProtocolRequest> MakePredictRequest(Gateway& gateway) {
-  return std::make_shared<RestPredict>(gateway);
+std::shared_ptr<ProtocolRequest> MakePredictRequest(Gateway& gateway, bool by_row) {
+  return std::make_shared<RestPredict>(gateway, by_row);
 }
 
 }  // namespace recsys

@@ -22,7 +22,7 @@ class RestCall final : public UnaryCall,
                        public std::enable_shared_from_this<RestCall> {
  public:
   RestCall(RestConnection* connection, std::string lines, std::uint64_t connection_number,
-           std::shared_ptr<http2::Outbox> outbox);
+           std::shared_ptr<http2::Home> home);
 
   std::string_view Metadata(std::string_view key) const override { return HeaderOf(lines_, key); }
   double deadline_s() const override;
@@ -42,13 +42,14 @@ class RestCall final : public UnaryCall,
   RestConnection* connection_;
   const std::string lines_;
   const std::uint64_t number_;
-  const std::shared_ptr<http2::Outbox> outbox_;
+  const std::shared_ptr<http2::Home> home_;
   std::string response_;
 };
 
 /// Returns a request of Open Inference, or of plain JSON, whose answer is an HTTP response.
+/// `by_row`: whether the answer has an entry for each row, and not one for each output.
 std::shared_ptr<ProtocolRequest> MakeInferRequest(Gateway& gateway, InferForm form);
-std::shared_ptr<ProtocolRequest> MakePredictRequest(Gateway& gateway);
+std::shared_ptr<ProtocolRequest> MakePredictRequest(Gateway& gateway, bool by_row);
 
 }  // namespace recsys
 

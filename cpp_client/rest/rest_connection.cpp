@@ -11,6 +11,7 @@
 #include "engine/core/servable.h"
 #include "port/polling/loop.h"
 #include "rest/json/predict_body.h"
+#include "rest/json/rows_body.h"
 #include "rest/rest_call.h"
 
 namespace recsys {
@@ -27,37 +28,23 @@ constexpr double kSoonS = 1;
 constexpr std::int64_t kMostJsonBytes = 256 << 10;
 // What is read ahead of a request while another is answered.
 constexpr std::size_t kAheadBytes = 64 << 10;
-// Larger buffers are freed once they are empty.
+// A larger input buffer is freed once it is empty.
 constexpr std::size_t kKeptBytes = 64 << 10;
-
-void FreeIfLarge(std::string* buffer) {
-  if (buffer->empty() && buffer->capacity() > kKeptBytes) std::string().swap(*buffer);
-}
 
 }  // namespace
 
 RestConnection::RestConnection(http2::Loop* loop, std::int64_t id, FileHandle file,
                                RestPortState* port)
-    : Polled(port),
-      loop_(loop),
-      port_(*port),
-      id_(id),
-      number_(http2::NextConnectionNumber()),
-      socket_(std::move(file), nullptr),
-      account_(&port_.ledger,
-               [loop, id] { loop->outbox()->Run([loop, id] { loop->CloseForMemory(id); }); }),
-      idle_since_s_(loop->now_s()) {
-  epoll_event event = {};
-  event.events = interest_ = EPOLLIN;
-  event.data.u64 = static_cast<std::uint64_t>(id_);
-  if (epoll_ctl(loop_->epoll(), EPOLL_CTL_ADD, socket_.number(), &event) != 0) {
-    CloseNow();
-  } else {
-    loop_->timers().Set(this, NextTime());
-  }
+    : Polled(loop, id, std::move(file), port), port_(*port), idle_since_s_(loop->now_s()) {
+  StartPolling();
 }
 
 RestConnection::~RestConnection() { CloseNow(); }
+
+void RestConnection::Join() {
+  Polled::Join();
+  if (!is_closed_ && !in_.empty()) loop_->AddBacklog(id());
+}
 
 bool RestConnection::MayRead() const {
   if (is_leaving_) return false;
@@ -132,11 +119,14 @@ std::shared_ptr<ProtocolRequest> RestConnection::RequestOf(const RequestHead& he
       return MakeInferRequest(*port_.gateway, std::move(form));
     }
     const Servable& by = *route.primary;
-    if (head.num_json_bytes ||
-        !ReadPredictBody(head.target, body, by.signature(), by.checker().limits(), message)) {
-      return nullptr;
+    if (head.num_json_bytes) return nullptr;
+    const RequestLimits& limits = by.checker().limits();
+    if (ReadPredictBody(head.target, body, by.signature(), limits, message)) {
+      return MakePredictRequest(*port_.gateway, false);
     }
-    return MakePredictRequest(*port_.gateway);
+    message->clear();
+    if (!ReadRowsBody(head.target, body, by.signature(), limits, message)) return nullptr;
+    return MakePredictRequest(*port_.gateway, true);
   } catch (...) {
     // Python finds the same error, and says so.
     return nullptr;
@@ -147,10 +137,12 @@ void RestConnection::Begin(const RequestHead& head) {
   std::string message;
   const std::shared_ptr<ProtocolRequest> request = RequestOf(head, &message);
   if (request == nullptr) return Leave();
-  call_ = std::make_shared<RestCall>(this, std::string(head.lines), number_, loop_->outbox());
+  call_ = std::make_shared<RestCall>(this, std::string(head.lines),
+                                     static_cast<std::uint64_t>(id()), home_);
+  NoteWork(loop_->now_s(), 1, head.num_body_bytes);
   if (!open_stripe_) open_stripe_ = port_.open_calls.Begin();
   in_.erase(0, head.num_bytes + head.num_body_bytes);
-  FreeIfLarge(&in_);
+  if (in_.empty() && in_.capacity() > kKeptBytes) std::string().swap(in_);
   began_s_ = loop_->now_s();
   std::shared_ptr<UnaryHandler> handler =
       AnswerUnary(*port_.gateway, request, call_, Bytes::Of(std::move(message)));
@@ -166,7 +158,7 @@ void RestConnection::Send(std::string response) {
   } else {
     out_.append(response);
   }
-  if (!in_.empty()) loop_->AddBacklog(id_);
+  if (!in_.empty()) loop_->AddBacklog(id());
   MarkDirty();
 }
 
@@ -175,41 +167,22 @@ void RestConnection::EndCall() {
   handler_.reset();
 }
 
-void RestConnection::Write() {
-  while (out_at_ < out_.size()) {
-    std::size_t num_written = 0;
-    switch (socket_.Write(std::string_view(out_).substr(out_at_), &num_written)) {
-      case IoResult::kDone:
-        out_at_ += num_written;
-        break;
-      case IoResult::kBlocked:
-        is_blocked_ = true;
-        return;
-      case IoResult::kClosed:
-        return CloseNow();
-    }
-  }
-  out_.clear();
-  out_at_ = 0;
-  FreeIfLarge(&out_);
-  if (call_ != nullptr || !open_stripe_) return;
-  port_.open_calls.End(*open_stripe_);
-  open_stripe_.reset();
-}
-
 void RestConnection::Flush() {
   is_dirty_ = false;
   const bool had_output = !out_.empty();
-  if (!is_blocked_) Write();
+  if (!is_blocked_ && WriteOut() && call_ == nullptr && open_stripe_) {
+    port_.open_calls.End(*open_stripe_);
+    open_stripe_.reset();
+  }
   if (is_closed_) return;
   if (is_leaving_ && out_.empty()) return HandOver();
   if (had_output && out_.empty() && call_ == nullptr) {
     // Input may have waited for the socket.
-    if (!in_.empty()) loop_->AddBacklog(id_);
+    if (!in_.empty()) loop_->AddBacklog(id());
     loop_->timers().SetEarlier(this, NextTime());
   }
   CountMemory();
-  UpdateInterest();
+  PollFor((MayRead() ? std::uint32_t{EPOLLIN} : 0) | (is_blocked_ ? std::uint32_t{EPOLLOUT} : 0));
 }
 
 void RestConnection::Leave() {
@@ -219,12 +192,11 @@ void RestConnection::Leave() {
 
 void RestConnection::HandOver() {
   std::string received = std::exchange(in_, {});
-  epoll_ctl(loop_->epoll(), EPOLL_CTL_DEL, socket_.number(), nullptr);
+  StopPolling();
   auto file = std::make_shared<HandedFile>(
       socket_.TakeFile(),
       std::shared_ptr<std::atomic<std::int64_t>>(port_.shared_from_this(), &port_.num_connections));
   is_closed_ = true;
-  loop_->timers().Remove(this);
   CountMemory();
   account_.Closed();
   port_.hand_over(std::move(file), std::move(received));
@@ -237,8 +209,7 @@ void RestConnection::End() {
 
 void RestConnection::CloseNow() {
   if (std::exchange(is_closed_, true)) return;
-  loop_->timers().Remove(this);
-  epoll_ctl(loop_->epoll(), EPOLL_CTL_DEL, socket_.number(), nullptr);
+  StopPolling();
   const std::shared_ptr<RestCall> call = std::move(call_);
   const std::shared_ptr<UnaryHandler> handler = std::move(handler_);
   if (call != nullptr) call->Over();
@@ -253,23 +224,8 @@ void RestConnection::CloseNow() {
   MarkDirty();
 }
 
-void RestConnection::MarkDirty() {
-  if (!std::exchange(is_dirty_, true)) loop_->MarkDirty(id_);
-}
-
-void RestConnection::UpdateInterest() {
-  const std::uint32_t wanted =
-      (MayRead() ? std::uint32_t{EPOLLIN} : 0) | (is_blocked_ ? std::uint32_t{EPOLLOUT} : 0);
-  if (wanted == interest_) return;
-  epoll_event event = {};
-  event.events = interest_ = wanted;
-  event.data.u64 = static_cast<std::uint64_t>(id_);
-  if (epoll_ctl(loop_->epoll(), EPOLL_CTL_MOD, socket_.number(), &event) != 0) CloseNow();
-}
-
 void RestConnection::CountMemory() {
-  const auto num_bytes = static_cast<std::int64_t>(in_.capacity() + out_.capacity());
-  account_.Add(num_bytes - std::exchange(counted_bytes_, num_bytes));
+  CountHeld(static_cast<std::int64_t>(in_.capacity() + out_.capacity()));
   account_.Publish();
 }
 

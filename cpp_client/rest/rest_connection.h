@@ -8,8 +8,6 @@
 #include <string>
 #include <string_view>
 
-#include "port/bounds/memory_ledger.h"
-#include "port/net/socket.h"
 #include "port/polling/polled.h"
 #include "port/service.h"
 #include "rest/request_head.h"
@@ -35,6 +33,8 @@ class RestConnection final : public http2::Polled {
   void Drain() override {}
   void End() override;
   void CloseForMemory() override { CloseNow(); }
+  bool MayLeave() const override { return !is_leaving_; }
+  void Join() override;
 
   /// Sends the response of the call, which has ended.
   void Send(std::string response);
@@ -50,36 +50,21 @@ class RestConnection final : public http2::Polled {
   /// Has the connection handed over once its answers are sent.
   void Leave();
   void HandOver();
-  void Write();
   void EndCall();
-  void CloseNow();
-  void MarkDirty();
-  void UpdateInterest();
+  void CloseNow() override;
   void CountMemory();
-  double NextTime() const;
+  double NextTime() const override;
 
-  http2::Loop* const loop_;
   RestPortState& port_;
-  const std::int64_t id_;
-  const std::uint64_t number_;
-  http2::Socket socket_;
-  http2::MemoryLedger::Account account_;
-  std::int64_t counted_bytes_ = 0;
   /// What was received and not handled; when its first byte came.
   std::string in_;
   double began_s_ = 0;
-  /// Responses to be written, from `out_at_` on.
-  std::string out_;
-  std::size_t out_at_ = 0;
   /// The request being answered; null if there is none.
   std::shared_ptr<RestCall> call_;
   std::shared_ptr<UnaryHandler> handler_;
   /// Of the port's count of open calls, until the response is sent.
   std::optional<std::size_t> open_stripe_;
   double idle_since_s_;
-  std::uint32_t interest_ = 0;
-  bool is_blocked_ = false;
-  bool is_dirty_ = false;
   bool is_leaving_ = false;
   bool is_closed_ = false;
 };

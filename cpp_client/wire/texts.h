@@ -1,7 +1,7 @@
 #ifndef RECSYS_WIRE_TEXTS_H_
 #define RECSYS_WIRE_TEXTS_H_
 
-// Where the texts of a request lie in its message: two ways to take them off one by one
+// Texts that lie one behind the other, each behind its length, and are taken off one by one
 // (RawTexts::Take).
 
 #include <cstdint>
@@ -9,25 +9,7 @@
 #include <optional>
 #include <string_view>
 
-#include "wire/cursor.h"
-
 namespace recsys {
-
-/// Takes the first value of a repeated bytes field off a message that has one.
-template <std::uint32_t kField>
-std::string_view TakeField(std::string_view* message) {
-  std::string_view text;
-  Cursor cursor(*message);
-  while (cursor.Next()) {
-    if (cursor.tag() == DelimitedTag(kField)) {
-      text = cursor.ReadBytes();
-      break;
-    }
-    cursor.Skip();
-  }
-  *message = cursor.rest();
-  return text;
-}
 
 /// Takes the first text off bytes that CountPrefixed has accepted: its length comes first, 4 bytes,
 /// little-endian.

@@ -8,8 +8,8 @@
 #include "base/text.h"
 #include "format/wide.h"
 #include "recsys/error.h"
-#include "request/dense_check.h"
-#include "wire/fields.h"
+#include "request/input_checks.h"
+#include "wire/cursor.h"
 
 namespace recsys {
 namespace {

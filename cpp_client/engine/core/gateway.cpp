@@ -63,20 +63,15 @@ void Gateway::Predict(const std::shared_ptr<Request>& request) {
   request->started_s = clock_();
   Status status;
   try {
-    status = Accept(request);
+    if (is_draining_.load()) ThrowDraining();
+    // In a polling thread, a request joins its queue with all that are read at once.
+    PendingDecisions* const pending = PendingDecisions::OfThisThread();
+    status = pending == nullptr ? AcceptNow(request) : Prepare(*request);
+    if (pending != nullptr && status.ok()) pending->Join(request);
   } catch (...) {
     status = LoggedStatusOfCurrentException();
   }
   if (!status.ok() && !request->is_ended.exchange(true)) End(*request, status, {});
-}
-
-Status Gateway::Accept(const std::shared_ptr<Request>& request) {
-  if (is_draining_.load()) ThrowDraining();
-  PendingDecisions* const pending = PendingDecisions::OfThisThread();
-  if (pending == nullptr) return AcceptNow(request);
-  Status status = Prepare(*request);
-  if (status.ok()) pending->Join(request);
-  return status;
 }
 
 Status Gateway::AcceptNow(const std::shared_ptr<Request>& request) {

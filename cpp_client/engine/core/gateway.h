@@ -9,10 +9,10 @@
 #include <string_view>
 
 #include "base/clock.h"
-#include "base/open_count.h"
 #include "base/status.h"
+#include "base/stripes.h"
 #include "engine/core/request.h"
-#include "engine/counters/outcomes.h"
+#include "engine/counters/version_counters.h"
 
 namespace recsys {
 
@@ -108,8 +108,6 @@ class Gateway {
   OutcomeCounts unrouted() const { return unrouted_.totals(); }
 
  private:
-  /// Returns why the request is refused, or OK. In a polling thread, PendingDecisions queues it.
-  Status Accept(const std::shared_ptr<Request>& request);
   /// Routes and queues a request at once, again if the version is closed meanwhile; returns why it
   /// is refused, or OK.
   Status AcceptNow(const std::shared_ptr<Request>& request);

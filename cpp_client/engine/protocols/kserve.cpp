@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/core/servable.h"
+#include "engine/protocols/request_stream.h"
 #include "recsys/error.h"
 #include "wire/infer/infer_response.h"
 
@@ -59,6 +60,19 @@ Message InferCall::Encode(const Servable& by, const Rows& rows) {
 Message InferCall::OnStream(const Status& status, Message answer) {
   if (status.ok()) return WriteInferStreamResponse(std::move(answer));
   return WriteInferStreamError(request_id, status.text);
+}
+
+Service KserveService(Gateway& gateway, const ConnectionLimits& limits, Clock given_clock) {
+  const auto make =
+      [&gateway, clock = std::make_shared<const Clock>(std::move(given_clock))](bool is_on_stream) {
+        return [&gateway, clock, is_on_stream] {
+          return std::make_shared<InferCall>(gateway, *clock, is_on_stream);
+        };
+      };
+  return {"inference.GRPCInferenceService",
+          {{"ModelInfer", UnaryMethod(gateway, make(false))},
+           {"ModelStreamInfer",
+            StreamMethod(gateway, {make(true), true, limits.max_stream_requests})}}};
 }
 
 }  // namespace recsys

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "engine/core/gateway.h"
 #include "engine/protocols/protocol_request.h"
+#include "engine/settings/settings.h"
 #include "wire/infer/infer_request.h"
 
 namespace recsys {
@@ -34,6 +35,11 @@ class InferCall : public ProtocolRequest {
   std::string_view context_;
   std::vector<std::size_t> wanted_;
 };
+
+/// inference.GRPCInferenceService: ModelInfer, ModelStreamInfer. `clock` is for the requests' own
+/// timeouts. The gateway must outlive it and its calls.
+Service KserveService(Gateway& gateway, const ConnectionLimits& limits,
+                      Clock clock = MonotonicSeconds);
 
 }  // namespace recsys
 

@@ -4,8 +4,9 @@
 #include <memory>
 #include <utility>
 
+#include "engine/protocols/request_stream.h"
 #include "recsys/error.h"
-#include "wire/predict/predict_response.h"
+#include "wire/predict_messages.h"
 
 namespace recsys {
 namespace {
@@ -59,6 +60,13 @@ Message PredictCall::OnStream(const Status& status, Message answer) {
   if (status.ok()) return WriteStreamResponse(request_id, std::move(answer));
   return WriteStreamError(request_id, static_cast<int>(status.code), status.text,
                           status.retry_after_ms);
+}
+
+Service RecsysV1Service(Gateway& gateway, const ConnectionLimits& limits) {
+  const auto make = [&gateway] { return std::make_shared<PredictCall>(gateway); };
+  return {"recsys.v1.PredictionService",
+          {{"Predict", UnaryMethod(gateway, make)},
+           {"PredictStream", StreamMethod(gateway, {make, false, limits.max_stream_requests})}}};
 }
 
 }  // namespace recsys

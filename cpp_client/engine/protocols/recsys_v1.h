@@ -7,7 +7,8 @@
 
 #include "engine/core/servable.h"
 #include "engine/protocols/protocol_request.h"
-#include "wire/predict/predict_request.h"
+#include "engine/settings/settings.h"
+#include "wire/predict_messages.h"
 
 namespace recsys {
 
@@ -26,6 +27,9 @@ class PredictCall : public ProtocolRequest {
   bool is_cut_ = false;
   std::size_t num_kept_ = kMaxInputsKept;
 };
+
+/// recsys.v1.PredictionService: Predict, PredictStream. The gateway must outlive it and its calls.
+Service RecsysV1Service(Gateway& gateway, const ConnectionLimits& limits);
 
 }  // namespace recsys
 

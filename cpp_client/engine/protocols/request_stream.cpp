@@ -125,4 +125,14 @@ void RequestStream::GoOn() {
   }
 }
 
+Method StreamMethod(Gateway& gateway, StreamRules rules) {
+  Method method;
+  method.stream = [&gateway, rules = std::move(rules)](std::shared_ptr<StreamCall> call) {
+    auto stream = std::make_shared<RequestStream>(gateway, std::move(call), rules);
+    stream->Start();
+    return stream;
+  };
+  return method;
+}
+
 }  // namespace recsys

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/core/gateway.h"
@@ -71,6 +72,18 @@ class RequestStream : public StreamHandler, public std::enable_shared_from_this<
   /// The call is finished, or its client has disconnected.
   bool is_over_ = false;
 };
+
+/// Returns a method whose calls `make` makes requests of.
+template <typename Make>
+Method UnaryMethod(Gateway& gateway, Make make) {
+  Method method;
+  method.unary = [&gateway, make](std::shared_ptr<UnaryCall> call, Bytes message) {
+    return AnswerUnary(gateway, make(), std::move(call), std::move(message));
+  };
+  return method;
+}
+
+Method StreamMethod(Gateway& gateway, StreamRules rules);
 
 }  // namespace recsys
 

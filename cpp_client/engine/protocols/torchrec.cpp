@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/core/servable.h"
+#include "engine/protocols/request_stream.h"
 #include "wire/owned_bytes.h"
 
 namespace recsys {
@@ -42,6 +43,11 @@ void TorchrecCall::Read(const Servable& by) {
 
 Message TorchrecCall::Encode(const Servable& by, const Rows& rows) {
   return WriteTorchrecResponse(by.signature().outputs, {rows.num_rows, rows.values, rows.owner});
+}
+
+Service TorchrecService(Gateway& gateway, const std::string& model) {
+  const auto make = [&gateway, model] { return std::make_shared<TorchrecCall>(gateway, model); };
+  return {"predictor.Predictor", {{"Predict", UnaryMethod(gateway, make)}}};
 }
 
 }  // namespace recsys

@@ -27,6 +27,10 @@ class TorchrecCall final : public ProtocolRequest {
   TorchrecRequest message_;
 };
 
+/// predictor.Predictor: Predict. `model` answers calls whose metadata name none; empty for the only
+/// model. The gateway must outlive it and its calls.
+Service TorchrecService(Gateway& gateway, const std::string& model = "");
+
 }  // namespace recsys
 
 #endif  // RECSYS_ENGINE_PROTOCOLS_TORCHREC_H_

@@ -33,16 +33,13 @@ std::string FileName(const Json& data, const char* key, const std::string& at) {
 
 TableInfo TableFromJson(const Json& data, const std::string& at) {
   TableInfo table;
+  static_cast<TableShape&>(table) = TableShapeFromJson(data, at);
+  table.zero_row = JsonFlag(data, "zero_row", at);
+  JsonChoice(data, "pooling", at, {"sum", "mean", "none"});
   const Json& sqnr = JsonField(data, "sqnr_db", at);
   if (!sqnr.is_null() && !sqnr.is_number()) {
     throw WrongField(at, "sqnr_db", StrOf(sqnr), "a number or null");
   }
-  table.name = JsonText(data, "name", at);
-  table.num_embeddings = JsonCount(data, "num_embeddings", at);
-  table.embedding_dim = JsonCount(data, "embedding_dim", at);
-  table.data_type = DataTypeOf(JsonChoice(data, "data_type", at, DataTypeNames()));
-  table.zero_row = JsonFlag(data, "zero_row", at);
-  JsonChoice(data, "pooling", at, {"sum", "mean", "none"});
   return table;
 }
 
@@ -400,6 +397,15 @@ std::string Manifest::VersionOf(std::string_view package) const {
     if (found == package) return version;
   }
   return "";
+}
+
+TableShape TableShapeFromJson(const Json& data, const std::string& at) {
+  TableShape table;
+  table.name = JsonText(data, "name", at);
+  table.num_embeddings = JsonCount(data, "num_embeddings", at);
+  table.embedding_dim = JsonCount(data, "embedding_dim", at);
+  table.data_type = DataTypeOf(JsonChoice(data, "data_type", at, DataTypeNames()));
+  return table;
 }
 
 Manifest ReadManifest(std::string_view content) {

@@ -1,8 +1,8 @@
 #ifndef RECSYS_FORMAT_MANIFEST_MANIFEST_H_
 #define RECSYS_FORMAT_MANIFEST_MANIFEST_H_
 
-// The artifact's manifest (docs/export/artifact.md; recsys/artifact/manifest.py): describes
-// everything about a model except its graphs and rows.
+// The artifact's manifest (recsys/artifact/manifest.py): describes everything about a model except
+// its graphs and rows.
 
 #include <cstdint>
 #include <optional>
@@ -55,11 +55,7 @@ struct Target {
 };
 
 /// A table and how its rows are stored.
-struct TableInfo {
-  std::string name;
-  std::int64_t num_embeddings = 0;
-  std::int64_t embedding_dim = 0;
-  DataType data_type = DataType::kFp32;
+struct TableInfo : TableShape {
   /// Whether an additional row of zeros follows the last one.
   bool zero_row = false;
 
@@ -117,6 +113,9 @@ struct Manifest {
 
 /// Reads an untrusted manifest. Throws Error: kForeignFile, kNewerFormat or kManifest.
 Manifest ReadManifest(std::string_view content);
+
+/// Reads the fields of a table that manifests and deltas share. Throws Error (kManifest).
+TableShape TableShapeFromJson(const Json& data, const std::string& at);
 
 /// Number of digits of a digest that names an artifact or a delta.
 inline constexpr std::size_t kDigestDigits = 12;

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
-#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -60,19 +59,17 @@ std::vector<c10::IValue> FewRows(const Signature& signature, bool is_ranking) {
   return inputs;
 }
 
-c10::IValue CallProgram(const ops::ProgramGraph& program, const std::vector<c10::IValue>& inputs) {
-  std::vector<at::Tensor> tensors;
-  tensors.reserve(inputs.size());
-  for (const c10::IValue& input : inputs) tensors.push_back(input.toTensor());
-  c10::Dict<std::string, at::Tensor> outputs;
-  for (auto& [name, tensor] : program.Run(tensors)) outputs.insert(name, std::move(tensor));
-  return outputs;
-}
-
 }  // namespace
 
 c10::IValue Callable::Call(std::vector<c10::IValue> inputs) const {
-  if (program_ != nullptr) return CallProgram(*program_, inputs);
+  if (program_ != nullptr) {
+    std::vector<at::Tensor> tensors;
+    tensors.reserve(inputs.size());
+    for (const c10::IValue& input : inputs) tensors.push_back(input.toTensor());
+    c10::Dict<std::string, at::Tensor> outputs;
+    for (auto& [name, tensor] : program_->Run(tensors)) outputs.insert(name, std::move(tensor));
+    return outputs;
+  }
   torch::jit::Stack stack = std::move(inputs);
   stack.insert(stack.begin(), self_);
   forward_->run(stack);
@@ -210,14 +207,6 @@ void LoadedGraphs::Write(const GraphChange& change) {
   for (std::size_t i = 0; i < modules_.size(); ++i) SetTensors(modules_[i], change.weights[i]);
   if (modules_.empty()) weights_ = change.weights[0];
   frozen_ = change.frozen;
-}
-
-at::Tensor ReadDense(DeltaFile* file, const DenseDelta& weight) {
-  const std::vector<unsigned char> data = file->ReadDense(weight);
-  at::Tensor tensor =
-      at::empty(weight.shape, at::TensorOptions().dtype(ScalarTypeOf(weight.dtype)));
-  std::memcpy(tensor.mutable_data_ptr(), data.data(), data.size());
-  return tensor;
 }
 
 }  // namespace recsys

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "format/delta_file.h"
+#include "format/delta_header.h"
 #include "model/graphs/programs.h"
 #include "model/graphs/skeleton.h"
 #include "recsys/signature.h"
@@ -99,9 +99,6 @@ class LoadedGraphs {
   /// Instead of the weights that the programs' parts hold.
   TensorMap weights_;
 };
-
-/// Reads a dense weight into host memory. Throws Error.
-at::Tensor ReadDense(DeltaFile* file, const DenseDelta& weight);
 
 }  // namespace recsys
 

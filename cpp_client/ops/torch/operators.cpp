@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/yield.h"
 #include "format/slots.h"
 #include "ops/kernels/kernels.h"
 
@@ -138,7 +139,7 @@ at::Tensor PackWeights(const at::Tensor& weight, const c10::optional<at::Tensor>
   at::Tensor packed = at::empty(
       {PackedBytes(PackedTypeFor(type, ChosenIsa()), layer.num_inputs, layer.num_outputs)},
       at::kByte);
-  PackTo(packed.mutable_data_ptr<std::uint8_t>(), layer, type, ChosenIsa());
+  PackTo(packed.mutable_data_ptr<std::uint8_t>(), layer, type, ChosenIsa(), YieldIfDue);
   return packed;
 }
 
@@ -147,8 +148,10 @@ bool IsFinite(const at::Tensor& weight) {
   const auto* const from = static_cast<const char*>(numbers.const_data_ptr());
   // Blocks of a constant size: compilers compute these side by side.
   constexpr std::int64_t kBlock = 16;
+  constexpr std::int64_t kNumbersPerYield = kBytesPerYield / 4;
   std::int32_t largest[kBlock] = {};
   for (std::int64_t i = 0; i < numbers.numel(); i += kBlock) {
+    if (i % kNumbersPerYield == 0) YieldIfDue();
     std::int32_t bits[kBlock] = {};
     const std::int64_t count = std::min(kBlock, numbers.numel() - i);
     if (count == kBlock) {

@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "ops/torch/contexts/grown_contexts.h"
+#include "ops/torch/contexts/context_space.h"
 
 namespace recsys::ops {
 namespace {

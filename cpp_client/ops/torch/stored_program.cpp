@@ -1,13 +1,14 @@
 #include "ops/torch/stored_program.h"
 
+#include <caffe2/serialize/read_adapter_interface.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
 
 #include <algorithm>
 #include <cstring>
-#include <sstream>
 #include <utility>
 
+#include "base/yield.h"
 #include "ops/packed.h"
 #include "ops/program/program.h"
 #include "ops/torch/dtypes.h"
@@ -53,13 +54,44 @@ at::Tensor Added(const at::Tensor& weight, const at::Tensor& columns) {
                 "]: expected some of ", weight.size(1));
     num_inputs = std::max(num_inputs, runs[i][0] + runs[i][2]);
   }
-  at::Tensor added = at::zeros({weight.size(0), num_inputs});
-  for (std::int64_t i = 0; i < runs.size(0); ++i) {
-    added.narrow(1, runs[i][0], runs[i][2])
-        .add_(weight.narrow(1, runs[i][1], runs[i][2]), runs[i][3]);
+  const at::Tensor rows = weight.contiguous();
+  at::Tensor added = at::empty({weight.size(0), num_inputs});
+  const auto* from = rows.const_data_ptr<float>();
+  auto* to = added.mutable_data_ptr<float>();
+  // Row by row: large layers take long.
+  for (std::int64_t n = 0; n < weight.size(0); ++n, from += weight.size(1), to += num_inputs) {
+    YieldIfDue(static_cast<std::size_t>(n));
+    std::fill_n(to, num_inputs, 0.0F);
+    for (std::int64_t i = 0; i < runs.size(0); ++i) {
+      const auto sign = static_cast<float>(runs[i][3]);
+      const float* const column = from + runs[i][1];
+      for (std::int64_t k = 0; k < runs[i][2]; ++k) to[runs[i][0] + k] += sign * column[k];
+    }
   }
   return added;
 }
+
+/// Reads bytes in memory, and lets other threads run meanwhile.
+class MemoryReader final : public caffe2::serialize::ReadAdapterInterface {
+ public:
+  /// The bytes must outlive the reader.
+  explicit MemoryReader(std::string_view bytes) : bytes_(bytes) {}
+
+  std::size_t size() const override { return bytes_.size(); }
+  std::size_t read(std::uint64_t pos, void* buf, std::size_t n,
+                   const char* /*what*/) const override {
+    const std::string_view wanted = bytes_.substr(std::min<std::size_t>(pos, bytes_.size()), n);
+    for (std::size_t at = 0; at < wanted.size(); at += kBytesPerYield) {
+      YieldIfDue();
+      const std::string_view part = wanted.substr(at, kBytesPerYield);
+      std::memcpy(static_cast<char*>(buf) + at, part.data(), part.size());
+    }
+    return wanted.size();
+  }
+
+ private:
+  const std::string_view bytes_;
+};
 
 /// Sets a dense weight at its path in a module.
 void SetWeight(const torch::jit::Module& module, const std::string& path,
@@ -132,12 +164,12 @@ at::Tensor StoredProgram::ConstantOf(const ProgramConstant& constant, const at::
 
 RegionStep StoredProgram::RegionOf(const FileStep& step, const Weights& weights) const {
   const FileTensor& script = file_.tensors.at(step.name);
-  std::istringstream stream(std::string(bytes_.substr(script.offset, script.num_bytes)));
+  const auto bytes = std::make_shared<MemoryReader>(bytes_.substr(script.offset, script.num_bytes));
   torch::jit::Module module;
   // Regions call some of them.
   RegisterOperators();
   try {
-    module = torch::jit::load(stream, at::kCPU);
+    module = torch::jit::load(bytes, at::kCPU);
   } catch (const std::exception&) {
     TORCH_CHECK(false, step.name, ": not readable as TorchScript");
   }

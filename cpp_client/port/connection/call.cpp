@@ -2,6 +2,9 @@
 
 #include "port/connection/call.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "port/connection/connection.h"
 
 namespace recsys::http2 {
@@ -22,6 +25,68 @@ std::vector<std::pair<std::string, std::string>> WireCall::MetadataCopy() const 
   headers().ForEach(
       [&copy](std::string_view name, std::string_view value) { copy.emplace_back(name, value); });
   return copy;
+}
+
+namespace {
+
+constexpr std::size_t kPrefixBytes = 5;
+// Below this size, a copy costs less than keeping owners.
+constexpr std::size_t kMaxJoinedBytes = 4096;
+
+std::string PrefixOf(std::size_t size) {
+  std::string prefix(kPrefixBytes, '\0');
+  for (std::size_t i = 1; i < kPrefixBytes; ++i) {
+    prefix[i] = static_cast<char>(size >> 8 * (kPrefixBytes - 1 - i) & 0xff);
+  }
+  return prefix;
+}
+
+}  // namespace
+
+std::size_t OutgoingMessages::Add(Message message, Written written) {
+  const std::size_t size = message.num_bytes();
+  std::string head = PrefixOf(size);
+  if (size <= kMaxJoinedBytes) {
+    head.reserve(kPrefixBytes + size);
+    for (const Bytes& part : message.parts) head.append(part.view);
+    parts_.push_back({Bytes::Of(std::move(head)), true, std::move(written)});
+  } else {
+    parts_.push_back({Bytes::Of(std::move(head)), false, {}});
+    for (Bytes& part : message.parts) {
+      if (!part.view.empty()) parts_.push_back({std::move(part), false, {}});
+    }
+    parts_.back().is_last = true;
+    parts_.back().written = std::move(written);
+  }
+  num_bytes_ += kPrefixBytes + size;
+  return kPrefixBytes + size;
+}
+
+std::size_t OutgoingMessages::CopyTo(std::size_t size, std::string* out,
+                                     std::vector<Written>* written) {
+  std::size_t num_ended = 0;
+  num_bytes_ -= size;
+  while (size > 0) {
+    Part& part = parts_.front();
+    const std::size_t taken = std::min(size, part.bytes.view.size() - at_);
+    out->append(part.bytes.view.substr(at_, taken));
+    at_ += taken;
+    size -= taken;
+    if (at_ < part.bytes.view.size()) return num_ended;
+    if (part.is_last) ++num_ended;
+    if (part.is_last && part.written) written->push_back(std::move(part.written));
+    parts_.pop_front();
+    at_ = 0;
+  }
+  return num_ended;
+}
+
+void OutgoingMessages::Clear(std::vector<Written>* written) {
+  for (Part& part : parts_) {
+    if (part.is_last && part.written) written->push_back(std::move(part.written));
+  }
+  parts_.clear();
+  at_ = num_bytes_ = 0;
 }
 
 }  // namespace recsys::http2

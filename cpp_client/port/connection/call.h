@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "port/framing/message_reader.h"
-#include "port/framing/outgoing.h"
 #include "port/framing/request_headers.h"
 #include "port/polling/outbox.h"
 #include "port/polling/polled.h"
@@ -21,6 +22,37 @@
 #include "port/service.h"
 
 namespace recsys::http2 {
+
+/// Called once the message was sent, or cannot be sent any more (false).
+using Written = std::function<void(bool)>;
+
+/// Outgoing messages of one call, with gRPC's prefixes. Large parts are copied once, when they can
+/// be sent. Not thread-safe.
+class OutgoingMessages {
+ public:
+  /// Returns the bytes used by the message.
+  std::size_t Add(Message message, Written written);
+  std::size_t num_bytes() const { return num_bytes_; }
+  /// Appends the next `size` bytes, at most num_bytes(), to `out`. Releases the owners of sent
+  /// parts, and moves the callbacks of sent messages to `written`. Returns how many messages end
+  /// with them.
+  std::size_t CopyTo(std::size_t size, std::string* out, std::vector<Written>* written);
+  /// Drops all messages; moves their callbacks to `written`.
+  void Clear(std::vector<Written>* written);
+
+ private:
+  struct Part {
+    Bytes bytes;
+    /// Whether the message ends with this part.
+    bool is_last = false;
+    Written written;
+  };
+
+  std::deque<Part> parts_;
+  /// Offset in the first part.
+  std::size_t at_ = 0;
+  std::size_t num_bytes_ = 0;
+};
 
 class Connection;
 
@@ -33,7 +65,7 @@ struct CallOrigin {
   std::shared_ptr<const std::string> peer;
   std::uint64_t connection_number = 0;
   bool is_light = false;
-  std::shared_ptr<Outbox> outbox;
+  std::shared_ptr<Home> home;
   /// Null if the port does not have the method.
   const Method* method = nullptr;
   std::int64_t max_message_bytes = 0;
@@ -97,7 +129,7 @@ class WireCall : public Timed, public Posted, public std::enable_shared_from_thi
   Connection* connection() const { return origin_.connection; }
   const Method* method_of_port() const { return origin_.method; }
   // Any thread.
-  Outbox& outbox() const { return *origin_.outbox; }
+  Home& home() const { return *origin_.home; }
   std::string PeerText() const { return is_over_.load() ? std::string() : *origin_.peer; }
   std::vector<std::pair<std::string, std::string>> MetadataCopy() const;
 

@@ -16,8 +16,6 @@ namespace {
 
 // Output prepared for the socket at a time; the rest stays in nghttp2 and in calls.
 constexpr std::size_t kOutBytes = 64 << 10;
-// A larger output buffer is freed once it is empty.
-constexpr std::size_t kKeptOutBytes = 16 << 10;
 // A connection whose socket is blocked with this much output pending is not read from.
 constexpr std::size_t kPauseBytes = 256 << 10;
 // How often the output buffer is filled and written in a round, while other connections wait.
@@ -46,16 +44,9 @@ std::unique_ptr<Polled> RpcPortState::Open(Loop* loop, std::int64_t id, FileHand
 }
 
 Connection::Connection(Loop* loop, std::int64_t id, FileHandle file, RpcPortState* port)
-    : Polled(port),
-      loop_(loop),
+    : Polled(loop, id, std::move(file), port),
       port_(*port),
-      id_(id),
-      number_(NextConnectionNumber()),
-      context_(port_.tls != nullptr ? port_.tls->context() : std::shared_ptr<SSL_CTX>()),
-      socket_(std::move(file), context_.get()),
       peer_(std::make_shared<const std::string>(PeerOf(socket_.number()))),
-      account_(&port_.ledger,
-               [loop, id] { loop->outbox()->Run([loop, id] { loop->CloseForMemory(id); }); }),
       read_bytes_(loop->buffer().size()),
       resets_(MakeBucket(port_.limits.max_resets_per_s, loop->now_s())),
       control_frames_(MakeBucket(port_.limits.max_control_frames_per_s, loop->now_s())),
@@ -67,14 +58,7 @@ Connection::Connection(Loop* loop, std::int64_t id, FileHandle file, RpcPortStat
   ++port_.counters.num_open;
   CountMemory();
   account_.Publish();
-  epoll_event event = {};
-  event.events = interest_ = EPOLLIN;
-  event.data.u64 = static_cast<std::uint64_t>(id_);
-  if (epoll_ctl(loop_->epoll(), EPOLL_CTL_ADD, socket_.number(), &event) != 0) {
-    CloseNow();
-  } else {
-    loop_->timers().Set(this, NextTime());
-  }
+  StartPolling();
 }
 
 Connection::~Connection() {
@@ -82,8 +66,22 @@ Connection::~Connection() {
   --port_.counters.num_open;
 }
 
-void Connection::MarkDirty() {
-  if (!std::exchange(is_dirty_, true)) loop_->MarkDirty(id_);
+bool Connection::MayLeave() const {
+  return state_ == State::kOpen && drain_began_s_ == kNever && !close_reason_;
+}
+
+void Connection::LeaveFor(Loop* to) {
+  for (const auto& [stream_id, call] : calls_) loop_->timers().Remove(call.get());
+  Polled::LeaveFor(to);
+}
+
+void Connection::Join() {
+  Polled::Join();
+  for (const auto& [stream_id, call] : calls_) {
+    if (!call->end) loop_->timers().Set(call.get(), call->deadline_s());
+  }
+  if (IsBusy()) loop_->BusyUntil(busy_until_s_);
+  if (has_backlog_) loop_->AddBacklog(id());
 }
 
 bool Connection::Pull() {
@@ -101,46 +99,25 @@ bool Connection::Pull() {
   return has_more;
 }
 
-bool Connection::Write() {
-  while (out_at_ < out_.size()) {
-    std::size_t num_written = 0;
-    switch (socket_.Write(std::string_view(out_).substr(out_at_), &num_written)) {
-      case IoResult::kDone:
-        out_at_ += num_written;
-        break;
-      case IoResult::kBlocked:
-        is_blocked_ = true;
-        return false;
-      case IoResult::kClosed:
-        CloseNow();
-        return false;
-    }
-  }
-  out_.clear();
-  out_at_ = 0;
-  if (out_.capacity() > kKeptOutBytes) std::string().swap(out_);
-  return true;
-}
-
 void Connection::Flush() {
   is_dirty_ = false;
   bool has_more = true;
   for (int i = 0; has_more && state_ == State::kOpen; ++i) {
     if (i == kMaxPulls) {
       is_dirty_ = true;
-      loop_->FlushLater(id_);
+      loop_->FlushLater(id());
       break;
     }
     if (!close_reason_) has_more = Pull();
     if (close_reason_) CloseFor(*close_reason_);
-    if (is_blocked_ || !Write()) has_more = false;
+    if (is_blocked_ || !WriteOut()) has_more = false;
     // The callbacks may write and read more.
     std::vector<Written> written;
     written.swap(written_);
     for (const Written& one : written) one(true);
     has_more |= !written.empty() && !is_blocked_;
   }
-  if (state_ == State::kLingering && !is_blocked_) Write();
+  if (state_ == State::kLingering && !is_blocked_) WriteOut();
   CountMemory();
   account_.Publish();
   CloseIfOver();
@@ -156,11 +133,7 @@ void Connection::UpdateInterest() {
   // Input of a connection with a backlog waits for its turn.
   if (MayRead() && !has_backlog_) wanted |= EPOLLIN;
   if (is_blocked_) wanted |= EPOLLOUT;
-  if (wanted == interest_) return;
-  epoll_event event = {};
-  event.events = interest_ = wanted;
-  event.data.u64 = static_cast<std::uint64_t>(id_);
-  if (epoll_ctl(loop_->epoll(), EPOLL_CTL_MOD, socket_.number(), &event) != 0) CloseNow();
+  PollFor(wanted);
 }
 
 void Connection::CloseIfOver() {
@@ -268,8 +241,7 @@ void Connection::DropCalls() {
 void Connection::CloseNow() {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
-  loop_->timers().Remove(this);
-  epoll_ctl(loop_->epoll(), EPOLL_CTL_DEL, socket_.number(), nullptr);
+  StopPolling();
   DropCalls();
   MarkDirty();
 }

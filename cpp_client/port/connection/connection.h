@@ -17,11 +17,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "port/bounds/memory_ledger.h"
 #include "port/bounds/session_memory.h"
-#include "port/bounds/token_bucket.h"
 #include "port/connection/call.h"
-#include "port/net/socket.h"
 #include "port/polling/polled.h"
 #include "port/port_state.h"
 #include "port/service.h"
@@ -49,7 +46,6 @@ class Connection final : public Polled {
   Connection(Loop* loop, std::int64_t id, FileHandle file, RpcPortState* port);
   ~Connection() override;
 
-  std::int64_t id() const { return id_; }
   int file() const { return socket_.number(); }
   /// Whether it can be deleted.
   bool is_closed() const override { return state_ == State::kClosed; }
@@ -67,6 +63,9 @@ class Connection final : public Polled {
   /// Ends all calls with CANCELLED, sends what can be sent at once, and closes.
   void End() override;
   void CloseForMemory() override { CloseFor(CloseReason::kMemory); }
+  bool MayLeave() const override;
+  void LeaveFor(Loop* to) override;
+  void Join() override;
   void CloseFor(CloseReason reason);
 
   // For calls.
@@ -120,22 +119,20 @@ class Connection final : public Polled {
 
   // connection.cpp: output and timeouts.
   bool MayRead() const;
-  /// Moves nghttp2's pending output to `out_`; returns false if there is no more.
+  /// Moves nghttp2's pending output to `out_`, as complete frames; returns false if there is no
+  /// more.
   bool Pull();
-  /// Returns false if the socket currently accepts no more.
-  bool Write();
-  void MarkDirty();
   void UpdateInterest();
   void CloseIfOver();
   void FinishDrain();
   void CheckTimes(double now_s);
-  double NextTime() const;
+  double NextTime() const override;
   void NoteIdle();
   /// Has messages that do not come, or do not grow, noticed in time.
   void WatchMessages();
   void CheckMessages(double now_s);
   void CheckSilence(double now_s);
-  void CloseNow();
+  void CloseNow() override;
   void DropCalls();
   void SendGoaway(std::uint32_t code, std::string_view text);
 
@@ -170,21 +167,12 @@ class Connection final : public Polled {
   /// Returns false if the connection exceeds the limit; then it is being closed.
   bool Charge(TokenBucket* bucket, double tokens, CloseReason reason);
 
-  Loop* const loop_;
   RpcPortState& port_;
-  const std::int64_t id_;
-  /// Unlike the ID, unique among all loops.
-  const std::uint64_t number_;
-  const std::shared_ptr<SSL_CTX> context_;
-  Socket socket_;
   const std::shared_ptr<const std::string> peer_;
   State state_ = State::kHandshake;
   SessionMemory session_memory_;
   std::unique_ptr<nghttp2_session, DeleteSession> session_;
   Calls calls_;
-  MemoryLedger::Account account_;
-  /// What CountMemory has counted in the account.
-  std::int64_t counted_bytes_ = 0;
 
   /// Input that was read and not handled, from `unread_at_` on.
   std::string unread_;
@@ -193,6 +181,7 @@ class Connection final : public Polled {
   std::size_t read_bytes_;
   /// Calls, and messages of streams, that were begun in this turn.
   int num_turn_calls_ = 0;
+  std::size_t num_turn_bytes_ = 0;
   /// Streams with messages that are left for the next turn.
   std::deque<std::int32_t> unfinished_turns_;
   /// Until then its input waits for a turn of the backlog.
@@ -204,14 +193,7 @@ class Connection final : public Polled {
   std::int32_t headers_stream_ = 0;
   RequestHeaders headers_;
 
-  /// Complete frames to be written to the socket, from `out_at_` on.
-  std::string out_;
-  std::size_t out_at_ = 0;
   std::vector<Written> written_;
-  std::uint32_t interest_ = 0;
-  bool is_blocked_ = false;
-  /// Whether the loop will flush it.
-  bool is_dirty_ = false;
   bool has_ended_writing_ = false;
   std::size_t num_lingered_ = 0;
 

@@ -201,8 +201,8 @@ CallOrigin Connection::OriginOf(std::int32_t stream_id) {
   origin.headers = std::move(headers_);
   origin.deadline_s = loop_->now_s() + origin.headers.timeout_s();
   origin.peer = peer_;
-  origin.connection_number = number_;
-  origin.outbox = loop_->outbox();
+  origin.connection_number = static_cast<std::uint64_t>(id());
+  origin.home = home_;
   origin.max_message_bytes = port_.limits.max_message_bytes;
   const auto found = port_.methods.find(origin.headers.path());
   if (found != port_.methods.end()) origin.method = &found->second;

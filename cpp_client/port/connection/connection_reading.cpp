@@ -77,10 +77,12 @@ void Connection::Read() {
     case State::kWaiting:
     case State::kOpen:
       num_turn_calls_ = 0;
+      num_turn_bytes_ = 0;
       if (ReadInTurn() == Input::kLeft) {
         BeBusy();
         LeaveForLater();
       }
+      NoteWork(loop_->now_s(), num_turn_calls_, num_turn_bytes_);
       return;
     case State::kLingering:
       Linger();
@@ -104,6 +106,7 @@ Connection::Input Connection::ReadInTurn() {
       CloseNow();
       return Input::kAllHandled;
   }
+  num_turn_bytes_ = num_read;
   // More may be left in the socket.
   if (num_read == asked) BeBusy();
   const std::string_view data(buffer.data(), num_read);
@@ -171,7 +174,7 @@ Connection::Input Connection::GoOnWithStreams() {
 }
 
 void Connection::LeaveForLater() {
-  if (!std::exchange(has_backlog_, true)) loop_->AddBacklog(id_);
+  if (!std::exchange(has_backlog_, true)) loop_->AddBacklog(id());
 }
 
 std::size_t Connection::Receive(std::string_view data) {
@@ -213,9 +216,8 @@ bool Connection::MayOpenCall() const {
 void Connection::CountMemory() {
   std::size_t held = sizeof(Connection) + unread_.capacity() + out_.capacity();
   held += headers_.memory_bytes() + calls_.bucket_count() * sizeof(void*);
-  if (context_ != nullptr) held += kTlsBytes;
-  const std::int64_t now = static_cast<std::int64_t>(held) + session_memory_.num_bytes();
-  account_.Add(now - std::exchange(counted_bytes_, now));
+  if (socket_.has_tls()) held += kTlsBytes;
+  CountHeld(static_cast<std::int64_t>(held) + session_memory_.num_bytes());
 }
 
 bool Connection::OpenSession() {

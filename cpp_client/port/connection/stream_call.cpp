@@ -95,15 +95,16 @@ void WireStreamCall::Finish(const Status& status) {
 }
 
 void WireStreamCall::Notify() {
-  if (outbox().IsHere()) return Deliver();
+  if (home().IsHere()) return Deliver();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (std::exchange(is_posted_, true)) return;
   }
-  outbox().Post(shared_from_this());
+  home().Post(shared_from_this());
 }
 
 void WireStreamCall::Deliver() {
+  if (!home().IsHere()) return home().Post(shared_from_this());
   std::deque<Waiting> waiting;
   std::optional<Status> status;
   {

@@ -29,7 +29,6 @@ class WireUnaryCall final : public HandledCall<UnaryCall> {
 
   /// The first to end the call claims the right to do so.
   bool ClaimEnd() { return state_.fetch_or(kIsEnded) == 0; }
-  void SendEnd();
   void Release() override { handler_ = nullptr; }
   std::shared_ptr<WireUnaryCall> Self() {
     return std::static_pointer_cast<WireUnaryCall>(shared_from_this());
@@ -69,21 +68,17 @@ void WireUnaryCall::OnData() {
 void WireUnaryCall::Answer(Message message) {
   if (!ClaimEnd()) return;
   answer_ = std::move(message);
-  SendEnd();
+  Deliver();
 }
 
 void WireUnaryCall::Fail(const Status& status) {
   if (!ClaimEnd()) return;
   status_ = status;
-  SendEnd();
-}
-
-void WireUnaryCall::SendEnd() {
-  if (outbox().IsHere()) return Deliver();
-  outbox().Post(shared_from_this());
+  Deliver();
 }
 
 void WireUnaryCall::Deliver() {
+  if (!home().IsHere()) return home().Post(shared_from_this());
   if (connection() != nullptr) {
     if (answer_) connection()->Send(*this, std::move(*answer_), {});
     connection()->End(*this, status_);

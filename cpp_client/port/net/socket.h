@@ -23,6 +23,7 @@ class Socket {
   Socket(FileHandle file, SSL_CTX* context);
 
   int number() const { return file_.number(); }
+  bool has_tls() const { return ssl_ != nullptr; }
   /// Call it until it is done, before anything else.
   IoResult Handshake();
   /// Reads up to `size` bytes; if done, `num_read` is above 0.

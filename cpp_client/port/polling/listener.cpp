@@ -33,10 +33,7 @@ void Listener::Refuse() { shutdown(file(), SHUT_RDWR); }
 void Listener::Begin(Loop* loop, std::int64_t id) {
   loop_ = loop;
   id_ = id;
-  epoll_event event = {};
-  event.events = EPOLLIN;
-  event.data.u64 = static_cast<std::uint64_t>(id_);
-  if (epoll_ctl(loop_->epoll(), EPOLL_CTL_ADD, file(), &event) != 0) {
+  if (!loop_->Poll(EPOLL_CTL_ADD, file(), EPOLLIN, id_)) {
     throw std::system_error(errno, std::generic_category(), "epoll_ctl");
   }
 }
@@ -84,14 +81,9 @@ void Listener::OnDue(double /*now_s*/) {
 void Listener::Stop() {
   if (std::exchange(is_stopped_, true)) return;
   loop_->timers().Remove(this);
-  epoll_ctl(loop_->epoll(), EPOLL_CTL_DEL, file(), nullptr);
+  loop_->StopPolling(file());
 }
 
-void Listener::Watch(std::uint32_t events) {
-  epoll_event event = {};
-  event.events = events;
-  event.data.u64 = static_cast<std::uint64_t>(id_);
-  epoll_ctl(loop_->epoll(), EPOLL_CTL_MOD, file(), &event);
-}
+void Listener::Watch(std::uint32_t events) { loop_->Poll(EPOLL_CTL_MOD, file(), events, id_); }
 
 }  // namespace recsys::http2

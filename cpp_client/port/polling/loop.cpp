@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <system_error>
 #include <utility>
@@ -34,16 +35,16 @@ constexpr double kBacklogS = 200e-6;
 constexpr std::size_t kAnswersPerRound = 64;
 constexpr int kTimersPerRound = 64;
 constexpr std::chrono::milliseconds kPause(50);
+// Connections moved to another loop at a time, and the work (Polled::Work) that is worth a move.
+constexpr std::size_t kMovesPerRound = 256;
+constexpr double kLeastWork = 1;
 // The longest sleep: the system's clocks overflow.
 constexpr double kMostPatienceS = 3600;
 
-void Watch(int epoll, int file, std::int64_t id) {
-  epoll_event event = {};
-  event.events = EPOLLIN;
-  event.data.u64 = static_cast<std::uint64_t>(id);
-  if (epoll_ctl(epoll, EPOLL_CTL_ADD, file, &event) != 0) {
-    throw std::system_error(errno, std::generic_category(), "epoll_ctl");
-  }
+/// Returns an ID that no connection and no listener of the process has.
+std::int64_t NextId() {
+  static std::atomic<std::int64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
 // OpenSSL may write to connections that the client has closed.
@@ -63,7 +64,9 @@ Loop::Loop(std::function<std::unique_ptr<DeferredWork>()> make_deferred_work)
       freed_memory_(&timers_, ReturnMemory),
       buffer_(kReadBytes) {
   if (!epoll_.is_open()) throw std::system_error(errno, std::generic_category(), "epoll_create1");
-  http2::Watch(epoll(), outbox_->file(), kOutboxId);
+  if (!Poll(EPOLL_CTL_ADD, outbox_->file(), EPOLLIN, kOutboxId)) {
+    throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+  }
 }
 
 Loop::~Loop() { Stop(); }
@@ -71,18 +74,37 @@ Loop::~Loop() { Stop(); }
 void Loop::Start(std::string name) {
   thread_ = std::thread([this, name = std::move(name)] {
     pthread_setname_np(pthread_self(), name.c_str());
+    clockid_t clock = kNoClock;
+    if (pthread_getcpuclockid(pthread_self(), &clock) == 0) clock_ = clock;
     Run();
   });
 }
 
+double Loop::processor_s() const {
+  const clockid_t clock = clock_.load();
+  timespec time = {};
+  // Also a thread that has ended has no such clock.
+  if (clock == kNoClock || clock_gettime(clock, &time) != 0) return 0;
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
 void Loop::Stop() {
   if (!thread_.joinable()) return;
-  outbox_->Run([this] { is_ending_ = true; });
+  outbox_->Run([](Loop& loop) { loop.is_ending_ = true; });
   thread_.join();
 }
 
+bool Loop::Poll(int operation, int file, std::uint32_t events, std::int64_t id) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = static_cast<std::uint64_t>(id);
+  return epoll_ctl(epoll_.number(), operation, file, &event) == 0;
+}
+
+void Loop::StopPolling(int file) { epoll_ctl(epoll_.number(), EPOLL_CTL_DEL, file, nullptr); }
+
 void Loop::Watch(Listener* listener) {
-  const std::int64_t id = ++last_id_;
+  const std::int64_t id = NextId();
   listener->Begin(this, id);
   listeners_.emplace(id, listener);
 }
@@ -103,29 +125,78 @@ void Loop::Adopt(FileHandle file, PortState* port) {
   ++port->num_connections;
   // std::function must be copyable; files are not.
   auto shared = std::make_shared<FileHandle>(std::move(file));
-  const bool is_taken = outbox_->Run([this, shared, port] { Open(std::move(*shared), port); });
+  const bool is_taken =
+      outbox_->Run([shared, port](Loop& loop) { loop.Open(std::move(*shared), port); });
   if (is_taken) return;
   --num_connections_;
   --port->num_connections;
 }
 
 void Loop::Drain(const PortState* port) {
-  outbox_->Run([this, port] {
-    for (const auto& [id, listener] : listeners_) {
+  outbox_->Run([port](Loop& loop) {
+    for (const auto& [id, listener] : loop.listeners_) {
       if (&listener->port() == port) listener->Stop();
     }
-    for (const auto& [id, connection] : connections_) {
+    for (const auto& [id, connection] : loop.connections_) {
       if (&connection->port() == port) connection->Drain();
     }
   });
 }
 
 void Loop::Open(FileHandle file, PortState* port) {
-  const std::int64_t id = ++last_id_;
+  const std::int64_t id = NextId();
   std::unique_ptr<Polled> connection = port->Open(this, id, std::move(file));
   Polled& opened = *connection;
   connections_.emplace(id, std::move(connection));
   if (port->is_draining) opened.Drain();
+}
+
+void Loop::Move(double share, Loop* to) {
+  std::vector<std::pair<double, std::int64_t>> by_work;
+  double left = 0;
+  for (const auto& [id, connection] : connections_) {
+    by_work.emplace_back(connection->Work(now_s_), id);
+    left += share * by_work.back().first;
+  }
+  const std::size_t num = std::min(by_work.size(), kMovesPerRound);
+  std::partial_sort(by_work.begin(), by_work.begin() + static_cast<std::ptrdiff_t>(num),
+                    by_work.end(), std::greater<>());
+  by_work.resize(num);
+  for (const auto& [work, id] : by_work) {
+    // One with more than that would only take its load along.
+    if (share < 1 && (work > left || work < kLeastWork)) continue;
+    left -= work;
+    Hand(id, to);
+  }
+}
+
+void Loop::Hand(std::int64_t id, Loop* to) {
+  const auto found = connections_.find(id);
+  Polled& leaving = *found->second;
+  const PortState& port = leaving.port();
+  if (leaving.is_closed() || port.is_draining || port.is_ending || !leaving.MayLeave()) return;
+  // std::function must be copyable.
+  const auto moving = std::make_shared<std::unique_ptr<Polled>>(std::move(found->second));
+  connections_.erase(found);
+  --num_connections_;
+  ++to->num_connections_;
+  leaving.LeaveFor(to);
+  if (to->outbox_->Run([moving](Loop& loop) { loop.Join(std::move(*moving)); })) {
+    ++num_moved_;
+    return;
+  }
+  // The other thread has ended, so this one will.
+  --to->num_connections_;
+  ++num_connections_;
+  leaving.LeaveFor(this);
+  Join(std::move(*moving));
+}
+
+void Loop::Join(std::unique_ptr<Polled> connection) {
+  Polled& joined = *connection;
+  connections_.emplace(joined.id(), std::move(connection));
+  joined.Join();
+  if (joined.port().is_draining) joined.Drain();
 }
 
 bool Loop::IsRoundLong() const { return MonotonicSeconds() - now_s_ > kBacklogS; }
@@ -154,7 +225,7 @@ int Loop::Wait(double seconds, epoll_event* events) {
   }
   // epoll_pwait2 by its number: glibc has the function since 2.35, and wheels run on 2.34.
   const int num_events =
-      static_cast<int>(syscall(SYS_epoll_pwait2, epoll(), events, kMaxEvents,
+      static_cast<int>(syscall(SYS_epoll_pwait2, epoll_.number(), events, kMaxEvents,
                                std::isinf(seconds) ? nullptr : &time, nullptr, std::size_t{0}));
   if (num_events < 0 && errno != EINTR) PauseAfter(errno);
   outbox_->Awake();
@@ -202,8 +273,10 @@ void Loop::Run() {
 }
 
 void Loop::NoteBusy() {
-  const auto taken_ns = static_cast<std::int64_t>((MonotonicSeconds() - now_s_) * 1e9);
+  const double end_s = MonotonicSeconds();
+  const auto taken_ns = static_cast<std::int64_t>((end_s - now_s_) * 1e9);
   busy_ns_.store(busy_ns_.load(std::memory_order_relaxed) + taken_ns, std::memory_order_relaxed);
+  if (look_ && end_s >= next_look_s_) next_look_s_ = look_(end_s);
 }
 
 void Loop::Dispatch(const epoll_event& event) {
@@ -228,7 +301,7 @@ bool Loop::TakeTurns() {
 
 void Loop::RunTasks() {
   outbox_->TakeTasks(&tasks_);
-  for (const auto& task : tasks_) task();
+  for (const auto& task : tasks_) task(*this);
   tasks_.clear();
 }
 

@@ -2,6 +2,7 @@
 #define RECSYS_PORT_POLLING_LOOP_H_
 
 #include <sys/epoll.h>
+#include <time.h>
 
 #include <atomic>
 #include <cstddef>
@@ -14,7 +15,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "port/deferred_work.h"
 #include "port/net/listening.h"
 #include "port/polling/freed_memory.h"
 #include "port/polling/outbox.h"
@@ -22,12 +22,13 @@
 #include "port/polling/posted_calls.h"
 #include "port/polling/timers.h"
 #include "port/port_state.h"
+#include "port/service.h"
 
 namespace recsys::http2 {
 
 class Listener;
 
-/// A thread that polls connections: each belongs to one loop for its whole life.
+/// A thread that polls connections. Each belongs to one loop, and may move to another one.
 class Loop {
  public:
   /// Throws std::system_error if the process has no file descriptors left.
@@ -37,6 +38,9 @@ class Loop {
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
+  /// Before Start: has its thread call `look` after a round of events, and then again at the time
+  /// that it returns.
+  void LookWith(std::function<double(double now_s)> look) { look_ = std::move(look); }
   /// Starts its thread under a name.
   void Start(std::string name);
   /// Ends all calls and connections, then the thread. Idempotent; any thread but its own.
@@ -44,8 +48,12 @@ class Loop {
   std::int64_t num_connections() const { return num_connections_.load(); }
   /// Time in which its thread had something to do.
   double busy_s() const { return static_cast<double>(busy_ns_.load()) * 1e-9; }
+  /// Processor time of its thread.
+  double processor_s() const;
+  /// Connections that it has handed to other loops.
+  std::int64_t num_moved() const { return num_moved_.load(); }
   const std::shared_ptr<Outbox>& outbox() const { return outbox_; }
-  /// Any thread, like the four above: takes over an accepted connection of a port.
+  /// Any thread, like the six above: takes over an accepted connection of a port.
   void Adopt(FileHandle file, PortState* port);
   /// Any thread: drains all connections of a port, and stops its listener.
   void Drain(const PortState* port);
@@ -54,6 +62,8 @@ class Loop {
   /// Notifies `listener` when a connection is waiting, until StopListening.
   void Watch(Listener* listener);
   void StopListening(const PortState* port);
+  /// Hands connections with about this share of the work to another loop; 1 for all connections.
+  void Move(double share, Loop* to);
   /// Ends all connections of a port; answers that were posted before are still sent.
   void EndPort(const PortState* port);
   Timers& timers() { return timers_; }
@@ -76,11 +86,15 @@ class Loop {
   /// Gives the connection a turn in a later round (Connection::OnTurn), after those that are
   /// already in the backlog.
   void AddBacklog(std::int64_t id) { backlog_.push_back(id); }
-  int epoll() const { return epoll_.number(); }
+  /// Waits for events of a file under an ID from now on, or for other ones than before
+  /// (`operation`: EPOLL_CTL_ADD, EPOLL_CTL_MOD). Returns false, with errno, if the system refuses.
+  bool Poll(int operation, int file, std::uint32_t events, std::int64_t id);
+  void StopPolling(int file);
   void CloseForMemory(std::int64_t id);
 
  private:
   static constexpr std::int64_t kOutboxId = 0;
+  static constexpr clockid_t kNoClock = CLOCK_REALTIME;
   void Run();
   /// Returns how long epoll may sleep, in seconds; infinite for no limit.
   double PatienceS(const DeferredWork& deferred);
@@ -95,6 +109,8 @@ class Loop {
   void DeliverPosted(std::size_t at_most);
   void FlushDirty();
   void Open(FileHandle file, PortState* port);
+  void Hand(std::int64_t id, Loop* to);
+  void Join(std::unique_ptr<Polled> connection);
   void Delete(std::int64_t id);
   void SendPosted();
   void EndAll();
@@ -108,15 +124,18 @@ class Loop {
   std::thread thread_;
   std::atomic<std::int64_t> num_connections_{0};
   std::atomic<std::int64_t> busy_ns_{0};
+  std::atomic<std::int64_t> num_moved_{0};
+  /// Of its thread's processor time; none before it runs.
+  std::atomic<clockid_t> clock_{kNoClock};
+  std::function<double(double)> look_;
+  double next_look_s_ = 0;
   std::unordered_map<std::int64_t, Listener*> listeners_;
   Timers timers_;
   FreedMemory freed_memory_;
   double now_s_ = 0;
   std::vector<char> buffer_;
-  /// By ID, which is never reused, unlike a file's number.
+  /// By ID, which no other loop has, and which is never reused, unlike a file's number.
   std::unordered_map<std::int64_t, std::unique_ptr<Polled>> connections_;
-  /// Of connections and listeners.
-  std::int64_t last_id_ = kOutboxId;
   std::vector<std::int64_t> dirty_;
   std::vector<std::int64_t> unflushed_;
   std::deque<std::int64_t> backlog_;
@@ -125,7 +144,7 @@ class Loop {
   /// Calls with answers: just posted, and those that were posted before.
   std::vector<std::shared_ptr<Posted>> posted_;
   PostedCalls<Posted> posted_before_;
-  std::vector<std::function<void()>> tasks_;
+  std::vector<std::function<void(Loop&)>> tasks_;
   bool is_ending_ = false;
   int logged_error_ = 0;
 };

@@ -2,10 +2,12 @@
 
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <utility>
 
+#include "port/polling/loop.h"
 #include "port/polling/polled.h"
 
 namespace recsys::http2 {
@@ -26,7 +28,7 @@ void Outbox::Post(std::shared_ptr<Posted> call) {
   WakeIfAsleep();
 }
 
-bool Outbox::Run(std::function<void()> task) {
+bool Outbox::Run(std::function<void(Loop&)> task) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (is_closed_) return false;
   tasks_.push_back(std::move(task));
@@ -52,7 +54,7 @@ void Outbox::TakeCalls(std::vector<std::shared_ptr<Posted>>* calls) {
   calls->swap(calls_);
 }
 
-void Outbox::TakeTasks(std::vector<std::function<void()>>* tasks) {
+void Outbox::TakeTasks(std::vector<std::function<void(Loop&)>>* tasks) {
   const std::lock_guard<std::mutex> lock(mutex_);
   tasks->swap(tasks_);
 }
@@ -70,12 +72,26 @@ void Outbox::Awake() {
 
 void Outbox::Close() {
   std::vector<std::shared_ptr<Posted>> calls;
-  std::vector<std::function<void()>> tasks;
+  std::vector<std::function<void(Loop&)>> tasks;
   const std::lock_guard<std::mutex> lock(mutex_);
   is_closed_ = true;
   // Declared before the lock, so freed after it.
   calls.swap(calls_);
   tasks.swap(tasks_);
+}
+
+Home::Home(std::shared_ptr<Outbox> outbox, std::int64_t id)
+    : outbox_(outbox.get()), all_{std::move(outbox)}, id_(id) {}
+
+void Home::CloseForMemory() {
+  // A connection that is moving meanwhile finds this when it arrives.
+  is_to_be_closed_.store(true);
+  outbox_.load()->Run([id = id_](Loop& loop) { loop.CloseForMemory(id); });
+}
+
+void Home::MoveTo(const std::shared_ptr<Outbox>& outbox) {
+  if (std::find(all_.begin(), all_.end(), outbox) == all_.end()) all_.push_back(outbox);
+  outbox_.store(outbox.get());
 }
 
 }  // namespace recsys::http2

@@ -88,6 +88,30 @@ RestBody WritePredictBody(std::string_view model, std::string_view version,
   return {std::move(out), num_bytes};
 }
 
+RestBody WriteRowsBody(const std::vector<Output>& outputs, const AnswerRows& rows) {
+  std::string out = "{\"predictions\":[";
+  std::vector<std::vector<std::int64_t>> sizes;
+  sizes.reserve(outputs.size());
+  for (const Output& output : outputs) sizes.push_back(output.Dims(rows.num_rows));
+  std::vector<std::size_t> at(outputs.size(), 0);
+  for (std::int64_t row = 0; row < rows.num_rows; ++row) {
+    if (row > 0) out.push_back(',');
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (outputs.size() > 1) {
+        out.push_back(i > 0 ? ',' : '{');
+        AppendJsonText(outputs[i].name, &out);
+        out.push_back(':');
+      }
+      // The first dimension is that of rows.
+      AppendNested(outputs[i], rows.values[i], sizes[i], 1, &at[i], &out);
+    }
+    if (outputs.size() > 1) out.push_back('}');
+  }
+  out.append("]}");
+  const std::size_t num_bytes = out.size();
+  return {std::move(out), num_bytes};
+}
+
 RestBody WriteInferBody(const RestTarget& by, std::string_view id, const InferForm& form,
                         const std::vector<std::size_t>& wanted, const std::vector<Output>& outputs,
                         const AnswerRows& rows) {

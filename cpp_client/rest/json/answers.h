@@ -29,6 +29,9 @@ void AppendJsonText(std::string_view text, std::string* out);
 RestBody WritePredictBody(std::string_view model, std::string_view version,
                           const std::vector<Output>& outputs, const AnswerRows& rows);
 
+/// Returns the body of an answer to rows in JSON: for each row a value, or an object of several.
+RestBody WriteRowsBody(const std::vector<Output>& outputs, const AnswerRows& rows);
+
 /// Returns the body of an answer of Open Inference. `wanted`: numbers of the outputs, in order;
 /// empty for all.
 RestBody WriteInferBody(const RestTarget& by, std::string_view id, const InferForm& form,

@@ -9,7 +9,7 @@
 
 #include "rest/json/reader.h"
 #include "rest/json/values.h"
-#include "wire/predict/predict_request.h"
+#include "wire/predict_messages.h"
 #include "wire/writer.h"
 
 namespace recsys {

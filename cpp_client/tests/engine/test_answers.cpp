@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "engine/answers/answer_recorder.h"
-#include "engine/answers/block_pool.h"
 #include "recsys/request.h"
 #include "tests/core/fakes.h"
 

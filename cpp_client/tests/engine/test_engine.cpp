@@ -18,7 +18,7 @@
 #include "tests/port/grpc/echo.h"
 #include "tests/port/threads.h"
 #include "tests/wire/messages.h"
-#include "wire/predict/predict_request.h"
+#include "wire/predict_messages.h"
 
 namespace recsys {
 namespace {
@@ -83,7 +83,7 @@ class EngineTest : public testing::Test {
   void Listen() {
     PortSettings settings;
     settings.num_threads = TestThreads();
-    port_ = engine_->Listen(settings, {kMetadata}, {kReflect}, std::nullopt);
+    port_ = engine_->Listen(settings, {kMetadata}, {kReflect}, std::nullopt, RestlessBalance());
     channel_ = ChannelTo(port_);
   }
   std::string Ask(const std::string& message) {

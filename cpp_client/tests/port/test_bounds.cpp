@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "port/bounds/memory_ledger.h"
-#include "port/bounds/token_bucket.h"
+#include "port/bounds/session_memory.h"
 #include "port/polling/timers.h"
 
 namespace recsys::http2 {

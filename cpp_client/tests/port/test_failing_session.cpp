@@ -108,6 +108,7 @@ class FailingSession : public testing::Test {
     };
     RpcOptions options;
     options.num_threads = TestThreads();
+    options.balance = RestlessBalance();
     server_ = std::make_unique<RpcServer>(options, std::vector{service});
   }
   ~FailingSession() override { failing = ""; }

@@ -67,6 +67,7 @@ class Floods : public testing::Test {
       return std::make_shared<Talking>(std::move(call));
     };
     options_.num_threads = TestThreads();
+    options_.balance = RestlessBalance();
     server_ = std::make_unique<RpcServer>(options_, std::vector{service});
   }
   /// Whether another client is answered.

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include "port/connection/call.h"
 #include "port/framing/message_reader.h"
-#include "port/framing/outgoing.h"
 
 namespace recsys::http2 {
 namespace {

@@ -3,6 +3,8 @@
 
 #include <cstdlib>
 
+#include "port/polling/balance.h"
+
 namespace recsys {
 
 /// How many polling threads the ports of tests have: the tests of this room and those of the engine
@@ -10,6 +12,17 @@ namespace recsys {
 inline int TestThreads() {
   const char* const text = std::getenv("RECSYS_TEST_POLLING_THREADS");
   return text == nullptr ? 1 : std::atoi(text);
+}
+
+/// Connections are spread over the threads at once, and all move to the first one after a moment,
+/// while calls are open.
+inline http2::BalanceLimits RestlessBalance() {
+  http2::BalanceLimits limits;
+  limits.window_s = 1e-3;
+  limits.take_below = 0;
+  limits.join_below = 1e3;
+  limits.join_after_s = 0;
+  return limits;
 }
 
 }  // namespace recsys

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/protocols/services.h"
+#include "engine/protocols/kserve.h"
 #include "inference/open_inference.pb.h"
 #include "tests/protocols/served_model.h"
 

@@ -16,7 +16,7 @@
 #include "recsys/v1/predict.pb.h"
 #include "tests/wire/messages.h"
 #include "wire/infer/infer_request.h"
-#include "wire/predict/predict_request.h"
+#include "wire/predict_messages.h"
 #include "wire/torchrec_request.h"
 
 namespace recsys {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/protocols/services.h"
+#include "engine/protocols/recsys_v1.h"
 #include "recsys/v1/predict.pb.h"
 #include "tests/protocols/served_model.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/protocols/services.h"
+#include "engine/protocols/torchrec.h"
 #include "predictor/predictor.pb.h"
 #include "tests/protocols/served_model.h"
 

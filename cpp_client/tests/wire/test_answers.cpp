@@ -10,7 +10,7 @@
 
 #include "tests/wire/messages.h"
 #include "wire/infer/infer_response.h"
-#include "wire/predict/predict_response.h"
+#include "wire/predict_messages.h"
 #include "wire/torchrec_request.h"
 
 namespace recsys {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "tests/wire/messages.h"
-#include "wire/predict/predict_request.h"
+#include "wire/predict_messages.h"
 
 namespace recsys {
 namespace {

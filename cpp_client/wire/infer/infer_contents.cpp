@@ -7,7 +7,6 @@
 #include "recsys/error.h"
 #include "wire/cursor.h"
 #include "wire/infer/infer_request.h"
-#include "wire/texts.h"
 
 namespace recsys {
 namespace {

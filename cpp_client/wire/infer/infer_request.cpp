@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 #include "recsys/error.h"
-#include "wire/fields.h"
+#include "wire/cursor.h"
 
 namespace recsys {
 namespace {
@@ -117,20 +117,22 @@ void ReadShape(Cursor* cursor, InferShape* shape) {
 }
 
 void Read(Cursor* cursor, InferInput* input) {
-  const Field size{VarintTag(3), [input](Cursor* at) {
-                     input->tensor.shape.Add(static_cast<std::int64_t>(at->ReadVarint()));
-                   }};
-  const Field sizes{DelimitedTag(3), [input](Cursor* at) { ReadShape(at, &input->tensor.shape); }};
-  const Field parameter{DelimitedTag(4), [input](Cursor* at) { ReadRefused(at, &input->refused); }};
-  const Field contents{DelimitedTag(5), [input](Cursor* at) { ReadContents(at, input); }};
+  const FieldReader size{VarintTag(3), [input](Cursor* at) {
+                           input->tensor.shape.Add(static_cast<std::int64_t>(at->ReadVarint()));
+                         }};
+  const FieldReader sizes{DelimitedTag(3),
+                          [input](Cursor* at) { ReadShape(at, &input->tensor.shape); }};
+  const FieldReader parameter{DelimitedTag(4),
+                              [input](Cursor* at) { ReadRefused(at, &input->refused); }};
+  const FieldReader contents{DelimitedTag(5), [input](Cursor* at) { ReadContents(at, input); }};
   input->message = cursor->rest();
   ReadFields(cursor, Text(1, &input->tensor.name), Text(2, &input->tensor.datatype), size, sizes,
              parameter, contents);
 }
 
 void Read(Cursor* cursor, InferOutput* output) {
-  const Field parameter{DelimitedTag(2),
-                        [output](Cursor* at) { ReadRefused(at, &output->refused); }};
+  const FieldReader parameter{DelimitedTag(2),
+                              [output](Cursor* at) { ReadRefused(at, &output->refused); }};
   ReadFields(cursor, Text(1, &output->name), parameter);
 }
 
@@ -169,13 +171,13 @@ bool ReadInferMessage(std::string_view bytes, std::size_t max_kept, InferMessage
   message->parameters = {};
   message->model = message->version = message->id = {};
   Cursor cursor(bytes);
-  const Field parameter{DelimitedTag(4),
-                        [message](Cursor* at) { ReadParameters(at, &message->parameters); }};
-  const Field raw_contents{DelimitedTag(7), [message, max_kept](Cursor* at) {
-                             const std::string_view contents = at->ReadBytes();
-                             if (message->num_raw_contents++ >= max_kept) return;
-                             message->raw_contents.push_back(contents);
-                           }};
+  const FieldReader parameter{DelimitedTag(4),
+                              [message](Cursor* at) { ReadParameters(at, &message->parameters); }};
+  const FieldReader raw_contents{DelimitedTag(7), [message, max_kept](Cursor* at) {
+                                   const std::string_view contents = at->ReadBytes();
+                                   if (message->num_raw_contents++ >= max_kept) return;
+                                   message->raw_contents.push_back(contents);
+                                 }};
   ReadFields(&cursor, Text(1, &message->model), Text(2, &message->version), Text(3, &message->id),
              parameter, Items(5, max_kept, &message->inputs, &message->num_inputs),
              Items(6, max_kept, &message->outputs, &message->num_outputs), raw_contents);

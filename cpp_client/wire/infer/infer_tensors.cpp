@@ -16,7 +16,7 @@
 #include "base/text.h"
 #include "format/wide.h"
 #include "recsys/error.h"
-#include "request/dense_check.h"
+#include "request/input_checks.h"
 #include "wire/texts.h"
 
 namespace recsys {

@@ -23,7 +23,8 @@ from tests.cases.fields import field_of
 from tests.native.tool import NativeError, NativeModel, assert_same_error, needs_tool
 from tests.recsys.artifact.conftest import artifact, delta, loaded, pristine, pristine_file, single
 from tests.recsys.artifact.damage import flip, lie, manifest_of, write_manifest
-from tests.recsys.artifact.delta.deltas import GOODS, USERS
+from tests.recsys.artifact.delta.deltas import CHANGES, GOODS, USERS, header_of, write_delta
+from tests.recsys.artifact.delta.deltas import lie as lie_header
 from tests.recsys.artifact.delta.test_damage import DAMAGE
 from tests.recsys.artifact.test_damage import DAMAGES, FOREIGN
 from tests.recsys.artifact.test_fuzz import VALUES, _mutated, _paths
@@ -209,7 +210,60 @@ def test_each_damage_of_a_delta_is_the_same_error(
     assert native.call("state") == {"rows_state": loaded.rows.state}
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def _assert_alike(read_native: Callable[[], object], read_python: Callable[[], object]) -> None:
+    """Check that both languages take what they read, or refuse it by the same field."""
+    expected: tuple[type, str] | None = None
+    found: tuple[type, str] | None = None
+    try:
+        read_python()
+    except ArtifactError as error:
+        expected = (type(error), field_of(str(error)))
+    try:
+        read_native()
+    except NativeError as error:
+        if "not readable as JSON" in str(error):
+            return  # Numbers and texts that JSON does not know, and Python does.
+        found = (error.kind, field_of(str(error)))
+    assert found == expected
+
+
+def _places(data: Any) -> list[tuple[Any, ...]]:
+    """Return the places of a manifest or header that differ by more than the index in a list."""
+    kinds = {tuple("[]" if isinstance(step, int) else step for step in path): path for path in _paths(data)}
+    return [
+        path for path in kinds.values() if path and not (path[0] in ("answers", "examples") and len(path) > 3)
+    ]
+
+
+EVERYWHERE = pytest.mark.parametrize("value", ["delete", None, [], 2**70, "x"], ids=repr)
+
+
+@EVERYWHERE
+def test_each_place_of_a_manifest_is_read_in_the_same_order(
+    native: NativeModel, pristine: Path, artifact: Path, value: Any
+) -> None:
+    for place in _places(manifest_of(pristine)):
+        kind = "delete" if value == "delete" else "replace"
+        write_manifest(artifact, _mutated(manifest_of(pristine), place, kind, value))
+        _assert_alike(lambda: native.open(artifact), lambda: load_artifact(artifact))
+
+
+@EVERYWHERE
+def test_each_place_of_a_header_of_a_delta_is_read_in_the_same_order(
+    native: NativeModel, pristine: Path, loaded: LoadedArtifact, tmp_path: Path, value: Any
+) -> None:
+    native.open(pristine, target="cpu")
+    path = tmp_path / "new.delta"
+    write_delta(path, loaded.rows, CHANGES, with_dense=True)
+    whole = path.read_bytes()
+    for place in _places(header_of(path)):
+        kind = "delete" if value == "delete" else "replace"
+        path.write_bytes(whole)
+        lie_header(path, lambda header, place=place, kind=kind: _mutated(header, place, kind, value))
+        _assert_alike(lambda: native.call("prepare", path=str(path)), lambda: prepare(loaded.rows, path))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     at=st.integers(0, 10_000),
     kind=st.sampled_from(["replace", "replace", "delete", "twice", "nudge"]),
@@ -225,17 +279,4 @@ def test_a_manifest_with_anything_in_any_place_is_the_same_error(
     places = _paths(manifest_of(path))
     with suppress(TypeError):
         write_manifest(path, _mutated(manifest_of(path), places[at % len(places)], kind, value))
-    try:
-        load_artifact(path)
-    except ArtifactError as error:
-        expected: tuple[type, str] | None = (type(error), field_of(str(error)))
-    else:
-        expected = None
-    found: tuple[type, str] | None = None
-    try:
-        native.open(path)
-    except NativeError as error:
-        if "not readable as JSON" in str(error):
-            return  # Numbers and texts that JSON does not know, and Python does.
-        found = (error.kind, field_of(str(error)))
-    assert found == expected
+    _assert_alike(lambda: native.open(path), lambda: load_artifact(path))

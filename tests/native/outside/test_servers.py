@@ -5,6 +5,7 @@ Each answer is that of one state of the rows, or the stated one.
 
 from __future__ import annotations
 
+import os
 import queue
 import sys
 import threading
@@ -39,7 +40,7 @@ from tests.support.serve.messages.cases import Sample, answer, assert_answers
 
 pytestmark = [needs_tool, needs_redis]
 
-#: Of a request, and of each batch, so that none shares its batch with another.
+#: Of a request.
 NUM_ROWS = 48
 #: The node that fails, and the rows that it holds.
 NODE, NUM_NODES = 1, 3
@@ -50,12 +51,12 @@ def is_of_node(row: int) -> bool:
     return row // CHUNK_ROWS % NUM_NODES == NODE
 
 
-def sample_of(users: Sequence[int], seed: int) -> Sample:
+def sample_of(users: Sequence[int], seed: int, num_rows: int = NUM_ROWS) -> Sample:
     """A request about items of all nodes, and some users."""
     rng = np.random.default_rng(seed)
 
     def bags(ids: Sequence[int], most: int) -> list[list[int]]:
-        return [rng.choice(ids, rng.integers(1, most + 1)).tolist() for _ in range(NUM_ROWS)]
+        return [rng.choice(ids, rng.integers(1, most + 1)).tolist() for _ in range(num_rows)]
 
     items = range(NUM_ITEMS)
     sparse = {
@@ -64,7 +65,7 @@ def sample_of(users: Sequence[int], seed: int) -> Sample:
         "user": bags(users, 1),
         "day": bags(range(7), 1),
     }
-    return Sample(NUM_ROWS, {}, sparse, {})
+    return Sample(num_rows, {}, sparse, {})
 
 
 @contextmanager
@@ -125,6 +126,22 @@ def test_a_capture_fills_the_cache(chain: list[Path], nodes: list[RedisNode], tm
         expected = answer(load_artifact(chain[0]), sample)
         assert_answers(server.client().predict(sample.dense, sample.sparse), expected)
         assert server.total("recsys_outside_rows_misses_total") == misses > 0
+
+
+def test_a_request_in_parts(chain: list[Path], nodes: list[RedisNode], tmp_path: Path) -> None:
+    """Each part of a large request reads its own rows."""
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("one processor computes a request whole")
+    sample = sample_of(range(NUM_USERS), 1, num_rows=4_000)
+    expected = answer(load_artifact(chain[0]), sample)
+    options = ["--rows-deadline-ms", "60000", "--rows-cache-bytes", "20000", "--executors", "2"]
+    with serving(chain[0], nodes, tmp_path, *options) as server:
+        client = server.client()
+        for _ in range(200):
+            assert_answers(client.predict(sample.dense, sample.sparse), expected)
+            if server.total("recsys_cut_requests_total") >= 3:
+                return
+    pytest.skip("this machine was too busy to compute requests in parts: the engine cuts where that pays")
 
 
 @dataclass
@@ -212,7 +229,7 @@ def test_nodes_that_fail_under_load(chain: list[Path], tmp_path: Path) -> None:
     up = {"others": "right", "users": "right"}
     with (
         redis_nodes(NUM_NODES) as nodes,
-        serving(chain[0], nodes, tmp_path, *options, "--max-batch-rows", str(NUM_ROWS)) as server,
+        serving(chain[0], nodes, tmp_path, *options) as server,
     ):
         load = Load(server, cases)
         with load.running():

@@ -56,7 +56,9 @@ def test_the_answers_are_those_of_torchscript(tmp_path: Path, name: str) -> None
         assert_close(own.forward(*inputs), plain.forward(*inputs))
 
 
-@pytest.mark.parametrize("name", ["several", "one after the other", "whole numbers", "mapped IDs"])
+@pytest.mark.parametrize(
+    "name", ["several", "one after the other", "whole numbers", "rows of constants alone", "mapped IDs"]
+)
 def test_ranking_forms_have_regions_too(tmp_path: Path, name: str) -> None:
     make, _ = REGIONS[name]
     options: dict[str, Any] = {"context": ("f",)}

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from export.config import ExportConfig
+from export.lower import scheduling
+from export.lower.plan import Plan
 from export.pipeline import export_model
 from recsys.artifact.graphs import LoadedGraphs
 from recsys.artifact.load import load_artifact
@@ -20,6 +22,7 @@ from tests.native.programs.test_programs import set_linear_dtype
 from tests.native.tool import NativeModel, assert_same_error, needs_tool
 from tests.recsys.artifact.damage import lie
 from tests.support.kernels import needs_kernels
+from tests.support.models.export_models import batch_of
 
 pytestmark = needs_kernels
 
@@ -50,6 +53,18 @@ def test_without_a_program_the_fastest_type_is_float32(tmp_path: Path) -> None:
     assert report.linear_dtypes == ()
     assert re.search(WHY, report.without_program)
     assert load_artifact(tmp_path / "a").target.linear_dtype == "float32"
+
+
+def test_a_mistake_of_lowering_leaves_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan_of(*_: object) -> Plan:
+        return next(iter(()))
+
+    monkeypatch.setattr(scheduling, "plan_of", plan_of)
+    report = export_model(MODELS["dlrm"]().eval(), tmp_path / "a", ExportConfig())
+    text = r"lowering failed, which is a bug in recsys-export: StopIteration: \(at .*test_without_program\.py:\d+\)"
+    assert re.search(text, report.without_program)
+    found = load_artifact(tmp_path / "a")
+    assert found.forward(*batch_of(found.signature, 9).inputs()).keys() == report.differences["cpu"].keys()
 
 
 @needs_tool

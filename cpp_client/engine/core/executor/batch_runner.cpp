@@ -76,13 +76,12 @@ Span<std::shared_ptr<Request>> WithoutEnded(Span<std::shared_ptr<Request>> part)
   return {part.data(), static_cast<std::size_t>(end - part.begin())};
 }
 
-/// Whether an error has nothing to do with the requests: the rows on the disk were changed, or
-/// those elsewhere cannot be read.
-bool IsOfRows(const std::exception_ptr& thrown) {
+/// Whether an error has nothing to do with the requests: the rows on the disk were changed.
+bool IsOfAll(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
   } catch (const Error& error) {
-    return error.kind() == ErrorKind::kChecksum || error.kind() == ErrorKind::kNotReady;
+    return error.kind() == ErrorKind::kChecksum;
   } catch (...) {
     return false;
   }
@@ -162,7 +161,7 @@ void BatchRunner::RunPart(Part part) {
     thrown = std::current_exception();
   }
   if (thrown != nullptr) {
-    if (part.size() > 1 && !IsOfRows(thrown)) return Halve(part);
+    if (part.size() > 1 && !IsOfAll(thrown)) return Halve(part);
     return Fail(part, times, thrown);
   }
   times.responded_s = clock_();

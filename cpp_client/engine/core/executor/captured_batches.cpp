@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "engine/core/executor/warm_up.h"
 #include "recsys/error.h"
-#include "wire/predict/predict_request.h"
+#include "wire/predict_messages.h"
 
 namespace recsys {
 namespace {

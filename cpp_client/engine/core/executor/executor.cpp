@@ -9,8 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include "engine/core/executor/executor_threads.h"
 #include "engine/core/executor/pending_decisions.h"
-#include "engine/core/executor/this_thread.h"
 #include "recsys/error.h"
 
 namespace recsys {

@@ -13,7 +13,6 @@
 #include "base/clock.h"
 #include "engine/core/executor/batch_runner.h"
 #include "engine/core/executor/executor_threads.h"
-#include "engine/core/executor/slots.h"
 #include "engine/core/executor/warm_up.h"
 #include "engine/core/queue/batch_queue.h"
 #include "engine/core/queue/policy.h"

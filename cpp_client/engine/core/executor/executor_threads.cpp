@@ -1,15 +1,39 @@
 #include "engine/core/executor/executor_threads.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <memory>
+#include <new>
 #include <system_error>
 #include <utility>
+
+#include "recsys/error.h"
 
 namespace recsys {
 namespace {
 
 // Longest single wait, so that no number of seconds is too large for the clock.
 constexpr double kLongestSleepS = 3600.0;
+
+constexpr std::size_t kMaxThreadName = 15;
+
+struct FreeCpus {
+  void operator()(cpu_set_t* cpus) const { CPU_FREE(cpus); }
+};
+
+int NumProcessors() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  if (sched_getaffinity(0, sizeof(cpus), &cpus) == 0) return std::max(CPU_COUNT(&cpus), 1);
+  // More processors than such a set can hold.
+  return static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
 
 }  // namespace
 
@@ -48,6 +72,137 @@ std::optional<double> ExecutorThreads::Sleep(std::unique_lock<std::mutex>& lock,
   --num_sleeping_;
   if (!woken_s_) return std::nullopt;
   return clock_() - *woken_s_;
+}
+
+void NameThread(const std::string& name) {
+  pthread_setname_np(pthread_self(), name.substr(0, kMaxThreadName).c_str());
+}
+
+void StayOn(const std::vector<std::int64_t>& cpus) {
+  constexpr std::int64_t kMost = 1 << 20;
+  const std::int64_t largest =
+      std::clamp<std::int64_t>(*std::max_element(cpus.begin(), cpus.end()), 0, kMost - 1);
+  const std::unique_ptr<cpu_set_t, FreeCpus> set(CPU_ALLOC(static_cast<std::size_t>(largest + 1)));
+  if (set == nullptr) throw std::bad_alloc();
+  const std::size_t num_bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(largest + 1));
+  CPU_ZERO_S(num_bytes, set.get());
+  for (const std::int64_t cpu : cpus) {
+    if (cpu >= 0 && cpu <= largest) CPU_SET_S(static_cast<std::size_t>(cpu), num_bytes, set.get());
+  }
+  if (sched_setaffinity(0, num_bytes, set.get()) != 0) {
+    const int number = errno;
+    throw Error(ErrorKind::kExecution,
+                "[Errno " + std::to_string(number) + "] " + std::strerror(number));
+  }
+}
+
+std::int64_t NumPreempted() {
+  rusage used{};
+  return getrusage(RUSAGE_THREAD, &used) == 0 ? used.ru_nivcsw : 0;
+}
+
+Slots& Slots::Shared() {
+  static Slots slots(NumProcessors());
+  return slots;
+}
+
+void Slots::Set(int num_slots) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    num_slots_ = std::max(num_slots, 1);
+  }
+  GrantFree();
+}
+
+void Slots::SetAtLeast(int num_slots) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    num_slots_ = std::max(num_slots_.load(), num_slots);
+  }
+  GrantFree();
+}
+
+bool Slots::Take(Waiter* waiter) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (num_taken_ < num_slots_ && waiting_.empty()) {
+    ++num_taken_;
+    return true;
+  }
+  if (!waiter->is_waiting_) {
+    waiter->is_waiting_ = true;
+    waiting_.push_back(waiter);
+    ++num_waiting_;
+  }
+  return false;
+}
+
+bool Slots::TakeIfIdle() {
+  if (num_taken() > 0) return false;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (num_taken_ > 0) return false;
+  ++num_taken_;
+  return true;
+}
+
+bool Slots::Keep() {
+  Waiter* waiter = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    waiter = Grant();
+  }
+  if (waiter == nullptr) return true;
+  Tell(waiter);
+  return false;
+}
+
+void Slots::Release() {
+  Waiter* waiter = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (num_taken_ <= num_slots_) waiter = Grant();
+    if (waiter == nullptr) --num_taken_;
+  }
+  if (waiter != nullptr) Tell(waiter);
+}
+
+void Slots::Forget(Waiter* waiter) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (waiter->is_waiting_) {
+    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), waiter));
+    waiter->is_waiting_ = false;
+    --num_waiting_;
+  }
+  told_.wait(lock, [waiter] { return waiter->num_calls_ == 0; });
+}
+
+Slots::Waiter* Slots::Grant() {
+  if (waiting_.empty()) return nullptr;
+  Waiter* const waiter = waiting_.front();
+  waiting_.pop_front();
+  --num_waiting_;
+  waiter->is_waiting_ = false;
+  ++waiter->num_calls_;
+  return waiter;
+}
+
+void Slots::Tell(Waiter* waiter) {
+  waiter->Granted();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  --waiter->num_calls_;
+  told_.notify_all();
+}
+
+void Slots::GrantFree() {
+  for (;;) {
+    Waiter* waiter = nullptr;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (num_taken_ < num_slots_) waiter = Grant();
+      if (waiter == nullptr) return;
+      ++num_taken_;
+    }
+    Tell(waiter);
+  }
 }
 
 }  // namespace recsys

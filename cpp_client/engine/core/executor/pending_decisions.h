@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "port/deferred_work.h"
+#include "port/service.h"
 
 namespace recsys {
 

@@ -11,7 +11,7 @@ struct Size {
   std::int64_t num_requests;
   std::int64_t num_rows;
 };
-// Batches of one request and of several: those of recsys/artifact/batches/warm_up.py, with which
+// Batches of one request and of several: those of recsys/artifact/batches/answers.py, with which
 // exports try the model. The tests of both read tests/cases/warm_up_sizes.txt.
 constexpr Size kSizes[] = {{1, 1}, {1, 2}, {2, 1}, {8, 1}, {32, 1}, {1, 64}, {128, 1}};
 // Where a batch is one request, the model may take few numbers of rows; exports verify two.

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "engine/core/queue/drain_rate.h"
 #include "engine/core/queue/fair_order.h"
 #include "engine/core/queue/policy.h"
 #include "engine/core/request.h"

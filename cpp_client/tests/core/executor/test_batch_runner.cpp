@@ -88,6 +88,24 @@ TEST_F(BatchRunnerTest, EveryRequestIsAnsweredOnceWhereverMemoryEnds) {
   }
 }
 
+TEST_F(BatchRunnerTest, RowsThatCannotBeReadEndTheirRequestsOnly) {
+  const HeardLog log;
+  opened_ = HostSum(DeliverAtOnce);
+  opened_.model->on_predict = [](const Batch& batch) {
+    if (HasBad(batch)) throw Error(ErrorKind::kNotReady, "rows of table 't': node 1 of 2 is away");
+  };
+  std::vector<std::shared_ptr<Request>> requests;
+  for (const char* name : {"a", "bad", "b"}) {
+    requests.push_back(Make(name, {{std::string(name) == "bad" ? kBad : 1}}));
+  }
+  const Servable::Deliver deliver = DeliverAtOnce;
+  const Clock clock = MonotonicSeconds;
+  BatchRunner(*opened_.servable, deliver, clock).Run(&requests);
+  for (const char* name : {"a", "b"}) EXPECT_TRUE(answers_.Of(name).status.ok()) << name;
+  EXPECT_EQ(answers_.Of("bad").status.code, StatusCode::kUnavailable);
+  EXPECT_EQ(log.text(), "");
+}
+
 TEST_F(BatchRunnerTest, AShadowThatThrowsAnythingHurtsNoAnswer) {
   const HeardLog log;
   opened_ = HostSum(DeliverAtOnce);

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/core/executor/slots.h"
+#include "engine/core/executor/executor_threads.h"
 
 namespace recsys {
 namespace {

@@ -11,7 +11,7 @@
 #include "recsys/batch_writer.h"
 #include "recsys/error.h"
 #include "tests/core/fakes.h"
-#include "wire/predict/predict_request.h"
+#include "wire/predict_messages.h"
 
 namespace recsys {
 namespace {

@@ -22,6 +22,7 @@ class Port : public testing::Test {
  protected:
   void Serve(RpcOptions options) {
     options.num_threads = TestThreads();
+    options.balance = RestlessBalance();
     server_ = std::make_unique<RpcServer>(options, std::vector{echo_.Made()});
   }
   std::shared_ptr<grpc::Channel> NewChannel() { return ChannelTo(server_->port()); }

@@ -101,6 +101,7 @@ class Stream : public testing::Test {
   static RpcOptions Options(int num_threads) {
     RpcOptions options;
     options.num_threads = num_threads;
+    options.balance = RestlessBalance();
     return options;
   }
   std::shared_ptr<grpc::Channel> NewChannel() { return ChannelTo(server_->port()); }

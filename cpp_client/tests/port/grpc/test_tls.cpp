@@ -18,6 +18,7 @@ class Tls : public testing::Test {
   void Serve(const TlsPem& pem) {
     RpcOptions options;
     options.num_threads = TestThreads();
+    options.balance = RestlessBalance();
     options.tls = store_ = std::make_shared<TlsStore>(pem);
     server_ = std::make_unique<RpcServer>(options, std::vector{echo_.Made()});
   }

@@ -19,6 +19,7 @@ class Unary : public testing::Test {
  protected:
   void Serve(RpcOptions options = {}) {
     options.num_threads = std::max(options.num_threads, TestThreads());
+    options.balance = RestlessBalance();
     server_ = std::make_unique<RpcServer>(options, std::vector{echo_.Made()});
   }
   void SetUp() override { Serve(); }

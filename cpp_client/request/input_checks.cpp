@@ -1,20 +1,26 @@
-#include "request/sparse_check.h"
+#include "request/input_checks.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/text.h"
 #include "recsys/error.h"
-#include "request/dense_check.h"
 #include "request/texts.h"
 
 namespace recsys {
 namespace {
 
+// A float32 is not finite if all bits of its exponent are set.
+constexpr std::uint32_t kExponent = 0x7f800000;
+// The sign's bit; an infinity has all bits of the exponent and no others but this.
+constexpr std::uint32_t kSign = 0x80000000;
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+              "the wire's numbers are read as they come");
+
 constexpr std::size_t kLengthBytes = 4, kIdBytes = 8, kFloatBytes = 4;
 
 template <typename T>
-T At(const char* data, std::int64_t at) {
+T NumberAt(const char* data, std::int64_t at) {
   T value;
   std::memcpy(&value, data + static_cast<std::size_t>(at) * sizeof(T), sizeof(T));
   return value;
@@ -22,13 +28,65 @@ T At(const char* data, std::int64_t at) {
 
 [[noreturn]] void Refuse(const std::string& text) { throw Error(ErrorKind::kRequest, text); }
 
+[[noreturn]] void TooLarge(const char* what, const std::string& got, std::int64_t most) {
+  throw Error(ErrorKind::kRequestTooLarge, std::string(what) + ": got " + got +
+                                               ", expected at most " + std::to_string(most) +
+                                               " in one request; split it");
+}
+
 }  // namespace
+
+void CheckSizes(const RequestLimits& limits, std::int64_t num_rows, Wide num_ids, Wide num_bytes) {
+  if (num_rows > limits.max_rows) TooLarge("num_rows", std::to_string(num_rows), limits.max_rows);
+  if (num_ids > limits.max_ids) TooLarge("sparse", WideText(num_ids) + " IDs", limits.max_ids);
+  if (num_bytes > limits.max_bytes)
+    TooLarge("message", WideText(num_bytes) + " bytes", limits.max_bytes);
+}
+
+std::int64_t FirstNonFinite(const char* floats, std::int64_t num) {
+  // First all at once, without a branch per number: nearly all requests are valid.
+  std::uint32_t bad = 0;
+  for (std::int64_t i = 0; i < num; ++i)
+    bad |= (NumberAt<std::uint32_t>(floats, i) & kExponent) == kExponent ? 1U : 0U;
+  if (bad == 0) return num;
+  std::int64_t at = 0;
+  while ((NumberAt<std::uint32_t>(floats, at) & kExponent) != kExponent) ++at;
+  return at;
+}
+
+std::int64_t FirstInfinite(const char* floats, std::int64_t num) {
+  std::int64_t at = 0;
+  while (at < num && (NumberAt<std::uint32_t>(floats, at) & ~kSign) != kExponent) ++at;
+  return at;
+}
+
+std::string NonFiniteText(const char* floats, std::int64_t at) {
+  return ReprFloat(static_cast<double>(NumberAt<float>(floats, at)));
+}
+
+void DenseCheck::Run(std::string_view values, bool allow_non_finite) const {
+  const char* field = once ? "context_dense" : "dense";
+  const auto at = [&] { return std::string(field) + "[" + Repr(input.name) + "].values: got "; };
+  const Wide expected = Wide{num_rows} * input.width * 4;
+  if (static_cast<Wide>(values.size()) != expected) {
+    Refuse(at() + std::to_string(values.size()) + " bytes, expected " + WideText(expected) +
+           " (float32 [" + std::to_string(num_rows) + ", " + std::to_string(input.width) + "])");
+  }
+  if (allow_non_finite) return;
+  const auto num = static_cast<std::int64_t>(values.size() / 4);
+  std::int64_t bad = FirstNonFinite(values.data(), num);
+  if (bad < num && input.missing) bad = FirstInfinite(values.data(), num);
+  if (bad == num) return;
+  Refuse(at() + NonFiniteText(values.data(), bad) + " in row " + std::to_string(bad / input.width) +
+         ", column " + std::to_string(bad % input.width) + ", expected finite numbers" +
+         (input.missing ? ", or nan for a missing one" : ""));
+}
 
 void CheckSameLengths(const Signature& signature, const SameLengths& same, BagLengths lengths,
                       BagLengths others, std::int64_t num_rows) {
   for (std::int64_t row = 0; row < num_rows; ++row) {
-    const auto got = At<std::int32_t>(lengths.lengths, lengths.once ? 0 : row);
-    const auto expected = At<std::int32_t>(others.lengths, others.once ? 0 : row);
+    const auto got = NumberAt<std::int32_t>(lengths.lengths, lengths.once ? 0 : row);
+    const auto expected = NumberAt<std::int32_t>(others.lengths, others.once ? 0 : row);
     if (got == expected) continue;
     Refuse(std::string(same.field) + "[" + Repr(signature.sparse[same.input].name) +
            "].lengths: got " + std::to_string(got) + " in row " + std::to_string(row) +
@@ -88,14 +146,14 @@ void SparseCheck::Lengths(std::size_t input, const SparseView& view) {
   std::int64_t sum = 0;
   std::int32_t signs = 0;
   for (std::int64_t row = 0; row < num_rows_; ++row) {
-    const auto length = recsys::At<std::int32_t>(view.lengths, row);
+    const auto length = NumberAt<std::int32_t>(view.lengths, row);
     signs |= length;
     sum += length;
   }
   if (signs < 0) {
     std::int64_t row = 0;
-    while (recsys::At<std::int32_t>(view.lengths, row) >= 0) ++row;
-    Refuse(At(input, "lengths") + std::to_string(recsys::At<std::int32_t>(view.lengths, row)) +
+    while (NumberAt<std::int32_t>(view.lengths, row) >= 0) ++row;
+    Refuse(At(input, "lengths") + std::to_string(NumberAt<std::int32_t>(view.lengths, row)) +
            " in row " + std::to_string(row) + ", expected 0 or more");
   }
   if (sum != view.num_ids && !wrong_sum_) wrong_sum_ = {input, view.num_ids, sum};
@@ -111,7 +169,7 @@ void SparseCheck::FixedLengths(std::size_t input, const SparseView& view) const 
   const SparseInput& use = signature_.sparse[input];
   if (!use.fixed) return;
   for (std::int64_t row = 0; row < num_rows_; ++row) {
-    const auto length = recsys::At<std::int32_t>(view.lengths, row);
+    const auto length = NumberAt<std::int32_t>(view.lengths, row);
     if (length == *use.num_ids) continue;
     Refuse(At(input, "lengths") + std::to_string(length) + " in row " + std::to_string(row) +
            ", expected " + std::to_string(*use.num_ids) + ", as many as the model takes");
@@ -142,20 +200,20 @@ void SparseCheck::Ids(std::size_t input, const SparseView& view) const {
   const std::uint64_t largest = id_bounds_[input].largest;
   std::uint64_t bad = 0;
   for (std::int64_t i = 0; i < view.num_ids; ++i) {
-    bad |= recsys::At<std::uint64_t>(view.values, i) > largest ? 1U : 0U;
+    bad |= NumberAt<std::uint64_t>(view.values, i) > largest ? 1U : 0U;
   }
   if (bad != 0) RefuseId(input, view);
 }
 
 void SparseCheck::RefuseId(std::size_t input, const SparseView& view) const {
   std::int64_t at = 0;
-  while (recsys::At<std::uint64_t>(view.values, at) <= id_bounds_[input].largest) ++at;
+  while (NumberAt<std::uint64_t>(view.values, at) <= id_bounds_[input].largest) ++at;
   std::int64_t row = 0;
   for (std::int64_t end = 0; row < num_rows_; ++row) {
-    end += recsys::At<std::int32_t>(view.lengths, row);
+    end += NumberAt<std::int32_t>(view.lengths, row);
     if (at < end) break;
   }
-  Refuse(At(input, "values") + "ID " + std::to_string(recsys::At<std::int64_t>(view.values, at)) +
+  Refuse(At(input, "values") + "ID " + std::to_string(NumberAt<std::int64_t>(view.values, at)) +
          " in row " + std::to_string(row) + ", expected 0 <= ID < " +
          std::to_string(id_bounds_[input].largest + 1) + " (rows of table " +
          id_bounds_[input].tables + ")");
