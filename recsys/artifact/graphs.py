@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from recsys.artifact.batches.answers import warm_up_inputs, warm_up_rows
 from recsys.artifact.batches.samples import Batch, fewest_rows
-from recsys.artifact.batches.warm_up import warm_up_inputs, warm_up_rows
 from recsys.artifact.cuda.graphs import METHODS, BucketedForward, Capture, check_recordable
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.parts import checked_part
@@ -105,7 +105,7 @@ class LoadedGraphs:
         Args:
             forms: The forms.
             signature: The model's signature.
-            verified: See ``recsys.artifact.batches.warm_up``.
+            verified: See ``recsys.artifact.batches.answers``.
 
         Raises:
             RuntimeError: A form fails; torch's words.

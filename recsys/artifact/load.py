@@ -27,7 +27,6 @@ from recsys.artifact.inputs import check_same_lengths, computed_id_error, withou
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.mappings import slots_by_path
-from recsys.artifact.native_kernels import has_running_programs, log_gain, log_kernels
 from recsys.artifact.parts import (
     check_rows,
     check_scripts,
@@ -37,7 +36,14 @@ from recsys.artifact.parts import (
     part_bytes,
     read_manifest,
 )
-from recsys.artifact.programs import FormPart, ProgramGraphs, ProgramPart
+from recsys.artifact.programs import (
+    FormPart,
+    ProgramGraphs,
+    ProgramPart,
+    has_running_programs,
+    log_gain,
+    log_kernels,
+)
 from recsys.artifact.remote.fetch import local_artifact
 from recsys.artifact.targets import Target
 from recsys.errors import (

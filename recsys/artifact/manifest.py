@@ -2,8 +2,36 @@
 
 Shape letters: D embedding dimension, R rows.
 
-The manifest is untrusted JSON: every field is checked when it is read, and it contains its own digest.
-``docs/export/artifact.md`` describes each field for readers in other languages.
+The manifest is untrusted JSON: every field is checked when it is read. Empty fields may be missing. Its fields:
+
+* ``format``, ``format_version``: ``recsys-artifact`` and 1; 2 if a target has no TorchScript; 3 if a batch is one
+  request or an output is int64; 4 with ``mappings``. Readers refuse higher versions.
+* ``bytes_sha256``: SHA-256 of the manifest's bytes before this field's name. ``manifest_sha256``, for releases before
+  0.2.0: that of the JSON without this field, keys sorted, no spaces.
+* ``name``, ``versions``: the model's name; the packages that it was made with.
+* ``signature``: inputs and outputs (``recsys.inputs.signature``).
+* ``tables``: ``name``, ``num_embeddings``, ``embedding_dim``, ``data_type``, ``pooling``; ``zero_row``: whether a row
+  of zeros follows the last; ``sqnr_db``: signal to quantization noise in dB, null if nothing was lost.
+* ``rows``: ``path`` and ``size_bytes`` of the rows file (null in a single file); ``blocks`` in the order of the file:
+  ``table``, ``columns`` (first and end), ``num_rows``, ``row_bytes``, ``offset_bytes``, ``sha256``.
+* ``targets``: the graphs for each list of devices (``recsys.artifact.targets.Target``).
+* ``skeletons``: ``path``, ``size_bytes`` and ``sha256`` of each part that holds a graph, a program or a mapping.
+* ``mappings``: which raw IDs own which rows (``recsys.artifact.mappings``). Release 0.2.0 and before kept them in
+  graphs.
+* ``schema``: the columns that the inputs were made of (``recsys.inputs.schema``).
+* ``verification``: what the exporter measured: rows compared, differences to the float model and of both forms,
+  ``linear_dtypes`` of ``--linear-dtype auto``.
+* ``answers``: up to 16 rows (``num_rows``; ``dense``, ``lengths``, ``values``, ``weights`` as ``forward`` takes them)
+  with their ``outputs``, and the ``tolerance``, relative to an output's largest number. float32 numbers are the whole
+  numbers of their bits. Loaders compare programs with them, servers warm up with them.
+* ``examples``: rows of the training or of ``--samples``, as a request in JSON.
+* ``data_sketch``: what the training data looks like: ``num_rows``, ``dense`` by column, ``sparse`` by feature
+  (``recsys.inputs.sketch``).
+* ``options``: which parts of the model were exported, as the export gave them, for deltas.
+
+A block of the rows file is some columns of all rows of a table, row after row, in the format of ``recsys.rows.format``
+at alignment 1. It starts at a multiple of 128 bytes; 128 bytes follow the last block. Each cut of columns has a block,
+with the scale and bias of the whole row.
 """
 
 from __future__ import annotations
@@ -12,8 +40,8 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 from recsys.artifact.batches.answers import Answers
 from recsys.artifact.batches.samples import Batch, batch_of_request
@@ -33,21 +61,20 @@ from recsys.base.json_checks import (
     a_list,
     check_format_version,
     check_once,
-    choice,
-    count,
-    flag,
-    hex_digits,
+    digits,
     json_field,
     mapping,
+    one_of,
+    read_record,
+    record_to_json,
     text,
     whole,
     wrong,
 )
-from recsys.configs import DataType
 from recsys.errors import ForeignFileError, ManifestError, PlanError, SchemaError
 from recsys.inputs.example_rows import DATA_SKETCH
 from recsys.inputs.schema import Schema
-from recsys.inputs.signature import IdPolicy, Signature
+from recsys.inputs.signature import POOLINGS, IdPolicy, Signature
 from recsys.inputs.sketch import DataSketch
 from recsys.rows.layout import BLOCK_ALIGNMENT_BYTES, BlobLayout, RowBlock
 from recsys.rows.quantize import StoredTable
@@ -63,16 +90,48 @@ FORMAT_VERSION = 4
 _DIGEST = "bytes_sha256"
 #: The digest of the JSON without this field, keys sorted, no spaces.
 _OLD_DIGEST = "manifest_sha256"
-_DATA_TYPES = tuple(t.value for t in DataType if t is not DataType.BF16)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """A file of the artifact."""
 
-    path: str
-    size_bytes: int
-    sha256: str
+    path: Annotated[str, file_name]
+    size_bytes: Annotated[int, whole]
+    sha256: Annotated[str, digits(64)]
+
+
+def _first_and_end(data: Any, key: str, at: str) -> tuple[int, int]:
+    columns = json_field(data, key, at)
+    if not isinstance(columns, list) or len(columns) != 2 or not all(type(c) is int for c in columns):
+        raise wrong(at, key, columns, "first column and end")
+    return columns[0], columns[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Block:
+    """A block of the rows file."""
+
+    table: str
+    columns: Annotated[tuple[int, int], _first_and_end]
+    num_rows: int
+    row_bytes: int
+    offset_bytes: Annotated[int, whole]
+    sha256: Annotated[str, digits(64)]
+
+
+def _decibels(data: Any, key: str, at: str) -> float | None:
+    """Return a number that a float holds, or None."""
+    value = json_field(data, key, at)
+    if value is None:
+        return None
+    try:
+        is_number = not isinstance(value, bool) and math.isfinite(value)
+    except (TypeError, OverflowError):
+        is_number = False
+    if not is_number:
+        raise wrong(at, key, value, "a number or null")
+    return float(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +145,8 @@ class TableInfo:
     """
 
     table: StoredTable
-    pooling: str
-    sqnr_db: float | None
+    pooling: Annotated[str, one_of(POOLINGS)]
+    sqnr_db: Annotated[float | None, _decibels]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,20 +252,22 @@ class Manifest:
                 "path": self.rows_path,
                 "size_bytes": self.layout.num_bytes,
                 "blocks": [
-                    {
-                        "table": block.table,
-                        "columns": [block.column_start, block.column_end],
-                        "num_rows": block.num_rows,
-                        "row_bytes": block.row_bytes,
-                        "offset_bytes": block.offset_bytes,
-                        "sha256": digest,
-                    }
+                    record_to_json(
+                        _Block(
+                            table=block.table,
+                            columns=(block.column_start, block.column_end),
+                            num_rows=block.num_rows,
+                            row_bytes=block.row_bytes,
+                            offset_bytes=block.offset_bytes,
+                            sha256=digest,
+                        )
+                    )
                     for block, digest in zip(self.layout.blocks, self.block_sha256, strict=True)
                 ],
             },
             "targets": [target_to_json(target) for target in self.targets],
-            "skeletons": [part.__dict__ for part in self.skeletons],
-            **({"mappings": [info.to_json() for info in self.mappings]} if self.mappings else {}),
+            "skeletons": [record_to_json(part) for part in self.skeletons],
+            **({"mappings": [record_to_json(info) for info in self.mappings]} if self.mappings else {}),
             "verification": dict(self.verification),
             **({"options": dict(self.options)} if self.options else {}),
             **({} if self.schema is None else {"schema": self.schema.to_json()}),
@@ -247,14 +308,7 @@ class Manifest:
         layout, digests = _layout_from_json(rows, stored)
         _check_columns(layout, stored)
         path = json_field(rows, "path", "manifest.rows")
-        skeletons = tuple(
-            Part(
-                path=file_name(p, "path", at),
-                size_bytes=whole(p, "size_bytes", at),
-                sha256=hex_digits(p, "sha256", at, 64),
-            )
-            for at, p in a_list(data, "skeletons", "manifest")
-        )
+        skeletons = tuple(read_record(Part, part, at) for at, part in a_list(data, "skeletons", "manifest"))
         targets = tuple(target_from_json(t, at) for at, t in a_list(data, "targets", "manifest"))
         if not targets:
             raise ManifestError("manifest.targets: got none, expected at least one")
@@ -331,41 +385,12 @@ def _canonical_digest(data: dict[str, Any]) -> str:
 
 
 def _table_to_json(info: TableInfo) -> dict[str, Any]:
-    table = info.table
-    return {
-        "name": table.name,
-        "num_embeddings": table.num_embeddings,
-        "embedding_dim": table.embedding_dim,
-        "data_type": table.data_type.value,
-        "zero_row": table.zero_row,
-        "pooling": info.pooling,
-        "sqnr_db": info.sqnr_db,
-    }
+    table = record_to_json(replace(info.table, column_cuts=()))
+    return {**table, "pooling": info.pooling, "sqnr_db": info.sqnr_db}
 
 
 def _table_from_json(data: Any, at: str) -> TableInfo:
-    sqnr = json_field(data, "sqnr_db", at)
-    if sqnr is not None and not _is_finite(sqnr):
-        raise wrong(at, "sqnr_db", sqnr, "a number or null")
-    return TableInfo(
-        table=StoredTable(
-            name=text(data, "name", at),
-            num_embeddings=count(data, "num_embeddings", at),
-            embedding_dim=count(data, "embedding_dim", at),
-            data_type=DataType(choice(data, "data_type", at, _DATA_TYPES)),
-            zero_row=flag(data, "zero_row", at),
-        ),
-        pooling=choice(data, "pooling", at, ("sum", "mean", "none")),
-        sqnr_db=None if sqnr is None else float(sqnr),
-    )
-
-
-def _is_finite(value: Any) -> bool:
-    """Return whether a value is a number that a float holds."""
-    try:
-        return not isinstance(value, bool) and math.isfinite(value)
-    except (TypeError, OverflowError):
-        return False
+    return read_record(TableInfo, data, at, table=read_record(StoredTable, data, at, column_cuts=()))
 
 
 def _layout_from_json(rows: Any, tables: dict[str, StoredTable]) -> tuple[BlobLayout, tuple[str, ...]]:
@@ -373,32 +398,31 @@ def _layout_from_json(rows: Any, tables: dict[str, StoredTable]) -> tuple[BlobLa
     blocks, digests = [], []
     end = 0
     for at, data in a_list(rows, "blocks", "manifest.rows"):
-        name = text(data, "table", at)
-        if name not in tables:
-            raise wrong(at, "table", name, f"one of the tables {sorted(tables)[:8]}")
-        table = tables[name]
-        columns = json_field(data, "columns", at)
-        if not isinstance(columns, list) or len(columns) != 2 or not all(type(c) is int for c in columns):
-            raise wrong(at, "columns", columns, "first column and end")
-        if not 0 <= columns[0] < columns[1] <= table.embedding_dim:
-            raise wrong(at, "columns", columns, f"columns of a table of dim {table.embedding_dim}")
+        found = read_record(_Block, data, at)
+        if found.table not in tables:
+            raise wrong(at, "table", found.table, f"one of the tables {sorted(tables)[:8]}")
+        table, (start, stop) = tables[found.table], found.columns
+        if not 0 <= start < stop <= table.embedding_dim:
+            raise wrong(
+                at, "columns", list(found.columns), f"columns of a table of dim {table.embedding_dim}"
+            )
         block = RowBlock(
-            table=name,
+            table=found.table,
             data_type=table.data_type,
             row_start=0,
-            row_end=count(data, "num_rows", at),
-            column_start=columns[0],
-            column_end=columns[1],
-            offset_bytes=whole(data, "offset_bytes", at),
+            row_end=found.num_rows,
+            column_start=start,
+            column_end=stop,
+            offset_bytes=found.offset_bytes,
         )
         for key, expected in (("num_rows", table.num_rows), ("row_bytes", block.row_bytes)):
-            if count(data, key, at) != expected:
+            if getattr(found, key) != expected:
                 raise wrong(at, key, data[key], f"{expected}, as the table says")
         if block.offset_bytes < end or block.offset_bytes % BLOCK_ALIGNMENT_BYTES:
             raise wrong(at, "offset_bytes", block.offset_bytes, f"a multiple of 128 from {end} on")
         end = block.offset_bytes + block.num_bytes
         blocks.append(block)
-        digests.append(hex_digits(data, "sha256", at, 64))
+        digests.append(found.sha256)
     layout = BlobLayout(blocks=tuple(blocks))
     if whole(rows, "size_bytes", "manifest.rows") != layout.num_bytes:
         raise wrong(

@@ -1,7 +1,9 @@
 """The mappings of an artifact: which raw IDs own which rows of managed tables, as a part beside the rows.
 
-A part holds the buckets of a collection's managed tables, one table after the other (``recsys.managed.slots``): 64
-bytes a bucket, little-endian int64. Graphs and programs read them in a tensor, which deltas change in place.
+A part holds the Q buckets of a collection's managed tables, one table after the other: 64 bytes a bucket, little-endian
+int64: four raw IDs, then their rows; row -1 is a free slot. With ``h`` MurmurHash3's ``fmix64`` of an ID without its
+last step (the shift), the ID is in bucket ``a = h mod num_buckets`` of its table, or in ``a xor (((h >> 32) mod
+num_buckets) or 1)``. Graphs and programs read the buckets in a tensor, which deltas change in place.
 
 Shape letters: N raw IDs, Q buckets, R rows of a table.
 """
@@ -17,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recsys.base.json_checks import a_list, check_once, count, text, wrong
+from recsys.base.json_checks import a_list, check_once, read_record, wrong
 from recsys.errors import ManifestError
 from recsys.managed.changes import MappingChange
 from recsys.managed.frozen import SlotTable
@@ -32,9 +34,10 @@ class MappingInfo:
     """A mapping in the manifest.
 
     Attributes:
-        path: The path of the tensor of buckets in the graphs.
+        path: The path of the tensor of buckets in the graphs and programs, int64 ``[Q, 8]``.
         part: The part that holds them.
-        tables: The managed tables in the order of their buckets, by their names in the manifest.
+        tables: The managed tables in the order of their buckets: ``name`` in the manifest, ``num_rows``, and
+            ``num_buckets``, a power of two from 2 to 2^32.
     """
 
     path: str
@@ -45,10 +48,6 @@ class MappingInfo:
     def num_buckets(self) -> int:
         """The buckets of all tables."""
         return sum(table.num_buckets for table in self.tables)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data that ``mappings_from_json`` reads back."""
-        return {"path": self.path, "part": self.part, "tables": [vars(table) for table in self.tables]}
 
 
 def mappings_from_json(
@@ -81,10 +80,11 @@ def mappings_from_json(
 
 
 def _from_json(data: Any, at: str, size_of: Mapping[str, int]) -> MappingInfo:
-    tables = tuple(_table_from_json(item, place) for place, item in a_list(data, "tables", at))
-    if not tables:
+    info = read_record(MappingInfo, data, at)
+    if not info.tables:
         raise wrong(at, "tables", [], "one table at least")
-    info = MappingInfo(path=text(data, "path", at), part=text(data, "part", at), tables=tables)
+    for i, table in enumerate(info.tables):
+        _check_table(table, f"{at}.tables[{i}]")
     size = size_of.get(info.part)
     if size != info.num_buckets * BUCKET_BYTES:
         raise wrong(
@@ -93,17 +93,11 @@ def _from_json(data: Any, at: str, size_of: Mapping[str, int]) -> MappingInfo:
     return info
 
 
-def _table_from_json(data: Any, at: str) -> SlotTable:
-    table = SlotTable(
-        name=text(data, "name", at),
-        num_rows=count(data, "num_rows", at),
-        num_buckets=count(data, "num_buckets", at),
-    )
+def _check_table(table: SlotTable, at: str) -> None:
     if table.num_rows > MAX_ROWS:
         raise wrong(at, "num_rows", table.num_rows, f"at most {MAX_ROWS}")
     if table.num_buckets < 2 or table.num_buckets > MAX_ROWS or table.num_buckets & (table.num_buckets - 1):
         raise wrong(at, "num_buckets", table.num_buckets, f"a power of two from 2 to {MAX_ROWS}")
-    return table
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
-from recsys.base.json_checks import a_list, choice, json_field, mapping, text, whole, wrong
+from recsys.base.json_checks import a_list, choice, json_field, mapping, read_record, text, whole, wrong
 from recsys.configs import BaseEmbeddingConfig
 from recsys.errors import ManifestError, PlanError
 from recsys.inputs.signature import Signature
@@ -44,6 +44,34 @@ class TensorInfo:
     shape: tuple[int, ...]
 
 
+def file_name(data: Any, key: str, at: str) -> str:
+    """Return a plain file name: a manifest must not point outside its directory.
+
+    Raises:
+        ManifestError: It is another text. All functions here raise this error.
+    """
+    value = text(data, key, at)
+    if PurePosixPath(value).name != value or value in (".", "..") or "\\" in value or "\0" in value:
+        raise wrong(at, key, value, "a plain file name")
+    # A lone surrogate has no bytes; 255 is the longest name that Linux file systems take.
+    if len(value.encode("utf-8", "surrogatepass")) > 255 or value != value.encode("utf-8", "ignore").decode():
+        raise wrong(at, key, value, "a file name of at most 255 bytes of UTF-8")
+    return value
+
+
+def _script(data: Any, key: str, at: str) -> str | None:
+    """Return the part of a graph in TorchScript; null is for graphs that are exported in its place."""
+    has_others = isinstance(data, dict) and "exported" in data
+    return None if has_others and json_field(data, key, at) is None else file_name(data, key, at)
+
+
+def _ranks(data: Any, key: str, at: str) -> dict[str, int]:
+    found = mapping(data, key, at)
+    for path in found:
+        whole(found, path, f"{at}.{key}")
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class RankingGraph:
     """A target's second graph, ``forward_ranking`` (see ``recsys.inputs.signature``), over the same stored rows.
@@ -56,11 +84,11 @@ class RankingGraph:
         program: As in the target.
     """
 
-    skeleton: str | None
-    rows: Mapping[str, int]
-    ranks: Mapping[str, int]
-    exported: str | None = None
-    program: str | None = None
+    skeleton: Annotated[str | None, _script]
+    rows: Annotated[Mapping[str, int], _ranks]
+    ranks: Annotated[Mapping[str, int], _ranks]
+    exported: Annotated[str | None, file_name] = None
+    program: Annotated[str | None, file_name] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +98,7 @@ class Target:
     Attributes:
         name: The devices, joined by commas.
         devices: The device of each rank; the first runs the dense layers.
-        plan: The rank of each shard.
+        plan: The shards, and the rank of each.
         skeleton: The part that holds the graph in TorchScript and the dense weights; None without it.
         rows: For each buffer of the skeleton that takes rows, its attribute path and its rank.
         ranks: For each tensor of the skeleton that does not stay in host memory, its path and rank.
@@ -138,7 +166,7 @@ def target_from_json(data: Any, at: str) -> Target:
     """Return a target.
 
     Raises:
-        ManifestError: A field is wrong. All functions here raise this error.
+        ManifestError: A field is wrong.
         PlanError: The plan is wrong.
     """
     data = _renamed(data)
@@ -153,12 +181,12 @@ def target_from_json(data: Any, at: str) -> Target:
         raise ManifestError(f"{at}.exported: got a graph for {name!r}, expected none: only cpu has them")
     graph, ranking = _graph_from_json(data, at, env.world_size), None
     if data.get("ranking") is not None:
-        ranking = RankingGraph(**_graph_from_json(_renamed(data["ranking"]), f"{at}.ranking", env.world_size))
+        ranking = _graph_from_json(_renamed(data["ranking"]), f"{at}.ranking", env.world_size)
     target = Target(
         name=name,
         devices=tuple(devices),
         plan=plan,
-        **graph,
+        **vars(graph),
         dense_dtype=choice(data, "dense_dtype", at, ("float32", "bfloat16")),
         linear_dtype=choice(data, "linear_dtype", at, LINEAR_DTYPES) if "linear_dtype" in data else "float32",
         ranking=ranking,
@@ -169,18 +197,14 @@ def target_from_json(data: Any, at: str) -> Target:
     return target
 
 
-def _graph_from_json(data: Any, at: str, world_size: int) -> dict[str, Any]:
+def _graph_from_json(data: Any, at: str, world_size: int) -> RankingGraph:
     """Return the fields that a target and its ranking form share."""
-    has = data if isinstance(data, dict) else {}
-    formats = {name: file_name(data, name, at) for name in ("exported", "program") if name in has}
-    # Null is for graphs that are exported in its place.
-    has_script = "exported" not in has or json_field(data, "skeleton", at) is not None
-    return {
-        "skeleton": file_name(data, "skeleton", at) if has_script else None,
-        "rows": _ranks(data, "rows", at, world_size),
-        "ranks": _ranks(data, "ranks", at, world_size),
-        **formats,
-    }
+    graph = read_record(RankingGraph, data, at)
+    for key, ranks in (("rows", graph.rows), ("ranks", graph.ranks)):
+        for path, rank in ranks.items():
+            if rank >= world_size:
+                raise wrong(f"{at}.{key}", path, rank, f"a rank below {world_size}")
+    return graph
 
 
 def _renamed(graph: Any) -> Any:
@@ -194,25 +218,6 @@ def _renamed(graph: Any) -> Any:
         return graph
     names = {"exported": "exported"} | ({"operators": "program"} if graph.get("skeleton") is None else {})
     return {new: compiled[old] for old, new in names.items() if old in compiled} | graph
-
-
-def _ranks(data: Any, key: str, at: str, world_size: int) -> dict[str, int]:
-    found = mapping(data, key, at)
-    for path in found:
-        if whole(found, path, f"{at}.{key}") >= world_size:
-            raise wrong(f"{at}.{key}", path, found[path], f"a rank below {world_size}")
-    return found
-
-
-def file_name(data: Any, key: str, at: str) -> str:
-    """Return a plain file name: a manifest must not point outside its directory."""
-    value = text(data, key, at)
-    if PurePosixPath(value).name != value or value in (".", "..") or "\\" in value or "\0" in value:
-        raise wrong(at, key, value, "a plain file name")
-    # A lone surrogate has no bytes; 255 is the longest name that Linux file systems take.
-    if len(value.encode("utf-8", "surrogatepass")) > 255 or value != value.encode("utf-8", "ignore").decode():
-        raise wrong(at, key, value, "a file name of at most 255 bytes of UTF-8")
-    return value
 
 
 def check_ranking(signature: Signature, has_ranking: Sequence[bool], is_single_file: bool) -> None:
@@ -255,7 +260,8 @@ def check_target_plan(
     Raises:
         ManifestError: It does not.
     """
-    named = {table_path(path, name) for path, group in plan.plan.items() for name in group}
+    paths = {(path, name): table_path(path, name) for path, group in plan.plan.items() for name in group}
+    named = set(paths.values())
     if named != set(tables):
         missing, unknown = sorted(set(tables) - named), sorted(named - set(tables))
         raise ManifestError(f"{at}.plan: missing tables {missing[:8]}, unknown tables {unknown[:8]}")
@@ -263,7 +269,7 @@ def check_target_plan(
     for path, group in plan.plan.items():
         configs = []
         for name in group:
-            table = tables[table_path(path, name)]
+            table = tables[paths[path, name]]
             configs.append(
                 BaseEmbeddingConfig(
                     name=name, num_embeddings=table.num_embeddings, embedding_dim=table.embedding_dim
@@ -275,7 +281,7 @@ def check_target_plan(
             raise ManifestError(f"{at}.{error}") from None
         for name, sharding in group.items():
             for shard in sharding.shards:
-                if (table_path(path, name), *shard.columns) not in cuts:
+                if (paths[path, name], *shard.columns) not in cuts:
                     raise ManifestError(
                         f"{at}.plan: table {name!r} got a shard of columns {shard.columns}, expected those of a block"
                     )

@@ -8,8 +8,9 @@ import json
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,6 +20,8 @@ _FIXES = {
     errno.EDQUOT: "free space there, have the quota raised, or choose another disk",
     errno.EFBIG: "have the limit on the size of files (ulimit -f) raised, or choose another disk",
 }
+# Nobody writes a file for so long without a pause shorter than that.
+_ABANDONED_S = 3600.0
 
 
 class DiskFullError(OSError):
@@ -105,6 +108,19 @@ def replacing(path: Path) -> Iterator[Path]:
             sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def remove_abandoned(folder: Path, pattern: str) -> None:
+    """Remove files that a process which was killed has left while it wrote them, an hour after its last write.
+
+    Args:
+        folder: Where they lie.
+        pattern: Matches their names.
+    """
+    for path in folder.glob(pattern):
+        with suppress(OSError):  # another process has removed it, or it is somebody else's
+            if time.time() - path.lstat().st_mtime > _ABANDONED_S:
+                path.unlink()
 
 
 def write_all_at(descriptor: int, data: Any, offset: int) -> None:

@@ -1,15 +1,27 @@
 """Checks of untrusted JSON: every field is checked, and every error names the field.
 
-``at`` is the path of the object that is read, ``key`` the field in it.
+``at`` is the path of the object that is read, ``key`` the field in it. A dataclass declares its fields in JSON by its
+annotations: see ``read_record``.
 """
 
 from __future__ import annotations
 
+import types
+import typing
 from collections import Counter
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
+from functools import cache, partial
+from typing import Annotated, Any, TypeVar
 
 from recsys.errors import ManifestError, NewerVersionError
+
+T = TypeVar("T")
+#: Reads a field: from an object, its key and the object's path.
+Reader = Callable[[Any, str, str], Any]
+#: Annotates a field that is written, and must be there, even where it has its default.
+ALWAYS = "always"
 
 
 def json_field(data: Any, key: str, at: str) -> Any:
@@ -114,9 +126,9 @@ def flag(data: Any, key: str, at: str) -> bool:
 
 
 def shape(data: Any, key: str, at: str) -> tuple[int, ...]:
-    """Return a list of whole numbers of at least 1."""
+    """Return a list of whole numbers of at least 1, each at most what an int64 holds."""
     value = json_field(data, key, at)
-    if not isinstance(value, list) or not all(type(v) is int and v >= 1 for v in value):
+    if not isinstance(value, list) or not all(type(v) is int and 1 <= v < 2**63 for v in value):
         raise wrong(at, key, value, "a list of whole numbers of at least 1")
     return tuple(value)
 
@@ -130,3 +142,112 @@ def check_once(names: Sequence[str], at: str) -> None:
     doubled = sorted(name for name, times in Counter(names).items() if times > 1)
     if doubled:
         raise ManifestError(f"{at}: got {doubled[:8]} more than once, expected each once")
+
+
+def texts(data: Any, key: str, at: str) -> tuple[str, ...]:
+    """Return a list of non-empty texts."""
+    items = a_list(data, key, at)
+    for place, item in items:
+        if not isinstance(item, str) or not item:
+            raise ManifestError(f"{place}: got {str(item)[:80]!r}, expected a non-empty text")
+    return tuple(item for _, item in items)
+
+
+def one_of(choices: tuple[str, ...]) -> Reader:
+    """Return what reads one of the choices."""
+    return partial(choice, choices=choices)
+
+
+def digits(num_digits: int) -> Reader:
+    """Return what reads a text of hexadecimal digits."""
+    return partial(hex_digits, num_digits=num_digits)
+
+
+def read_record(kind: type[T], data: Any, at: str, **given: Any) -> T:
+    """Read a dataclass whose annotations say what its fields must be.
+
+    A text is not empty, a whole number is at least 1, an enum has one of its values, a tuple of whole numbers is a
+    shape, and a dataclass is an object, or a list of them in a tuple. A reader in ``Annotated`` reads another kind. A
+    field with a default may be missing, unless it is annotated with ``ALWAYS``.
+
+    Args:
+        kind: The dataclass.
+        data: The object.
+        at: Its path.
+        given: The values of fields that are not read.
+    """
+    values = dict(given)
+    for name, reader, may_miss in _declared(typing.cast(Any, kind)):
+        if name not in values and not (may_miss and isinstance(data, dict) and name not in data):
+            values[name] = reader(data, name, at)
+    return kind(**values)
+
+
+def record(kind: type[T], data: Any, key: str, at: str) -> T:
+    """Return a field that is an object as a dataclass; see ``read_record``."""
+    return read_record(kind, json_field(data, key, at), f"{at}.{key}")
+
+
+def record_to_json(one: Any) -> dict[str, Any]:
+    """Return plain data that ``read_record`` reads back, without fields that may be missing and have their default."""
+    return {
+        name: _plain(getattr(one, name))
+        for name, default in _defaults(typing.cast(Any, type(one)))
+        if default is MISSING or getattr(one, name) != default
+    }
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return record_to_json(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value.value if isinstance(value, Enum) else value
+
+
+@cache
+def _declared(kind: Any) -> list[tuple[str, Reader, bool]]:
+    """Return the name and the reader of each field, and whether it may be missing."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return [
+        (one.name, _reader_of(hints[one.name]), _may_miss(one, hints)) for one in fields(kind) if one.init
+    ]
+
+
+@cache
+def _defaults(kind: Any) -> list[tuple[str, Any]]:
+    """Return the name of each field, and the default that is not written; ``MISSING`` where all values are."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return [(one.name, one.default if _may_miss(one, hints) else MISSING) for one in fields(kind) if one.init]
+
+
+def _may_miss(one: Field[Any], hints: dict[str, Any]) -> bool:
+    return one.default is not MISSING and ALWAYS not in getattr(hints[one.name], "__metadata__", ())
+
+
+def _reader_of(hint: Any) -> Reader:
+    """Return what reads a field of a type."""
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is Annotated:
+        found = next((one for one in arguments[1:] if callable(one)), None)
+        return found or _reader_of(arguments[0])
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):  # X | None
+        return _reader_of(arguments[0])
+    if typing.get_origin(hint) is tuple:
+        if is_dataclass(arguments[0]):
+            return partial(_records, arguments[0])
+        return shape if arguments[0] is int else texts
+    if is_dataclass(hint):
+        return partial(record, typing.cast(Any, hint))
+    if issubclass(hint, Enum):
+        return partial(_member, hint)
+    readers: dict[Any, Reader] = {str: text, int: count, bool: flag}
+    return readers[hint]
+
+
+def _records(kind: Any, data: Any, key: str, at: str) -> tuple[Any, ...]:
+    return tuple(read_record(kind, item, place) for place, item in a_list(data, key, at))
+
+
+def _member(kind: type[Enum], data: Any, key: str, at: str) -> Enum:
+    return kind(choice(data, key, at, tuple(one.value for one in kind)))

@@ -80,7 +80,7 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     }
     _checked(content)
     with replacing(path) as partial, open_for_torch(partial) as file:
-        torch.save(content, file)
+        torch.save(_with_each_text_once(content, {}), file)
 
 
 def load_checkpoint(path: str | os.PathLike[str], mmap: bool = True) -> Checkpoint:
@@ -182,6 +182,17 @@ def check_plain(data: Any, at: str) -> None:
         CheckpointError: The message names the place.
     """
     _check_plain(data, at, _MAX_DEPTH)
+
+
+def _with_each_text_once(data: Any, texts: dict[str, str]) -> Any:
+    """Return plain data in which equal texts are one object: pickle writes objects, so equal data has equal bytes."""
+    if isinstance(data, str):
+        return texts.setdefault(data, data)
+    if isinstance(data, dict):
+        return {texts.setdefault(key, key): _with_each_text_once(value, texts) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_with_each_text_once(item, texts) for item in data]
+    return data
 
 
 def _compact(tensor: Tensor) -> Tensor:

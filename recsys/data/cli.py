@@ -30,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     if args.command == "join":
         return _join(args)
+    if args.command == "rows":
+        return _rows(args)
     return _item_vectors(args) if args.command == "item-vectors" else _inspect(args)
 
 
@@ -42,6 +44,18 @@ def _join(args: argparse.Namespace) -> int:
         sys.stderr.write(f"recsys-data: {error}\n")
         return 2
     print("\n".join(lines))
+    return 0
+
+
+def _rows(args: argparse.Namespace) -> int:
+    from recsys.data.explain.command import rows_command
+
+    try:
+        found, lines = rows_command(args)
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"recsys-data: {error}\n")
+        return 2
+    print(json.dumps(found) if args.json else "\n".join(lines))
     return 0
 
 

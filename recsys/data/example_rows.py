@@ -34,7 +34,7 @@ def example_rows(dataset: Dataset, num_rows: int) -> ExampleRows | None:
 
 
 def data_sketch(dataset: Dataset, num_rows: int) -> DataSketch | None:
-    """Return the sketch of so many held-out rows as clients send them, or of fewer; None for none."""
+    """Return the sketch of up to ``num_rows`` held-out rows as clients send them; None if there are none."""
     if not num_rows:
         return None
     rows = dataset.rows_as_sent(num_rows) if dataset.rows_as_sent else _rows_of_block(dataset, num_rows)

@@ -104,7 +104,7 @@ class LabeledBatch:
     Attributes:
         dense: float32 ``[B, number of dense features]``.
         kjt: F features of B rows; its lengths per key are known.
-        labels: float32 ``[B, L]``, 0 or 1.
+        labels: float32 ``[B, L]``, 0 or 1, or numbers.
         num_global_rows: Rows of this step on all ranks together; B with one rank.
         weights: float32 ``[B]``, the factor of each example's loss; None for 1.
     """
@@ -150,7 +150,7 @@ class Examples:
     Attributes:
         dense: float32 ``[N, number of dense features]``.
         bags: The features' IDs, by feature.
-        labels: float32 ``[N, L]``, 0 or 1.
+        labels: float32 ``[N, L]``, 0 or 1, or numbers.
         weights: float32 ``[N]``, the factor of each example's loss; None for 1.
     """
 
@@ -276,7 +276,7 @@ class Dataset:
     columns: tuple[str, ...] = ()
 
     def check_labels(self) -> None:
-        """Check that each label is 0 for some training examples and 1 for others. There may be no labels.
+        """Check that each label is 0 for some training examples and 1 for others. Numbers are not looked at.
 
         Raises:
             DataError: One is not.

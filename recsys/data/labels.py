@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from recsys.data.lines import DataError
-from recsys.inputs.schema import LabelColumn
+from recsys.inputs.columns import LabelColumn
 
 #: Texts that are labels, in any case.
 _WORDS = {
@@ -56,13 +56,16 @@ def check_both_classes(labels: Sequence[LabelColumn], blocks: Iterable[NDArray[n
     """Check that each label is 0 in some rows and 1 in others; reads no more blocks than needed.
 
     Args:
-        labels: The labels.
+        labels: The labels; numbers are not looked at.
         blocks: The labels of some rows each, ``[N, L]``.
 
     Raises:
         DataError: A label is the same in all rows.
     """
-    has_zero, has_one = np.zeros(len(labels), dtype=bool), np.zeros(len(labels), dtype=bool)
+    has_zero = np.array([label.is_number for label in labels])
+    has_one = has_zero.copy()
+    if has_zero.all():
+        return
     num_rows = 0
     for block in blocks:
         num_rows += len(block)

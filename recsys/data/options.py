@@ -51,8 +51,8 @@ _INSPECT = Command(
                 Option(
                     "--label",
                     _COLUMN,
-                    "a label; COLUMN>=NUMBER or COLUMN=TEXT,TEXT says what is positive; repeatable (default: by its "
-                    "name)",
+                    "a label; COLUMN>=NUMBER or COLUMN=TEXT,TEXT says what is positive, COLUMN:mse or COLUMN:huber "
+                    "that it is a number; repeatable (default: by its name)",
                     repeated=True,
                     default=[],
                 ),
@@ -155,11 +155,38 @@ _JOIN = Command(
         ),
     ),
 )
+_ROWS = Command(
+    program="recsys-data rows",
+    summary="show what the tables of a trained model hold",
+    about="Show how long the rows of a model's tables are, how often the IDs of a table read them, or which are alike.",
+    epilog="""\
+examples:
+  recsys-data rows model.pt --data clicks.csv
+  recsys-data rows model.pt --data clicks.csv --near item_id=i7 --top 5
+
+Exit status: 0 shown, 2 wrong options, model or data.
+""",
+    has_program_options=False,
+    groups=(
+        Group(
+            "",
+            (
+                Option("model", PATH, "what recsys-train --out wrote", required=True),
+                Option("--data", PATH, "a table whose IDs are counted, or compared", metavar="PATH"),
+                Option(
+                    "--near", TEXT, "show values whose rows are most like this one's", metavar="COLUMN=VALUE"
+                ),
+                Option("--top", COUNT, "how many of them", default=10, metavar="K"),
+                json_option(),
+            ),
+        ),
+    ),
+)
 COMMAND = Command(
     program="recsys-data",
     about="Look at tables of examples.",
     epilog="example:\n  recsys-data inspect clicks.csv --out schema.toml\n",
     groups=(),
-    commands={"inspect": _INSPECT, "item-vectors": _VECTORS, "join": _JOIN},
+    commands={"inspect": _INSPECT, "item-vectors": _VECTORS, "join": _JOIN, "rows": _ROWS},
 )
 parse = COMMAND.parse

@@ -29,7 +29,7 @@ Scores = dict[str, NDArray[np.float32 | np.int64]]
 def schema_for(artifact: LoadedArtifact, schema: Schema | None = None) -> Schema:
     """Return the schema to read tables with: the given one, or the one that the artifact has.
 
-    Columns of IDs that the artifact itself mixes are read as they are.
+    Columns of IDs that the artifact itself mixes or crosses are read as they are.
 
     Raises:
         DataError: There is none, or it does not have the artifact's inputs.
@@ -50,13 +50,14 @@ def schema_for(artifact: LoadedArtifact, schema: Schema | None = None) -> Schema
             f"schema.dense: got {len(found.dense)} columns, expected {sum(widths)}, the width of the artifact's dense "
             "inputs"
         )
-    return found.with_raw(
-        {
-            feature.name
-            for feature in signature.sparse
-            if any(table.id_policy is IdPolicy.FMIX64 for table in feature.tables)
-        }
-    )
+    mixed = {
+        feature.name
+        for feature in signature.sparse
+        if any(table.id_policy is IdPolicy.FMIX64 for table in feature.tables)
+    }
+    hashed = {name for table in found.tables if table.is_hashed for name in table.feature_names}
+    crossed = {name for cross in found.crosses for name in cross.feature_names}
+    return found.with_raw(mixed | crossed & hashed)
 
 
 def scores(artifact: LoadedArtifact, examples: Examples) -> Scores:

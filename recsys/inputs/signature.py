@@ -35,10 +35,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 from recsys.base.hashing import STRING_HASHES
-from recsys.base.json_checks import a_list, choice, count, flag, shape, text, whole, wrong
+from recsys.base.json_checks import ALWAYS, choice, one_of, read_record, record_to_json, texts, whole, wrong
 from recsys.base.table_names import short_names
 from recsys.errors import ManifestError
 
@@ -49,6 +49,8 @@ FLOAT32, INT64 = "float32", "int64"
 OUTPUT_DTYPES = (FLOAT32, INT64)
 #: The batch dimensions of most outputs.
 ROWS_FIRST = (0,)
+#: How rows become answers of a bag.
+POOLINGS = ("sum", "mean", "none")
 # As tables have them around values of lists, and around lists (recsys/data/tables/values/cells.py).
 _BLANKS = b" \t\r\n"
 _BRACKETS = (b"[]", b"{}", b"()")
@@ -85,6 +87,24 @@ def value_of(text: bytes, separator: str) -> bytes | None:
     return None if is_bracketed or separator.encode() in value else value
 
 
+def _numbers(data: Any, key: str, at: str) -> tuple[int, ...]:
+    """Return a list of whole numbers."""
+    numbers = data[key]
+    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+        raise wrong(at, key, numbers, "a list of whole numbers")
+    return tuple(numbers)
+
+
+def _columns(data: Any, key: str, at: str) -> tuple[str, ...]:
+    """Return the columns of a dense input."""
+    names, width = texts(data, key, at), data["width"]
+    if len(names) != width or len(set(names)) != len(names):
+        raise ManifestError(
+            f"{at}.columns: got {list(names[:8])}, expected as many different names as the width, {width}"
+        )
+    return names
+
+
 @dataclass(frozen=True, kw_only=True)
 class DenseInput:
     """A float32 input ``[B, width]``.
@@ -99,7 +119,7 @@ class DenseInput:
     name: str
     width: int
     missing: bool = False
-    columns: tuple[str, ...] = ()
+    columns: Annotated[tuple[str, ...], _columns] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +128,7 @@ class TableUse:
 
     name: str
     num_embeddings: int
-    id_policy: IdPolicy = IdPolicy.REJECT
+    id_policy: Annotated[IdPolicy, ALWAYS] = IdPolicy.REJECT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,9 +137,9 @@ class SparseInput:
 
     Attributes:
         name: The feature's name.
-        tables: The tables in which the feature is looked up (usually one).
         pooling: ``sum``, ``mean``, or ``none`` for sequences.
         weighted: Whether each ID comes with a float32 weight.
+        tables: The tables in which the feature is looked up (usually one).
         strings: The hash that turns a text into an ID, one of ``recsys.base.hashing.STRING_HASHES``; empty for an input
             whose texts are decimal int64 numbers.
         num_ids: IDs in each bag of a row that the model takes. None where made rows with bags of any size do.
@@ -131,11 +151,11 @@ class SparseInput:
     """
 
     name: str
+    pooling: Annotated[str, one_of(POOLINGS)]
+    weighted: Annotated[bool, ALWAYS] = False
     tables: tuple[TableUse, ...]
-    pooling: str
-    weighted: bool = False
-    strings: str = ""
-    num_ids: int | None = None
+    strings: Annotated[str, one_of(STRING_HASHES)] = ""
+    num_ids: Annotated[int | None, whole] = None
     fixed: bool = False
     same_lengths_as: str = ""
     separator: str = ""
@@ -171,8 +191,8 @@ class Output:
 
     name: str
     shape: tuple[int, ...]
-    dtype: str = FLOAT32
-    batch_dims: tuple[int, ...] = ROWS_FIRST
+    dtype: Annotated[str, one_of(OUTPUT_DTYPES)] = FLOAT32
+    batch_dims: Annotated[tuple[int, ...], _numbers] = ROWS_FIRST
 
     @property
     def is_integer(self) -> bool:
@@ -201,7 +221,7 @@ class Signature:
         context: The names of the dense and sparse inputs that a ranking request contains once for all rows;
             empty if the model has no ranking form.
         by_request: Whether a batch is one request, because its rows may depend on each other. Such a request is never
-            put together with others, nor split.
+            put together with others, nor split. In JSON it is ``"batch": "request"``.
     """
 
     dense: tuple[DenseInput, ...]
@@ -247,47 +267,8 @@ class Signature:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that ``from_json`` reads back."""
-        return {
-            "dense": [
-                {
-                    "name": d.name,
-                    "width": d.width,
-                    **({"missing": True} if d.missing else {}),
-                    **({"columns": list(d.columns)} if d.columns else {}),
-                }
-                for d in self.dense
-            ],
-            "sparse": [
-                {
-                    "name": s.name,
-                    "pooling": s.pooling,
-                    "weighted": s.weighted,
-                    "tables": [
-                        {"name": t.name, "num_embeddings": t.num_embeddings, "id_policy": t.id_policy.value}
-                        for t in s.tables
-                    ],
-                    # Omitted without a hash, as ``context`` below.
-                    **({"strings": s.strings} if s.strings else {}),
-                    **({} if s.num_ids is None else {"num_ids": s.num_ids}),
-                    **({"fixed": True} if s.fixed else {}),
-                    **({"same_lengths_as": s.same_lengths_as} if s.same_lengths_as else {}),
-                    **({"separator": s.separator} if s.separator else {}),
-                }
-                for s in self.sparse
-            ],
-            "outputs": [
-                {
-                    "name": o.name,
-                    "shape": list(o.shape),
-                    **({"dtype": o.dtype} if o.is_integer else {}),
-                    **({} if o.batch_dims == ROWS_FIRST else {"batch_dims": list(o.batch_dims)}),
-                }
-                for o in self.outputs
-            ],
-            # Omitted without a context, so that the manifest is byte-identical to that of earlier releases.
-            **({"context": list(self.context)} if self.context else {}),
-            **({"batch": "request"} if self.by_request else {}),
-        }
+        data = record_to_json(self)
+        return {**data, "batch": "request"} if data.pop("by_request", False) else data
 
     @classmethod
     def from_json(cls, data: Any) -> Signature:
@@ -296,57 +277,23 @@ class Signature:
         Raises:
             ManifestError: A field is wrong; the message names it, what was found and what was expected.
         """
-        dense = tuple(
-            DenseInput(
-                name=text(d, "name", at),
-                width=count(d, "width", at),
-                missing=flag(d, "missing", at) if "missing" in d else False,
-                columns=_columns(d, at),
-            )
-            for at, d in a_list(data, "dense", "signature")
-        )
-        sparse = tuple(
-            SparseInput(
-                name=text(s, "name", at),
-                pooling=choice(s, "pooling", at, ("sum", "mean", "none")),
-                weighted=flag(s, "weighted", at),
-                strings=choice(s, "strings", at, STRING_HASHES) if "strings" in s else "",
-                num_ids=whole(s, "num_ids", at) if "num_ids" in s else None,
-                fixed=flag(s, "fixed", at) if "fixed" in s else False,
-                same_lengths_as=text(s, "same_lengths_as", at) if "same_lengths_as" in s else "",
-                separator=text(s, "separator", at) if "separator" in s else "",
-                tables=tuple(
-                    TableUse(
-                        name=text(t, "name", to),
-                        num_embeddings=count(t, "num_embeddings", to),
-                        id_policy=IdPolicy(choice(t, "id_policy", to, tuple(p.value for p in IdPolicy))),
-                    )
-                    for to, t in a_list(s, "tables", at)
-                ),
-            )
-            for at, s in a_list(data, "sparse", "signature")
-        )
-        by_request = "batch" in data and choice(data, "batch", "signature", BATCHES) == "request"
-        outputs = tuple(
-            Output(
-                name=text(o, "name", at),
-                shape=shape(o, "shape", at),
-                dtype=choice(o, "dtype", at, OUTPUT_DTYPES) if "dtype" in o else FLOAT32,
-                batch_dims=_batch_dims(o, at, by_request=by_request),
-            )
-            for at, o in a_list(data, "outputs", "signature")
-        )
+        has_batch = isinstance(data, dict) and "batch" in data
+        by_request = has_batch and choice(data, "batch", "signature", BATCHES) == "request"
+        signature = read_record(cls, data, "signature", by_request=by_request)
+        inputs = [dense.name for dense in signature.dense] + [sparse.name for sparse in signature.sparse]
         for what, names in (
-            ("dense and sparse", [d.name for d in dense] + [s.name for s in sparse]),
-            ("outputs", [o.name for o in outputs]),
+            ("dense and sparse", inputs),
+            ("outputs", [output.name for output in signature.outputs]),
         ):
             if len(set(names)) != len(names):
                 raise ManifestError(f"signature: {what} names are not unique: {names}")
-        if not outputs or not (dense or sparse):
+        if not signature.outputs or not inputs:
             raise ManifestError("signature: got no inputs or no outputs, expected at least one of each")
-        _check_same_lengths(sparse)
-        context = _context(data, {d.name for d in dense} | {s.name for s in sparse})
-        return cls(dense=dense, sparse=sparse, outputs=outputs, context=context, by_request=by_request)
+        for i, output in enumerate(signature.outputs):
+            _check_batch_dims(output, f"signature.outputs[{i}]", by_request=by_request)
+        _check_same_lengths(signature.sparse)
+        _check_context(signature.context, inputs)
+        return signature
 
 
 def _check_same_lengths(sparse: Sequence[SparseInput]) -> None:
@@ -366,46 +313,20 @@ def _check_same_lengths(sparse: Sequence[SparseInput]) -> None:
             raise wrong(at, "num_ids", use.num_ids, f"that of {use.same_lengths_as!r}")
 
 
-def _batch_dims(data: Any, at: str, *, by_request: bool) -> tuple[int, ...]:
-    """Return the batch dimensions of an output; the first if the field is missing."""
-    if "batch_dims" not in data:
-        return ROWS_FIRST
-    dims = data["batch_dims"]
-    if not isinstance(dims, list) or not all(type(dim) is int for dim in dims):
-        raise wrong(at, "batch_dims", dims, "a list of whole numbers")
-    num_dims = len(data["shape"]) + len(dims)
-    if not num_dims or any(not 0 <= dim < num_dims for dim in dims) or dims != sorted(set(dims)):
-        raise wrong(at, "batch_dims", dims, f"different dimensions of {num_dims}, ascending")
-    if tuple(dims) != ROWS_FIRST and not by_request:
-        raise wrong(at, "batch_dims", dims, "[0], because a batch holds rows of any requests")
-    return tuple(dims)
+def _check_batch_dims(output: Output, at: str, *, by_request: bool) -> None:
+    dims, num_dims = output.batch_dims, len(output.shape) + len(output.batch_dims)
+    if not num_dims or any(not 0 <= dim < num_dims for dim in dims) or list(dims) != sorted(set(dims)):
+        raise wrong(at, "batch_dims", list(dims), f"different dimensions of {num_dims}, ascending")
+    if dims != ROWS_FIRST and not by_request:
+        raise wrong(at, "batch_dims", list(dims), "[0], because a batch holds rows of any requests")
 
 
-def _columns(data: Any, at: str) -> tuple[str, ...]:
-    """Return the columns of a dense input; none if the field is missing, as in older manifests."""
-    if "columns" not in data:
-        return ()
-    for to, name in a_list(data, "columns", at):
-        if not isinstance(name, str) or not name:
-            raise ManifestError(f"{to}: got {str(name)[:80]!r}, expected a non-empty text")
-    names = tuple(data["columns"])
-    if len(names) != data["width"] or len(set(names)) != len(names):
-        raise ManifestError(
-            f"{at}.columns: got {list(names[:8])}, expected as many different names as the width, {data['width']}"
-        )
-    return names
-
-
-def _context(data: Any, inputs: set[str]) -> tuple[str, ...]:
-    """Return the inputs of the context; none if the field is missing, as in older manifests."""
-    if "context" not in data:
-        return ()
-    for at, name in a_list(data, "context", "signature"):
-        if not isinstance(name, str) or name not in inputs:
+def _check_context(context: Sequence[str], inputs: Sequence[str]) -> None:
+    for i, name in enumerate(context):
+        if name not in inputs:
             raise ManifestError(
-                f"{at}: got {str(name)[:80]!r}, expected a dense or sparse input, one of {sorted(inputs)[:8]}"
+                f"signature.context[{i}]: got {name[:80]!r}, expected a dense or sparse input, one of "
+                f"{sorted(inputs)[:8]}"
             )
-    names = tuple(data["context"])
-    if len(set(names)) != len(names):
-        raise ManifestError(f"signature.context: names are not unique: {list(names)}")
-    return names
+    if len(set(context)) != len(context):
+        raise ManifestError(f"signature.context: names are not unique: {list(context)}")

@@ -40,7 +40,8 @@ class DenseSketch:
     """Numbers of a column.
 
     Attributes:
-        edges: ``[K - 1]``, ascending: a number belongs to the first bin whose edge it is below, or to the last bin.
+        edges: ``[K - 1]``, the deciles, ascending: a number belongs to the first bin whose edge it is below, or to the
+            last bin.
         shares: ``[K]``, of the numbers that are there.
         missing: The share of rows without a number.
     """
@@ -61,7 +62,7 @@ class SparseSketch:
     """Lists of a feature.
 
     Attributes:
-        lengths: ``[NUM_LENGTH_BINS]``, the share of rows by ``length_bins``.
+        lengths: ``[NUM_LENGTH_BINS]``, the share of rows by length: 0, 1, 2, 3 to 4, 5 to 8, ..., above 16384.
         values: Frequent IDs, ascending; of texts the hash.
         shares: The share of each among all values of the feature; the rest is that of all others.
     """

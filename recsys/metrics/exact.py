@@ -86,8 +86,9 @@ class ScoredRows:
         """Return all metrics; ``weights`` are not checked, and their sum is above 0."""
         total = float(weights.sum())
         loss = float(np.dot(self._losses, weights)) / total
-        clicks = float(np.dot(self._labels, weights))
-        base = entropy(clicks / total)
+        clicks, others = float(np.dot(self._labels, weights)), float(np.dot(1 - self._labels, weights))
+        # Their sum differs from the total by rounding: labels that are all 1 would have a mean below 1.
+        base = entropy(clicks / (clicks + others))
         return Metrics(
             num_rows=len(self._labels),
             loss=loss,
@@ -138,9 +139,15 @@ def _auc(places: NDArray[np.int64], y: NDArray[np.float64], w: NDArray[np.float6
 
 
 def checked(
-    scores: Floats, labels: Floats, weights: Floats | None
+    scores: Floats, labels: Floats, weights: Floats | None, *, are_numbers: bool = False
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return scores, labels and weights as float64, ``[N]`` each.
+
+    Args:
+        scores: ``[N]``.
+        labels: ``[N]``.
+        weights: ``[N]``; None for equal ones.
+        are_numbers: Whether labels are any numbers, and not 0 and 1 alone.
 
     Raises:
         ValueError: As ``measure``.
@@ -153,7 +160,9 @@ def checked(
         )
     if not np.isfinite(x).all():
         raise ValueError("scores: got a number that is not finite")
-    if not np.isin(y, (0.0, 1.0)).all():
+    if are_numbers and not np.isfinite(y).all():
+        raise ValueError("labels: got a number that is not finite")
+    if not are_numbers and not np.isin(y, (0.0, 1.0)).all():
         raise ValueError("labels: expected 0 and 1 only")
     if w.shape != y.shape or not (np.isfinite(w) & (w >= 0)).all() or not w.any():
         raise ValueError("weights: expected one finite number of at least 0 per example, and not all 0")

@@ -1,6 +1,6 @@
 """Metrics of the order of rows within groups, such as the impressions of one user.
 
-Rows count equally here, whatever their weights. A row that scores as much as others stands behind them.
+Rows count equally here. A row that scores as much as others stands behind them.
 
 Shape letters: G number of groups, N number of rows.
 """
@@ -43,7 +43,8 @@ def group_metrics(
     positions = np.arange(len(order)) - starts[of]
     is_hit = (positions < top) & (positive > 0)
     gains = np.where(is_hit, 1 / np.log2(positions + 2), 0.0)
-    best = np.concatenate(([0.0], np.cumsum(1 / np.log2(np.arange(top) + 2))))
+    longest = min(top, int(num_rows.max()))
+    best = np.concatenate(([0.0], np.cumsum(1 / np.log2(np.arange(longest) + 2))))
     hits = np.bincount(of, is_hit)
     first = np.full(len(num_rows), np.inf)
     np.minimum.at(first, of[is_hit], positions[is_hit] + 1.0)

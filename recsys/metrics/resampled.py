@@ -12,14 +12,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from recsys.inputs.columns import LabelColumn
 from recsys.metrics.exact import ScoredRows, checked
 from recsys.metrics.grouped import coverage, group_metrics
+from recsys.metrics.regression import ScoredNumbers
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 #: Of the values under resampling, the share between the ends of an interval.
 LEVEL = 0.95
-_OF_ROWS = ("auc", "ne", "calibration", "loss")
+_OF_CLICKS = ("auc", "ne", "calibration", "loss")
+_OF_NUMBERS = ("rmse", "mae", "loss")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +30,9 @@ class Rows:
     """The rows that models are measured on.
 
     Attributes:
-        labels: ``[N]``, 0 or 1.
-        weights: ``[N]``, at least 0; None for equal ones.
+        labels: ``[N]``, 0 or 1, or numbers.
+        weights: ``[N]``, at least 0; None for equal ones. In metrics of groups, rows of weight 0 are left out, and
+            others count equally.
         groups: ``[N]``, the group of each row, 0 to G - 1, none of them empty; None without groups.
         items: ``[N]``, the item of each row; None if they are not known.
         top: How many rows of a group count in the metrics of its first rows.
@@ -74,23 +78,38 @@ class Measured:
     """One model on some rows, whose metrics can be asked for with other factors of its units.
 
     Args:
-        logits: ``[N]``, finite.
+        logits: ``[N]``, finite; of numbers the predictions.
         rows: The rows.
+        number: The label where it is a number; None for 0 and 1. Numbers have no metrics of groups but coverage.
 
     Raises:
         ValueError: No rows, shapes that differ, labels other than 0 and 1, or wrong weights.
     """
 
-    def __init__(self, logits: NDArray[np.float32] | Floats, rows: Rows) -> None:
-        x, labels, self._weights = checked(logits, rows.labels, rows.weights)
-        self._rows = ScoredRows(x, labels)
+    def __init__(
+        self, logits: NDArray[np.float32] | Floats, rows: Rows, number: LabelColumn | None = None
+    ) -> None:
+        is_number = number is not None
+        x, labels, self._weights = checked(logits, rows.labels, rows.weights, are_numbers=is_number)
+        self._rows = ScoredRows(x, labels) if number is None else ScoredNumbers(x, labels, number)
+        self._names = _OF_NUMBERS if is_number else _OF_CLICKS
         self._groups = rows.groups
         self._of_groups: Mapping[str, tuple[Floats, Floats]] = {}
         self.coverage: float | None = None
         if rows.groups is not None:
-            self._of_groups = group_metrics(x, labels, rows.groups, rows.top)
+            kept = np.flatnonzero(self._weights)
+            units, groups = np.unique(rows.groups[kept], return_inverse=True)
+            if not is_number:
+                found = group_metrics(x[kept], labels[kept], groups, rows.top)
+                self._of_groups = {
+                    name: (
+                        _placed(values, units, rows.num_units, np.nan),
+                        _placed(counts, units, rows.num_units, 0),
+                    )
+                    for name, (values, counts) in found.items()
+                }
             if rows.items is not None:
-                self.coverage = coverage(x, rows.groups, rows.items, rows.top)
+                self.coverage = coverage(x[kept], groups, rows.items[kept], rows.top)
 
     def values(self, factors: Floats | None = None) -> dict[str, float | None]:
         """Return all metrics by name; those of groups follow those of rows.
@@ -102,15 +121,22 @@ class Measured:
         if factors is not None:
             weights = weights * (factors if self._groups is None else factors[self._groups])
         if not weights.any():
-            return dict.fromkeys((*_OF_ROWS, *self._of_groups))
+            return dict.fromkeys((*self._names, *self._of_groups))
         of_rows = self._rows.metrics(weights)
         return {
-            **{name: getattr(of_rows, name) for name in _OF_ROWS},
+            **{name: getattr(of_rows, name) for name in self._names},
             **{
                 name: _mean(values, counts if factors is None else counts * factors)
                 for name, (values, counts) in self._of_groups.items()
             },
         }
+
+
+def _placed(numbers: Floats, units: Ints, num_units: int, other: float) -> Floats:
+    """Return the numbers of some units as ``[U]``, with another one for all others."""
+    placed = np.full(num_units, other, dtype=np.float64)
+    placed[units] = numbers
+    return placed
 
 
 def _mean(values: Floats, counts: Floats) -> float | None:

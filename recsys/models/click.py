@@ -1,13 +1,15 @@
-"""ClickModel, which turns logits into the probability of a click, and the factory that checkpoints name.
+"""ClickModel, which turns logits into probabilities of clicks and into numbers, and the factory that checkpoints name.
 
 Shape letters: B batch, L labels.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from recsys import (
@@ -19,6 +21,7 @@ from recsys import (
     PoolingType,
 )
 from recsys.configs import BaseEmbeddingConfig
+from recsys.inputs.columns import LabelColumn, learns_numbers
 from recsys.inputs.schema import Schema
 from recsys.managed import (
     DistanceLFU_EvictionPolicy,
@@ -34,11 +37,13 @@ from recsys.managed import (
 )
 from recsys.models.dense import DenseTransforms
 from recsys.models.dlrm import DLRM, BagCollection, SparseDLRM
+from recsys.modules.crosses import CrossedBags, CrossedBatch, crossed_batch, given_features
+from recsys.ops import is_traced
 
 SequenceCollection = EmbeddingCollection | ManagedCollisionEmbeddingCollection
 
 _REQUIRED = ("name", "num_embeddings", "embedding_dim", "feature_names")
-_OPTIONAL = ("pooling", "managed")
+_OPTIONAL = ("pooling", "managed", "crossed")
 _EVICTION_POLICIES: dict[str, type[MCHEvictionPolicy]] = {
     "lfu": LFU_EvictionPolicy,
     "lru": LRU_EvictionPolicy,
@@ -46,8 +51,12 @@ _EVICTION_POLICIES: dict[str, type[MCHEvictionPolicy]] = {
 }
 
 
+#: A label's loss has a factor of 1/1000 to 1000: one that a model gets right without fail would have an infinite one.
+MOST_LOG_VARIANCE = math.log(1000)
+
+
 class ClickModel(nn.Module):
-    """The probability of a click, or of each of L labels.
+    """The probability of a click, or the prediction of each of L labels.
 
     Args:
         model: Maps ``(dense_features, sparse_features)`` to logits ``[B, L]``.
@@ -55,6 +64,7 @@ class ClickModel(nn.Module):
 
     Attributes:
         inputs: The same; ``recsys-export`` takes ID policies, text hashes and the dense width from it.
+        uncertainty: The labels' variances, where training learns them; else None.
     """
 
     def __init__(self, model: nn.Module, inputs: Schema | None = None) -> None:
@@ -62,27 +72,65 @@ class ClickModel(nn.Module):
         self.model = model
         self.inputs = inputs
         self.transforms = None if inputs is None else DenseTransforms(inputs.dense)
+        learns = inputs is not None and inputs.label_weights
+        self.uncertainty = LabelUncertainty(num_labels_of(inputs)) if learns else None
 
     def forward(self, dense_features: Tensor, sparse_features: KeyedJaggedTensor) -> dict[str, Tensor]:
-        """Map ``[B, number of dense features]`` and a batch of B rows to the probabilities, ``[B]`` each.
+        """Map ``[B, number of dense features]`` and a batch of B rows to the predictions, ``[B]`` each.
 
-        They are named ``score``, or by their labels where there are several. Without a label, ``score`` is the logit.
+        They are probabilities, or numbers in the unit of a label that is a number. They are named ``score``, or by
+        their labels where there are several. Without a label, ``score`` is the logit. Tables that hash get rows or raw
+        IDs; where features are crossed, raw IDs alone, of which the crossed features are made.
         """
+        return self.predictions(dense_features, self._with_crosses(sparse_features))
+
+    def predictions(
+        self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor | CrossedBatch
+    ) -> dict[str, Tensor]:
+        """Return what ``forward`` does, of a batch as ``logits`` takes it."""
         return self._named(self.logits(dense_features, sparse_features))
 
-    def logits(self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor) -> Tensor:
-        """Return the logits, ``[B, L]``, for training."""
+    def _with_crosses(self, sparse_features: KeyedJaggedTensor) -> KeyedJaggedTensor | CrossedBatch:
+        if self.inputs is None or not self.inputs.crosses:
+            return sparse_features
+        return crossed_batch(sparse_features, self.inputs.crosses)
+
+    def logits(
+        self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor | CrossedBatch
+    ) -> Tensor:
+        """Return the logits, ``[B, L]``, for training; a number is one in its label's ``scale``.
+
+        Crossed features are among the others, as training data has them, or the graph made them.
+        """
+        dense = self.dense_inputs(dense_features, given_features(sparse_features))
+        logits: Tensor = self.model(dense, sparse_features)
+        return logits
+
+    def dense_inputs(
+        self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor
+    ) -> Tensor | None:
+        """Return the model's dense features: the transformed ones, then the counts; None where there are none."""
         if self.transforms is not None and dense_features is not None:
             dense_features = self.transforms(dense_features)
-        logits: Tensor = self.model(dense_features, sparse_features)
-        return logits
+        if self.inputs is None or not self.inputs.counts:
+            return dense_features
+        counts = [sparse_features[name].lengths() for name in self.inputs.counts]
+        found = torch.log1p(torch.stack(counts, dim=1).to(torch.float32))
+        if dense_features is None:
+            return found
+        if not is_traced(found):
+            found = found.to(dense_features.device)  # in training, sparse features stay in host memory
+        return torch.cat((dense_features, found), dim=1)
 
     def _named(self, logits: Tensor) -> dict[str, Tensor]:
         if self.inputs is not None and not self.inputs.labels:
             return {"score": logits.select(1, 0)}
         names = ("score",) if self.inputs is None or len(self.inputs.labels) == 1 else self.inputs.label_names
-        probabilities = logits.sigmoid()
-        return {name: probabilities.select(1, i) for i, name in enumerate(names)}
+        if self.inputs is None or not learns_numbers(self.inputs.labels):
+            probabilities = logits.sigmoid()
+            return {name: probabilities.select(1, i) for i, name in enumerate(names)}
+        labels = zip(names, self.inputs.labels, strict=True)
+        return {name: _prediction(logits.select(1, i), label) for i, (name, label) in enumerate(labels)}
 
     @property
     def dense_widths(self) -> dict[str, int]:
@@ -90,12 +138,48 @@ class ClickModel(nn.Module):
         return {} if self.inputs is None else {"dense_features": len(self.inputs.dense)}
 
 
+def _prediction(logits: Tensor, label: LabelColumn) -> Tensor:
+    """Return what a label's logits ``[B]`` predict."""
+    if not label.is_number:
+        return logits.sigmoid()
+    mean, std = label.scale
+    return logits * std + mean
+
+
+class LabelUncertainty(nn.Module):
+    """The logarithms of the labels' variances, which weigh their losses in training; no output reads them.
+
+    Args:
+        num_labels: L.
+
+    Attributes:
+        log_variances: ``[L]``; the last step may have left the bounds.
+    """
+
+    def __init__(self, num_labels: int) -> None:
+        super().__init__()
+        self.log_variances = nn.Parameter(torch.zeros(num_labels))
+
+    def reset_parameters(self) -> None:
+        """Set all variances to 1."""
+        nn.init.zeros_(self.log_variances)
+
+    def bounded(self) -> Tensor:
+        """Return the logarithms ``[L]``, between ``-MOST_LOG_VARIANCE`` and that.
+
+        Those that a step brought beyond are set to the bound, so that the next gradient may bring them back.
+        """
+        with torch.no_grad():
+            self.log_variances.clamp_(-MOST_LOG_VARIANCE, MOST_LOG_VARIANCE)
+        return self.log_variances
+
+
 class SparseClickModel(ClickModel):
     """A ClickModel without dense features."""
 
     def forward(self, sparse_features: KeyedJaggedTensor) -> dict[str, Tensor]:  # type: ignore[override]
         """Map a batch of B rows to the probabilities, ``[B]`` each; see ``ClickModel.forward``."""
-        return self._named(self.logits(None, sparse_features))
+        return self.predictions(None, self._with_crosses(sparse_features))
 
     @property
     def dense_widths(self) -> dict[str, int]:
@@ -139,13 +223,11 @@ def build_dlrm(
             "one logit per label"
         )
     bags = bag_collection(tables)
-    if schema is not None and not schema.dense:
+    if schema is not None and not schema.dense and not schema.counts:
         return click_model(SparseDLRM(bags, over_arch_layer_sizes), schema)
-    check_sizes("dense_in_features", [dense_in_features])
-    model = DLRM(
-        bags, transformed_width(schema, dense_in_features), dense_arch_layer_sizes, over_arch_layer_sizes
-    )
-    return click_model(model, schema)
+    check_sizes("dense_in_features", [dense_in_features] if schema is None or schema.dense else [])
+    width = transformed_width(schema, dense_in_features)
+    return click_model(DLRM(bags, width, dense_arch_layer_sizes, over_arch_layer_sizes), schema)
 
 
 def schema_of(inputs: Mapping[str, Any] | None) -> Schema | None:
@@ -165,7 +247,7 @@ def num_labels_of(schema: Schema | None) -> int:
 
 
 def transformed_width(inputs: Schema | None, dense_in_features: int) -> int:
-    """Return the number of dense features after the transforms.
+    """Return the number of dense features after the transforms, counts included.
 
     Raises:
         ValueError: The inputs have another number of dense columns.
@@ -176,7 +258,7 @@ def transformed_width(inputs: Schema | None, dense_in_features: int) -> int:
         raise ValueError(
             f"dense_in_features: got {dense_in_features}, expected {len(inputs.dense)}, the dense columns of inputs"
         )
-    return sum(column.width for column in inputs.dense)
+    return sum(column.width for column in inputs.dense) + len(inputs.counts)
 
 
 def bag_collection(tables: Sequence[Mapping[str, Any]]) -> BagCollection:
@@ -187,11 +269,25 @@ def bag_collection(tables: Sequence[Mapping[str, Any]]) -> BagCollection:
             not "SUM", its ``pooling`` ("SUM" or "MEAN"). A table of raw IDs has ``managed`` too: an object
             with ``eviction`` ("lfu", "lru" or "distance_lfu") and ``interval``, batches between two
             admissions, and perhaps ``buckets``, parts of the mapping that ranks share; or with ``eviction`` "none",
-            for a vocabulary that never changes.
+            for a vocabulary that never changes. Tables of crossed features have ``crossed``, true, and are the
+            last.
 
     Raises:
         ValueError: A field is missing, unknown, of another type, or does not fit the others.
     """
+    table_configs(tables)
+    given = [table for table in tables if not table.get("crossed")]
+    crossed = tables[len(given) :]
+    if not crossed:
+        return _given_bags(tables)
+    if not given or not all(table.get("crossed") is True for table in crossed):
+        raise ValueError('tables: expected the crossed ones, with "crossed": true, behind others')
+    return CrossedBags(_given_bags(given), EmbeddingBagCollection(tables=table_configs(crossed)))
+
+
+def _given_bags(
+    tables: Sequence[Mapping[str, Any]],
+) -> EmbeddingBagCollection | ManagedCollisionEmbeddingBagCollection:
     configs = table_configs(tables)
     tables_of_rows = EmbeddingBagCollection(tables=configs)
     mapping = _mapping(tables, configs)

@@ -17,6 +17,7 @@ from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.tensor import JaggedTensor
 from recsys.models.click import SequenceCollection
 from recsys.models.dlrm import BagCollection, OverArch, SparseArch
+from recsys.modules.crosses import given_features
 
 # The score of a place after a history's end, before the softmax: finite, because all places of an empty history get
 # it, and a number of bfloat16 too.
@@ -131,7 +132,7 @@ class DeepInterestNetwork(nn.Module):
 
         The target's first ID counts; one without an ID has a vector of zeros.
         """
-        vectors = self.embedding_collection(sparse_features)
+        vectors = self.embedding_collection(given_features(sparse_features))
         parts = [] if dense_features is None else [dense_features]
         if self.sparse_arch is not None:
             parts.append(self.sparse_arch(sparse_features).flatten(1))

@@ -21,9 +21,10 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 from recsys.kernels.operators import interaction
 from recsys.managed import ManagedCollisionEmbeddingBagCollection
+from recsys.modules.crosses import CrossedBags
 from recsys.modules.mlp import MLP
 
-BagCollection = EmbeddingBagCollection | ManagedCollisionEmbeddingBagCollection
+BagCollection = EmbeddingBagCollection | ManagedCollisionEmbeddingBagCollection | CrossedBags
 
 
 def check_same_dim(tables: Sequence[EmbeddingBagConfig]) -> int:
@@ -148,7 +149,7 @@ def _gradient_of_pairs(gradient: Tensor, vectors: Tensor, places: Tensor) -> Ten
     num_vectors = vectors.size(1)
     of_pairs = gradient.index_select(1, places).unflatten(1, (num_vectors, num_vectors))
     of_pairs.diagonal(dim1=1, dim2=2).zero_()
-    return torch.bmm(of_pairs, vectors)
+    return torch.bmm(of_pairs.to(vectors.dtype), vectors)  # other types where the model computes in bfloat16
 
 
 class InteractionArch(nn.Module):

@@ -142,6 +142,10 @@ def retrieval_model(model: nn.Module, vectors: Tensor, num_results: int) -> Retr
         )
     inputs, transforms = None, None
     if isinstance(model, ClickModel) and model.inputs is not None:
+        if model.inputs.counts:
+            raise ValueError(
+                f"model: got the counts {list(model.inputs.counts)} in its schema, expected none for retrieval"
+            )
         inputs, transforms = model.inputs.with_sparse(towers.user_features), model.transforms
     user_tower = UserTower(towers, transforms)
     has_dense = inputs is None or inputs.dense

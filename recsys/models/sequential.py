@@ -173,7 +173,7 @@ class StateModel(nn.Module):
         scores: Tensor = (state * item).sum(dim=1, keepdim=True)
         return scores if self.bias is None else scores + self.bias
 
-    def states(
+    def vectors(
         self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor
     ) -> tuple[Tensor, Tensor]:
         """Return the user's vector at each place of the history, and vectors of what came after each, to learn from.

@@ -92,29 +92,30 @@ class TwoTowerModel(nn.Module):
     ) -> None:
         super().__init__()
         self.sparse_arch = SparseArch(bags)
-        names = self.sparse_arch.sparse_feature_names
-        unknown = sorted(set(item_features) - set(names))
-        if unknown or not item_features or (set(item_features) == set(names) and not dense_width):
-            raise ValueError(
-                f"item_features: got {list(item_features)}, expected some of {names}, and features for the user"
-            )
+        if not item_features:
+            raise _wrong_items(item_features, self.sparse_arch.sparse_feature_names)
         self.item_features = tuple(item_features)
-        places = {True: list[int](), False: list[int]()}
-        for place, name in enumerate(names):
-            places[name in item_features].append(place)
-        # The device is named because the places are in no checkpoint.
-        self.register_buffer("user_places", torch.tensor(places[False], device="cpu"), persistent=False)
-        self.register_buffer("item_places", torch.tensor(places[True], device="cpu"), persistent=False)
-        dim = self.sparse_arch.D
-        self.towers = TwoTowers(dense_width + len(places[False]) * dim, len(places[True]) * dim, layer_sizes)
+        widths = place_features(self, self.sparse_arch, item_features, dense_width)
+        self.towers = TwoTowers(*widths, layer_sizes)
 
     def forward(self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor) -> Tensor:
         """Score a batch: logits ``[B, 1]``."""
+        logits: Tensor = self.towers(*self._inputs(dense_features, sparse_features))
+        return logits
+
+    def vectors(
+        self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the vectors of users and of items, ``[B, D]`` each, whose products are the logits, to learn from."""
+        user, item = self._inputs(dense_features, sparse_features)
+        return self.towers.user(user), self.towers.item_vectors(item)
+
+    def _inputs(
+        self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor
+    ) -> tuple[Tensor, Tensor]:
         vectors = self.sparse_arch(sparse_features)
         user = flat(dense_features, vectors.index_select(1, self.user_places))
-        item = flat(None, vectors.index_select(1, self.item_places))
-        logits: Tensor = self.towers(user, item)
-        return logits
+        return user, flat(None, vectors.index_select(1, self.item_places))
 
     @property
     def user_features(self) -> tuple[str, ...]:
@@ -128,6 +129,41 @@ class TwoTowerModel(nn.Module):
         """
         vectors = self.sparse_arch(sparse_features)
         return self.towers.item_vectors(flat(None, vectors.index_select(1, self.item_places)))
+
+
+def place_features(
+    model: nn.Module, arch: SparseArch, item_features: Sequence[str], dense_width: int
+) -> tuple[int, int]:
+    """Give a model the buffers ``user_places`` and ``item_places``, where the features of each lie among the vectors.
+
+    Args:
+        model: The model.
+        arch: What looks up the vectors.
+        item_features: The items' sparse features.
+        dense_width: Number of dense features; they are the user's.
+
+    Returns:
+        Numbers of the user and of an item.
+
+    Raises:
+        ValueError: A feature is unknown, or the user would have none.
+    """
+    names = arch.sparse_feature_names
+    if set(item_features) - set(names) or (set(item_features) == set(names) and not dense_width):
+        raise _wrong_items(item_features, names)
+    places = {True: list[int](), False: list[int]()}
+    for place, name in enumerate(names):
+        places[name in item_features].append(place)
+    # The device is named because the places are in no checkpoint.
+    model.register_buffer("user_places", torch.tensor(places[False], device="cpu"), persistent=False)
+    model.register_buffer("item_places", torch.tensor(places[True], device="cpu"), persistent=False)
+    return dense_width + len(places[False]) * arch.D, len(places[True]) * arch.D
+
+
+def _wrong_items(item_features: Sequence[str], names: Sequence[str]) -> ValueError:
+    return ValueError(
+        f"item_features: got {list(item_features)}, expected some of {list(names)}, and features for the user"
+    )
 
 
 def towers_of(model: nn.Module) -> TwoTowerModel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 
+from recsys.optim.accumulation import AccumulatingOptimizer
 from recsys.optim.clipping import GradientClipping, GradientClippingOptimizer
 from recsys.optim.combined import CombinedOptimizer, OptimizerWrapper
 from recsys.optim.fused import FusedKernel, FusedOptimizer
@@ -22,6 +23,7 @@ from recsys.optim.warmup import WarmupOptimizer, WarmupPolicy, WarmupStage
 
 __all__ = [
     "LAMB",
+    "AccumulatingOptimizer",
     "CombinedOptimizer",
     "EmbOptimType",
     "FusedConfig",

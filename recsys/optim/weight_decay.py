@@ -70,7 +70,7 @@ class RowWeightDecay:
         """Decay the touched rows; call it after the backward pass of the lookups."""
         for lookup, touched in self._touched.items():
             states = lookup.states()
-            learning_rate, eps = lookup.config.learning_rate, lookup.config.eps
+            learning_rate, eps = float(lookup.tbe.get_learning_rate()), lookup.config.eps
             for before in touched:
                 weight, state = lookup.weights[before.shard].detach(), states[before.shard][_STATE]
                 scale = (state[before.rows].sqrt() + eps) / learning_rate

@@ -173,6 +173,10 @@ def _seconds(text: str) -> float:
     return float(found[1]) * _UNITS_S[found[2] or "s"]
 
 
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
+
+
 def _wholes(text: str) -> tuple[int, ...]:
     return tuple(COUNT.parse(part) for part in text.split(","))
 
@@ -214,6 +218,14 @@ COUNTS = Kind(
     example="32,16",
     metavar="N,N",
     in_file=(str, int),
+    is_list=True,
+)
+NUMBERS = Kind(
+    expected="numbers with commas between",
+    parse=_numbers,
+    example="1,0.5",
+    metavar="X,X",
+    in_file=(str, int, float),
     is_list=True,
 )
 NAMES = Kind(

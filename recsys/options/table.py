@@ -13,6 +13,7 @@ from typing import Any
 
 from recsys.base.cli import Parser, VersionAction, add_program_options, near_misses
 from recsys.options.kinds import ADDRESS, COUNT, PATH, SWITCH, ConfigError, Kind
+from recsys.options.sections import own_part, without_sections
 from recsys.options.toml import read_toml
 
 _HIDDEN = argparse.SUPPRESS
@@ -197,12 +198,14 @@ class Group:
         title: The heading; empty for the first options.
         options: The options.
         one_of: Whether exactly one of them must be given.
+        section: The name of a table in TOML that may have their keys; empty for none.
     """
 
     title: str
     options: tuple[Option, ...]
     _: KW_ONLY
     one_of: bool = False
+    section: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,6 +223,8 @@ class Command:
         summary: Its line in the help of the command that it is part of.
         has_program_options: Whether it has ``--version`` and ``--print-completion``.
         old_config: Earlier flags of ``--config``.
+        section: The table with its options, in files that have those of other commands too; empty for none.
+        documents: Tables in TOML that are no options; the parsed options have them by name in ``documents``.
     """
 
     program: str
@@ -232,6 +237,8 @@ class Command:
     summary: str = ""
     has_program_options: bool = True
     old_config: tuple[str, ...] = ()
+    section: str = ""
+    documents: tuple[str, ...] = ()
 
     @property
     def options(self) -> tuple[Option, ...]:
@@ -246,7 +253,7 @@ class Command:
         words = list(sys.argv[1:] if argv is None else argv)
         file = self._file_of(words)
         try:
-            in_file = {} if file is None else read_toml(file)
+            in_file, documents = ({}, {}) if file is None else self._read(file)
         except ConfigError as error:
             self.parser().refuse(str(error))
         parser = self.parser(in_file)
@@ -266,13 +273,30 @@ class Command:
         given |= {name: value for name, value in vars(parsed).items() if name not in ("command", "config")}
         for option in options:
             setattr(parsed, option.attribute, given.get(option.attribute, option.unset()))
-        parsed.given = frozenset(given)
+        parsed.given, parsed.documents = frozenset(given), documents
         missing = [option for option in options if option.required and option.attribute not in given]
         if missing:
             parser.error(f"{_shown(missing)}: missing, expected {'it' if len(missing) == 1 else 'them'}")
         for group in groups:
             _check_one_of(group, given, parser)
         return parsed
+
+    def read(self, file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the options of a file by attribute, and its documents.
+
+        Raises:
+            ConfigError: The file is not readable, or has an unknown key or a wrong value.
+        """
+        in_file, documents = self._read(file)
+        return _given_elsewhere(self.options, file, in_file), documents
+
+    def _read(self, file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+        sections = {
+            group.section: [key for option in group.options for key in (option.key, *map(key_of, option.old))]
+            for group in self.groups
+            if group.section
+        }
+        return without_sections(file, own_part(read_toml(file), self.section), sections, self.documents)
 
     def _file_of(self, words: Sequence[str]) -> Path | None:
         """Return the file of ``--config``, which says what else must be given; None where that is wrong."""

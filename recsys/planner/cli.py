@@ -30,8 +30,7 @@ from recsys.planner.report.page import page
 from recsys.planner.report.report import print_summary
 from recsys.planner.report.summary import summarize
 from recsys.rows.format import CUDA_ROW_ALIGNMENT, HOST_ROW_ALIGNMENT
-from recsys.sharding.plan.plan import ShardingPlan
-from recsys.sharding.plan.plan_file import read_plan
+from recsys.sharding.plan.plan import ShardingPlan, read_plan
 
 _PIPE_WIDTH = 150
 

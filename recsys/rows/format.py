@@ -4,15 +4,13 @@ Shape letters: D embedding dim, P padded dim, R rows.
 
 A table is ``[R, row_bytes]`` uint8, read by FBGEMM 1.8's int-nbit lookup (checked bit for bit in the tests):
 
-=====  ==============================================================  ===============================  ==========
-type   one row                                                         bytes at alignment 1             P multiple
-=====  ==============================================================  ===============================  ==========
-FP32   D floats                                                        ``4 * P``                        1
-FP16   D halves                                                        ``2 * P``                        1
-INT8   scale (fp16), bias (fp16), D codes                              ``4 + P``                        2
-INT4   scale (fp16), bias (fp16), two codes a byte, low nibble first   ``4 + P / 2``                    4
-INT2   scale (fp16), bias (fp16), four codes a byte, low bits first    ``4 + P / 4``                    8
-=====  ==============================================================  ===============================  ==========
+| type | one row | bytes at alignment 1 | P multiple |
+|---|---|---|---|
+| FP32 | D floats | 4 P | 1 |
+| FP16 | D halves | 2 P | 1 |
+| INT8 | scale (fp16), bias (fp16), D codes | 4 + P | 2 |
+| INT4 | scale (fp16), bias (fp16), two codes a byte, low nibble first | 4 + P / 2 | 4 |
+| INT2 | scale (fp16), bias (fp16), four codes a byte, low bits first | 4 + P / 4 | 8 |
 
 A number is ``code * scale + bias``. A row is padded to a multiple of the row alignment: 1 in host memory, 16
 on CUDA, where width 64 in INT8 takes 80 bytes instead of 68. Widths that are not a multiple (FBGEMM's quantizer
@@ -23,10 +21,12 @@ bias.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from recsys.base.json_checks import choice
 from recsys.configs import DATA_TYPE_NUM_BITS, DataType
 from recsys.ops import fbgemm
 
@@ -49,6 +49,15 @@ CUDA_ROW_ALIGNMENT = 16
 _FP16_RELATIVE = 2.0**-11
 _FP16_ABSOLUTE = 2.0**-25
 _FP16_MAX = 65504.0
+
+
+def stored_type(data: Any, key: str, at: str) -> DataType:
+    """Return a field of untrusted JSON that is a data type with a row format.
+
+    Raises:
+        ManifestError: It is not one.
+    """
+    return DataType(choice(data, key, at, tuple(one.value for one in SPARSE_TYPE_CODES)))
 
 
 def row_alignment_for(device: torch.device) -> int:

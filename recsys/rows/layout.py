@@ -5,6 +5,7 @@ Shape letters: D embedding dim, R rows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -83,6 +84,14 @@ class BlobLayout:
         """Bytes of the blob, including the readable tail."""
         end = max((block.offset_bytes + block.num_bytes for block in self.blocks), default=0)
         return _aligned(end) + TAIL_BYTES
+
+    @cached_property
+    def table_bytes(self) -> dict[str, int]:
+        """Bytes of each table's rows, by name, without what aligns blocks."""
+        found: Counter[str] = Counter()
+        for block in self.blocks:
+            found[block.table] += block.num_bytes
+        return dict(found)
 
     @cached_property
     def _by_column(self) -> dict[tuple[str, int], list[RowBlock]]:

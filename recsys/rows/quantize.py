@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from recsys.base.json_checks import ALWAYS
 from recsys.configs import DataType
 from recsys.rows.format import (
     HOST_ROW_ALIGNMENT,
@@ -19,6 +21,7 @@ from recsys.rows.format import (
     dequantize_rows,
     quantize_rows,
     row_error_bounds,
+    stored_type,
 )
 from recsys.rows.layout import BlobLayout, RowBlock, block_rows, lay_out
 
@@ -45,9 +48,9 @@ class StoredTable:
     name: str
     num_embeddings: int
     embedding_dim: int
-    data_type: DataType
+    data_type: Annotated[DataType, stored_type]
     column_cuts: tuple[tuple[int, int], ...] = ()
-    zero_row: bool = False
+    zero_row: Annotated[bool, ALWAYS] = False
 
     @property
     def cuts(self) -> tuple[tuple[int, int], ...]:

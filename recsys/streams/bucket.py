@@ -5,6 +5,7 @@ Stores show an object once it is whole, so one that cannot be read is damaged.
 
 from __future__ import annotations
 
+import logging
 import time
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,10 @@ from recsys.artifact.delta.file import DeltaFile, read_header
 from recsys.base.remote import RemoteEntry, RemoteFolder, RemoteNotFoundError
 from recsys.errors import ArtifactError
 from recsys.streams.cache import DeltaCache
-from recsys.streams.folder import by_age, checked, described, is_delta, name_taken
+from recsys.streams.folder import UNPRINTABLE, by_age, checked, described, is_delta, name_taken, shown
 from recsys.streams.interface import DeltaSink, DeltaSource, StreamedDelta
+
+_log = logging.getLogger(__name__)
 
 
 class BucketSource(DeltaSource):
@@ -29,6 +32,7 @@ class BucketSource(DeltaSource):
         self._folder = folder
         self._cache = cache
         self._known: dict[str, StreamedDelta] = {}
+        self._told: set[str] = set()
 
     def check(self) -> str:
         """See ``DeltaSource``."""
@@ -39,6 +43,11 @@ class BucketSource(DeltaSource):
         known = {}
         for entry in self._folder.entries():
             if entry.is_folder or not is_delta(entry.name):
+                continue
+            if not entry.name.isprintable():
+                if entry.name not in self._told:
+                    self._told.add(entry.name)
+                    _log.warning("deltas: %s is passed over: %s", shown(entry.name), UNPRINTABLE)
                 continue
             before = self._known.get(entry.name)
             if before is None or before.stamp != _stamp(entry):

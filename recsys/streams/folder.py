@@ -15,11 +15,13 @@ from pathlib import Path
 
 from recsys.artifact.delta.file import DeltaFile
 from recsys.artifact.delta.header import DeltaHeader
-from recsys.base.files import replacing
+from recsys.base.files import remove_abandoned, replacing
 from recsys.errors import ArtifactError
 from recsys.streams.interface import SUFFIX, DeltaSink, DeltaSource, StreamedDelta, StreamError
 
 _log = logging.getLogger(__name__)
+#: Why a file is passed over whose name would break a log or a message.
+UNPRINTABLE = "its name has characters that cannot be printed; rename it"
 
 
 class FolderSource(DeltaSource):
@@ -49,15 +51,22 @@ class FolderSource(DeltaSource):
         except FileNotFoundError:
             files = []
         known: dict[str, StreamedDelta] = {}
+        unreadable: list[StreamedDelta] = []
         for file in files:
             about = self._looked_at(file)
             if about is None:
                 continue
             stamp = (about.st_size, about.st_mtime_ns)
             before = self._known.get(file.name)
-            known[file.name] = before if before and before.stamp == stamp else _read(file, stamp)
+            if before is not None and before.stamp == stamp:
+                known[file.name] = before
+                continue
+            try:
+                known[file.name] = _read(file, stamp)
+            except OSError as error:  # not the file's fault, so that it is read again at the next look
+                unreadable.append(_unusable(file, stamp, str(error.strerror)))
         self._known = known
-        return by_age(known.values())
+        return by_age([*known.values(), *unreadable])
 
     def fetch(self, delta: StreamedDelta) -> Path:
         """See ``DeltaSource``. The file is the folder's own; it is checked when it is applied."""
@@ -67,16 +76,19 @@ class FolderSource(DeltaSource):
         """Return what the disk says of a file; None for anything else, which is passed over, and said once."""
         try:
             about = file.stat()
-            if stat.S_ISREG(about.st_mode):
+            if not file.name.isprintable():
+                why = UNPRINTABLE
+            elif stat.S_ISREG(about.st_mode):
                 return about
-            why = "it is not a file"
+            else:
+                why = "it is not a file"
         except FileNotFoundError:  # removed since it was listed
             return None
         except OSError as error:
             why = str(error.strerror)
         if file.name not in self._told:
             self._told.add(file.name)
-            _log.warning("deltas: %s is passed over: %s", file.name, why)
+            _log.warning("deltas: %s is passed over: %s", shown(file.name), why)
         return None
 
 
@@ -89,11 +101,15 @@ class FolderSink(DeltaSink):
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._is_clean = False
 
     def publish(self, path: Path) -> None:
         """See ``DeltaSink``."""
         digest, target = checked(path), self._path / path.name
         self._path.mkdir(parents=True, exist_ok=True)
+        if not self._is_clean:
+            remove_abandoned(self._path, f".*{SUFFIX}.*.partial")
+            self._is_clean = True
         if target.exists():
             with DeltaFile(target) as there:
                 if there.digest != digest:
@@ -106,6 +122,11 @@ class FolderSink(DeltaSink):
 def is_delta(name: str) -> bool:
     """Return whether a file's name is that of a delta."""
     return name.endswith(SUFFIX) and not name.startswith(".")
+
+
+def shown(name: str) -> str:
+    """Return a file's name for a line of a log, which nobody can break with it."""
+    return name if name.isprintable() else ascii(name)
 
 
 def by_age(deltas: Iterable[StreamedDelta]) -> list[StreamedDelta]:
@@ -132,15 +153,21 @@ def name_taken(name: str) -> StreamError:
 
 
 def _read(path: Path, stamp: tuple[int, int]) -> StreamedDelta:
-    written_s = stamp[1] / 1e9
+    """Return a delta of a folder, or what is wrong with it.
+
+    Raises:
+        OSError: It cannot be read now.
+    """
+    path.open("rb").close()
     try:
         with DeltaFile(path) as file:
-            return described(path.name, stamp, written_s, file.header, file.digest)
+            return described(path.name, stamp, stamp[1] / 1e9, file.header, file.digest)
     except ArtifactError as error:
-        why = str(error)
-    except OSError as error:
-        why = str(error.strerror)
-    return StreamedDelta(name=path.name, stamp=stamp, created_s=written_s, error=why)
+        return _unusable(path, stamp, str(error))
+
+
+def _unusable(path: Path, stamp: tuple[int, int], why: str) -> StreamedDelta:
+    return StreamedDelta(name=path.name, stamp=stamp, created_s=stamp[1] / 1e9, error=why)
 
 
 def described(

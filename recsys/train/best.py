@@ -10,15 +10,18 @@ if TYPE_CHECKING:  # options need no torch
     from recsys.train.progress import Epoch
 
 #: "last" keeps the last epoch, whatever its metrics.
-BEST_METRICS = ("loss", "auc", "ne", "hit_rate", "ndcg", "last")
-#: Those of one objective alone.
-OF_CLICKS, OF_NEXT_ITEMS = ("auc", "ne"), ("hit_rate", "ndcg")
-_HIGHER_IS_BETTER = ("auc", "hit_rate", "ndcg")
-_NAMES = {"loss": "loss", "auc": "AUC", "ne": "NE", "hit_rate": "hit rate", "ndcg": "NDCG"}
+BEST_METRICS = ("loss", "auc", "ne", "rmse", "mae", "hit_rate", "ndcg", "last")
+#: Those of labels that are 0 or 1, of labels that are numbers, and of next items.
+OF_CLICKS, OF_NUMBERS, OF_NEXT_ITEMS = ("auc", "ne"), ("rmse", "mae"), ("hit_rate", "ndcg")
+HIGHER_IS_BETTER = ("auc", "hit_rate", "ndcg")
+_NAMES = {
+    **{"loss": "loss", "auc": "AUC", "ne": "NE", "rmse": "RMSE", "mae": "MAE"},
+    **{"hit_rate": "hit rate", "ndcg": "NDCG"},
+}
 
 
 def is_better(epoch: Epoch, best: Epoch | None, metric: str) -> bool:
-    """Return whether an epoch takes the place of the best one before it.
+    """Return whether an epoch is better than the best one before it.
 
     An epoch with a defined metric is better than one without; of two without, the later one is better. All ranks
     have the same metrics, so they decide alike.
@@ -33,17 +36,18 @@ def is_better(epoch: Epoch, best: Epoch | None, metric: str) -> bool:
     found, known = held_out(epoch, metric), held_out(best, metric)
     if found is None or known is None:
         return known is None
-    return found > known if metric in _HIGHER_IS_BETTER else found < known
+    return found > known if metric in HIGHER_IS_BETTER else found < known
 
 
 def held_out(epoch: Epoch, metric: str) -> float | None:
-    """Return a held-out metric of an epoch, the mean over its labels; None if it is not defined for one."""
-    values = [getattr(metrics, metric) for metrics in (epoch.labels.values() or [epoch.held_out])]
-    return None if None in values else statistics.fmean(values)
+    """Return a held-out metric of an epoch, the mean over the labels that have it; None if undefined for one."""
+    measured = epoch.labels.values() or [epoch.held_out]
+    values = [getattr(metrics, metric) for metrics in measured if hasattr(metrics, metric)]
+    return None if None in values or not values else statistics.fmean(values)
 
 
 def has_ended(epochs: Sequence[Epoch], best: int, patience: int | None) -> bool:
-    """Return whether so many epochs in a row were not better than the best.
+    """Return whether ``patience`` epochs in a row were not better than the best.
 
     Args:
         epochs: The finished epochs.
@@ -61,5 +65,5 @@ def kept_text(epochs: Sequence[Epoch], kept: Epoch, metric: str) -> str:
     name, value = _NAMES[metric], held_out(kept, metric)
     if value is None:
         return f"{text}: the held-out {name} is undefined (--best-metric)"
-    most = "highest" if metric in _HIGHER_IS_BETTER else "lowest"
+    most = "highest" if metric in HIGHER_IS_BETTER else "lowest"
     return f"{text}: its held-out {name} is the {most}, {value:.4f} (--best-metric)"

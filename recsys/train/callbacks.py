@@ -1,21 +1,20 @@
-"""Callbacks of a training: console output, a progress bar, event files for TensorBoard."""
+"""Callbacks of a training: console output and a progress bar."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from recsys.base.machine import install_command
 from recsys.data.examples import Dataset, Reference
 from recsys.data.lines import counted
-from recsys.metrics.exact import Metrics
+from recsys.inputs.columns import learns_numbers
 from recsys.metrics.ranked import TOP, RankMetrics
-from recsys.train.progress import Epoch, Window
+from recsys.metrics.regression import NumberMetrics
+from recsys.train.progress import Epoch, HeldOut, Window
 
 
 class Callback:
@@ -83,7 +82,7 @@ class ConsoleCallback(Callback):
     def __init__(self, dataset: Dataset, num_epochs: int) -> None:
         console = Console(stderr=True)
         self._num_epochs = num_epochs
-        self._has_labels = bool(dataset.schema.labels)
+        self._has_clicks = bool(dataset.schema.labels) and not learns_numbers(dataset.schema.labels)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -125,7 +124,7 @@ class ConsoleCallback(Callback):
             return
         of_labels = f"NE {_number(window.ne)}, calibration {_number(window.calibration)}, "
         print(
-            f"step {window.step}: train loss {window.loss:.4f}, {of_labels if self._has_labels else ''}"
+            f"step {window.step}: train loss {window.loss:.4f}, {of_labels if self._has_clicks else ''}"
             f"{window.examples_per_second:,.0f} examples/s",
             flush=True,
         )
@@ -142,10 +141,12 @@ class ConsoleCallback(Callback):
             print(f"  label {name}: held out: {metrics_text(metrics)}", flush=True)
 
 
-def metrics_text(metrics: Metrics | RankMetrics) -> str:
+def metrics_text(metrics: HeldOut) -> str:
     """Return all metrics in one line."""
     if isinstance(metrics, RankMetrics):
         return f"loss {metrics.loss:.4f}, {_top_text(metrics)}"
+    if isinstance(metrics, NumberMetrics):
+        return f"loss {metrics.loss:.4f}, {_main_text(metrics)}"
     return (
         f"loss {metrics.loss:.4f}, AUC {_number(metrics.auc)}, NE {_number(metrics.ne)}, "
         f"calibration {_number(metrics.calibration)}"
@@ -153,7 +154,7 @@ def metrics_text(metrics: Metrics | RankMetrics) -> str:
 
 
 def summary_text(epoch: Epoch, reference: Reference | None) -> str:
-    """Return the AUC, or how items are ranked, with the reference, in lines."""
+    """Return the AUC, the errors of a number, or how items are ranked, with the reference, in lines."""
     lines = [f"held-out {_main_text(epoch.held_out)}, this model"]
     if epoch.labels:
         lines = [f"held-out {_main_text(m)}, label {name}" for name, m in epoch.labels.items()]
@@ -165,7 +166,9 @@ def summary_text(epoch: Epoch, reference: Reference | None) -> str:
     return "\n".join(lines)
 
 
-def _main_text(metrics: Metrics | RankMetrics) -> str:
+def _main_text(metrics: HeldOut) -> str:
+    if isinstance(metrics, NumberMetrics):
+        return f"RMSE {metrics.rmse:.4g}, MAE {metrics.mae:.4g}"
     return _top_text(metrics) if isinstance(metrics, RankMetrics) else f"AUC {_number(metrics.auc)}"
 
 
@@ -177,50 +180,3 @@ def _top_text(metrics: RankMetrics) -> str:
 
 def _number(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.4f}"
-
-
-_WINDOW_NAMES = ("loss", "ne", "calibration", "examples_per_second")
-_HELD_OUT_NAMES = ("loss", "auc", "ne", "calibration", "hit_rate", "ndcg")
-
-
-class TensorBoardCallback(Callback):
-    """Writes ``train/...`` at each window and ``held_out/...`` at each epoch, over the number of steps.
-
-    Several labels are ``held_out/LABEL/...`` each.
-
-    Args:
-        folder: Gets one event file per run.
-
-    Raises:
-        ValueError: The package ``tensorboard`` is not installed.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ValueError(
-                f"--tensorboard: tensorboard is not installed: {install_command(extra='tensorboard')}"
-            ) from None
-        self._writer: Any = SummaryWriter(folder)
-
-    def __exit__(self, *_: object) -> None:
-        self._writer.close()
-
-    def window_done(self, window: Window) -> None:
-        """Write the window's numbers."""
-        self._write("train", window, _WINDOW_NAMES, window.step)
-
-    def epoch_done(self, epoch: Epoch) -> None:
-        """Write the held-out numbers."""
-        by_kind = {f"held_out/{label}": metrics for label, metrics in epoch.labels.items()}
-        for kind, metrics in (by_kind or {"held_out": epoch.held_out}).items():
-            self._write(kind, metrics, _HELD_OUT_NAMES, epoch.step)
-
-    def _write(
-        self, kind: str, numbers: Window | Metrics | RankMetrics, names: tuple[str, ...], step: int
-    ) -> None:
-        for name in names:
-            value = getattr(numbers, name, None)
-            if value is not None:
-                self._writer.add_scalar(f"{kind}/{name}", value, step)

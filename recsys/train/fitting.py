@@ -13,12 +13,15 @@ from recsys.data.examples import Dataset
 from recsys.inputs.schema import Schema
 from recsys.train.callbacks import Callback, CallbackList, ConsoleCallback
 from recsys.train.commands.defaults import DEFAULTS
+from recsys.train.commands.run_file import read_run
 from recsys.train.commands.sources import DataConfig, open_dataset
 from recsys.train.config import ModelConfig, RunConfig, TrainConfig
 from recsys.train.job import TrainJob, next_item_columns, train_over_ranks
+from recsys.train.loggers import open_logger
+from recsys.train.loggers.logged_numbers import settings_of
 from recsys.train.model import Model
-from recsys.train.ranks import ONE_RANK
 from recsys.train.report import Report, checkpoint_of, report_on
+from recsys.train.stepping.ranks import ONE_RANK
 from recsys.train.warm_start import read_start
 
 _OF_DATA = ("limit_rows", "hash_rows")
@@ -39,7 +42,7 @@ class Fitted:
 
 
 def fit(
-    data: Any,
+    data: Any = None,
     *,
     schema: Schema | str | Path | None = None,
     label: str | Sequence[str] = (),
@@ -52,21 +55,35 @@ def fit(
     The same data, settings, threads and versions give the same model bit for bit, and the same as ``recsys-train``.
 
     Args:
-        data: A file, a folder, a pattern, or a frame of pandas, polars or Arrow; or an opened ``Dataset``.
+        data: A file, a folder, a pattern, or a frame of pandas, polars or Arrow; or an opened ``Dataset``. None with a
+            ``config`` that names one.
         schema: What each column is, or the TOML file that says so; None infers it.
         label: The labels, of a table without a schema: columns, or what is positive in them (``rating>=4``). Found by
             their names if empty.
         init_from: A model file or a run's directory to start from, with its schema and sizes.
         callbacks: Called as the training proceeds; None prints lines, and a progress bar on a terminal.
         settings: Fields of ``ModelConfig``, ``TrainConfig`` and ``RunConfig``, such as ``model="dcn"``, ``epochs=3``;
-            ``limit_rows`` and ``hash_rows`` of the data, and ``ignore``, columns to leave out. The defaults are those
-            of ``recsys-train``.
+            ``limit_rows`` and ``hash_rows`` of the data, ``ignore``, columns to leave out, and ``log``, such as
+            "mlflow". The defaults are those of ``recsys-train``. ``config`` is a file of its options, such as the one
+            that it writes beside a model; arguments beat it, and its results, ranks, threads and publishing are the
+            command's alone.
 
     Raises:
         TypeError: A setting does not exist.
         ValueError: A setting or the data is wrong; the message names the field or the line.
         DivergedError: The loss is no longer a number.
     """
+    file = settings.pop("config", None)
+    if file is not None:
+        run = read_run(Path(file), settings)
+        settings = run.settings
+        data = run.data if data is None else data
+        schema = run.schema if schema is None and not label else schema
+        label = run.labels if schema is None and not label else label
+        init_from = run.init_from if init_from is None else init_from
+    if data is None:
+        raise ValueError("data: got None, expected a table, or a config that names one")
+    log = settings.pop("log", ())
     of_data, by_config = _sorted_out(settings)
     start = None if init_from is None else read_start(Path(init_from))
     if start is not None and by_config[ModelConfig]:
@@ -98,7 +115,9 @@ def fit(
     )
     with ExitStack() as stack:
         given = [ConsoleCallback(dataset, job.train.epochs)] if callbacks is None else callbacks
-        entered = [stack.enter_context(callback) for callback in given]
+        of_job = settings_of(dataset.name, model if start is None else None, job.train)
+        loggers = [open_logger(text, of_job, "") for text in ([log] if isinstance(log, str) else log)]
+        entered = [stack.enter_context(callback) for callback in [*given, *loggers]]
         trained = train_over_ranks(job, ONE_RANK, CallbackList(entered), whole=True)
     report = report_on(job, trained, world_size=1)
     return Fitted(model=Model(checkpoint_of(job, trained, report)), report=report)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,34 +13,47 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from recsys.checkpoint import Checkpoint, build_model
 from recsys.checkpoint.distributed import TrainingState, load_training, save_training
 from recsys.checkpoint.lock import locked
 from recsys.checkpoint.ranks import from_first
 from recsys.checkpoint.run import best, choose_best, newest, read_record
 from recsys.checkpoint.touched import TOUCHED, touched_info
 from recsys.data.example_rows import data_sketch, example_rows
-from recsys.data.examples import Dataset, Reference
-from recsys.data.next_items import NextItemColumns, by_popularity, count_items
+from recsys.data.examples import Bags, Dataset, Reference
+from recsys.data.next_items import ItemCounts, NextItemColumns, by_popularity, count_items
 from recsys.errors import CheckpointError
+from recsys.inputs.columns import learns_numbers
 from recsys.inputs.example_rows import DATA_SKETCH, EXAMPLE_ROWS
-from recsys.models.click import ClickModel
 from recsys.sharding.plan.plan import ShardingPlan
-from recsys.train.best import BEST_METRICS, OF_CLICKS, OF_NEXT_ITEMS
+from recsys.train.best import BEST_METRICS, OF_CLICKS, OF_NEXT_ITEMS, OF_NUMBERS
 from recsys.train.callbacks import Callback, CallbackList
 from recsys.train.config import MATMUL_PRECISIONS, ModelConfig, RunConfig, TrainConfig
 from recsys.train.loop import Loop, Saving
-from recsys.train.next_item import NextItem
+from recsys.train.losses.negatives import Negatives, catalogue
+from recsys.train.losses.towers import TowerItems
 from recsys.train.progress import Epoch, TrainProgress
 from recsys.train.publishing import Publishing, published
-from recsys.train.ranks import ONE_RANK, Ranks, process_group
-from recsys.train.trainer import Trainer
+from recsys.train.schedules import Schedules, steps_per_epoch
+from recsys.train.stepping.next_item import NextItem
+from recsys.train.stepping.ranks import Ranks, process_group
+from recsys.train.stepping.trainer import Trainer
 from recsys.train.warm_start import WarmStart, fill
 from recsys.training import TouchedRows
 
 _PROGRESS, _SETTINGS = "progress", "settings"
 # Settings that runs of earlier releases do not have.
-_LATER = ("data_digest", "best_metric", "matmul_precision")
+_FOR_ORDERING = ("bpr", "softmax")
+_OF_LOSS = (
+    "loss",
+    "positive_weight",
+    "focal_gamma",
+    "label_weights",
+    "negatives",
+    "num_negatives",
+    "gather_negatives",
+)
+_OF_SCHEDULES = tuple(field.name for field in fields(Schedules))
+_LATER = ("data_digest", "best_metric", "matmul_precision", *_OF_SCHEDULES, *_OF_LOSS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +112,24 @@ class TrainJob:
         if columns is None:
             return None
         items = count_items(self.dataset.train(), columns)
-        return NextItem(columns=columns, items=items, each=self.dataset.splits_histories)
+        bags = {columns.target: Bags.single(items.ids)}
+        return NextItem(
+            columns=columns, negatives=self._negatives(items, bags), each=self.dataset.splits_histories
+        )
+
+    @cached_property
+    def items(self) -> NextItem | TowerItems | None:
+        """The items that are learned in place of labels, for which the training examples are read once; else None."""
+        if self.next_item is not None or self.train.loss != "softmax":
+            return self.next_item
+        features = [str(name) for name in self.arguments()["item_features"]]
+        items, bags = catalogue(self.dataset.train(), features)
+        return TowerItems(feature=features[0], negatives=self._negatives(items, bags))
+
+    def _negatives(self, items: ItemCounts, bags: dict[str, Bags]) -> Negatives:
+        train = self.train
+        loss = "bpr" if train.loss == "bpr" else "softmax"
+        return Negatives(items=items, bags=bags, kind=train.negatives, number=train.num_negatives, loss=loss)
 
     def reference(self) -> Reference | None:
         """Return the reference for the model's metrics; None if there is none."""
@@ -115,11 +145,58 @@ class TrainJob:
                 "schema.labels: got none, expected at least one; without labels, --model sasrec --objective next-item "
                 "learns the items that follow histories"
             )
-        wrong = OF_CLICKS if is_next_item else OF_NEXT_ITEMS
+        self._check_loss(is_next_item=is_next_item)
+        if not is_next_item and self.train.loss in _FOR_ORDERING and self.train.best_metric == "loss":
+            # Its scores are no chances, which the held-out log loss measures.
+            object.__setattr__(self, "train", replace(self.train, best_metric="auc"))
+        are_numbers = {label.is_number for label in self.dataset.schema.labels}
+        wrong = [
+            *(() if is_next_item else OF_NEXT_ITEMS),
+            *(() if False in are_numbers else OF_CLICKS),
+            *(() if True in are_numbers else OF_NUMBERS),
+        ]
         if self.train.best_metric in wrong:
             known = [name for name in BEST_METRICS if name not in wrong]
             raise ValueError(
                 f"best_metric: got {self.train.best_metric!r}, expected one of {', '.join(known)} for this objective"
+            )
+
+    def _check_loss(self, *, is_next_item: bool) -> None:
+        train, num_labels = self.train, len(self.dataset.schema.labels)
+        is_of_towers = "tower_layer_sizes" in self.arguments() and "item_features" in self.arguments()
+        if train.loss == "softmax" and not (is_next_item or is_of_towers):
+            raise ValueError("loss: got softmax, expected it with --model twotower or --objective next-item")
+        if is_next_item and (train.loss == "focal" or train.positive_weight != 1):
+            raise ValueError(
+                f"loss: got {train.loss} with positive_weight {train.positive_weight:g}, expected softmax or bpr for "
+                "next-item, which has no labels"
+            )
+        learns_clicks = is_next_item or any(not label.is_number for label in self.dataset.schema.labels)
+        if not learns_clicks and (train.loss != "cross-entropy" or train.positive_weight != 1):
+            raise ValueError(
+                f"loss: got {train.loss} with positive_weight {train.positive_weight:g}, expected neither for labels "
+                "that are all numbers: their own loss (mse, huber) stands in the schema"
+            )
+        if train.loss == "softmax" and learns_numbers(self.dataset.schema.labels):
+            raise ValueError("loss: got softmax with a label that is a number, expected a label of 0 and 1")
+        if train.negatives != "in-batch" and not (is_next_item or train.loss == "softmax"):
+            raise ValueError(
+                f"negatives: got {train.negatives} with the loss {train.loss}, expected next-item, or softmax for "
+                "two towers: other losses compare labels"
+            )
+        if train.gather_negatives and not (is_next_item or train.loss in _FOR_ORDERING):
+            raise ValueError(
+                f"gather_negatives: got it with the loss {train.loss}, expected next-item, softmax or bpr: others have "
+                "no negatives"
+            )
+        if self.arguments()["inputs"].get("label_weights") and (num_labels < 2 or train.label_weights):
+            raise ValueError(
+                f"learn_label_weights: got it with {num_labels} labels and label_weights {list(train.label_weights)}, "
+                "expected several labels, and no weights"
+            )
+        if len(train.label_weights) not in (0, num_labels):
+            raise ValueError(
+                f"label_weights: got {len(train.label_weights)}, expected {num_labels}, one for each label"
             )
 
     @cached_property
@@ -141,16 +218,21 @@ class TrainJob:
 
     def settings(self, ranks: Ranks) -> dict[str, Any]:
         """Return the settings that must be equal to continue another run."""
+        global_batch_size = self.train.batch_size * ranks.world_size
         return {
             "data": self.dataset.name,
             "num_train_rows": self.dataset.num_train_rows,
             "data_digest": self._data_digest,
-            "global_batch_size": self.train.batch_size * ranks.world_size,
+            "global_batch_size": global_batch_size,
             **{
                 name: value
-                for name, value in asdict(self.train).items()
+                for name, value in self.train.to_json().items()
                 if name not in ("epochs", "batch_size", "patience")
             },
+            # More epochs would stretch a decay that ends with them.
+            "decay_steps": self.train.decays_until(
+                self.train.epochs, steps_per_epoch(self.dataset.num_train_rows, global_batch_size)
+            ),
         }
 
 
@@ -197,6 +279,7 @@ def train_over_ranks(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: 
         ValueError: The sizes, the plan or the checkpoint do not fit, or a data file is malformed.
         DivergedError: The loss is no longer a number.
     """
+    job.train.check_device(ranks.device.type)
     with process_group(ranks), _locked(job), _matmul_precision(job.train.matmul_precision):
         return _trained(job, ranks, callback, whole=whole)
 
@@ -231,7 +314,7 @@ def _locked(job: TrainJob) -> Iterator[None]:
 def _trained(job: TrainJob, ranks: Ranks, callback: Callback, *, whole: bool) -> Trained:
     """Train. A separate function, so that the trainer is freed before the process group is destroyed."""
     arguments = job.arguments()
-    trainer = Trainer(job.factory, arguments, job.train, ranks, job.plan, job.next_item)
+    trainer = Trainer(job.factory, arguments, job.train, ranks, job.plan, job.items)
     start = _start(job, ranks, trainer)
     if start is not None:
         callback.resumed(start.step)
@@ -280,39 +363,6 @@ def _kept_model(job: TrainJob, trainer: Trainer, end: TrainProgress) -> dict[str
 def _best(folder: Path, trainer: Trainer) -> str:
     """Return the checkpoint of the best epoch, the same on every rank; empty if there is none."""
     return from_first(lambda: str(best(folder) or ""), trainer.group)
-
-
-def train(
-    dataset: Dataset,
-    model_config: ModelConfig,
-    config: TrainConfig,
-    callback: Callback | None = None,
-    run: RunConfig | None = None,
-) -> tuple[ClickModel, list[Epoch]]:
-    """Build and train a model in this process; the same seed, threads and versions give the same model bit for bit.
-
-    Args:
-        dataset: The examples.
-        model_config: The model's sizes.
-        config: How to train.
-        callback: Called as the training proceeds.
-        run: Reading ahead and measuring.
-
-    Returns:
-        The model and what was measured after each epoch.
-
-    Raises:
-        ValueError: The sizes do not fit, or a data file is malformed.
-        DivergedError: The loss is no longer a number.
-    """
-    job = TrainJob(dataset=dataset, model=model_config, train=config, run=run or RunConfig())
-    trained = train_over_ranks(job, ONE_RANK, callback or Callback(), whole=True)
-    assert trained.state_dict is not None
-    model = build_model(
-        Checkpoint(factory=job.factory, arguments=trained.arguments, state_dict=trained.state_dict)
-    )
-    assert isinstance(model, ClickModel)
-    return model.eval(), trained.epochs
 
 
 def _start(job: TrainJob, ranks: Ranks, trainer: Trainer) -> TrainProgress | None:

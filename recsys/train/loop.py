@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,16 +16,18 @@ from recsys.base.collectives import gather_rows
 from recsys.data.batches import ONE_RANK, EpochOrder, Share, batches
 from recsys.data.examples import Dataset, LabeledBatch
 from recsys.data.prefetch import prefetched
-from recsys.metrics.exact import Metrics, measure
-from recsys.metrics.ranked import RankMetrics
+from recsys.inputs.columns import LabelColumn, learns_numbers
+from recsys.metrics.exact import Metrics
+from recsys.metrics.regression import NumberMetrics, measure_label
 from recsys.models.click import ClickModel
 from recsys.train.best import has_ended, is_better
 from recsys.train.callbacks import Callback
 from recsys.train.config import RunConfig, TrainConfig
-from recsys.train.next_item import rank_shares
-from recsys.train.progress import Epoch, Sums, TrainProgress, Window, window
-from recsys.train.steps import Step
-from recsys.train.trainer import Trainer
+from recsys.train.progress import Epoch, HeldOut, Sums, TrainProgress, Window, window
+from recsys.train.schedules import steps_per_epoch
+from recsys.train.stepping.next_item import NextItem, rank_shares
+from recsys.train.stepping.steps import Step
+from recsys.train.stepping.trainer import Trainer
 
 
 class DivergedError(RuntimeError):
@@ -112,15 +114,17 @@ class Loop:
         return progress
 
     def _pass(self, start: TrainProgress, saving: Saving | None) -> TrainProgress:
-        meter = _Meter(self._trainer, start, self._clock)
+        meter, is_due = _Meter(self._trainer, start, self._clock), False
         with self._batches(start) as ahead:
-            for step in self._trainer.steps(ahead):
+            for step in self._trainer.steps(ahead, self._rates(start.step)):
                 meter.add(step)
                 self._callback.batch_done(step.num_global_rows)
                 if meter.step % self._run.log_every == 0:
                     self._callback.window_done(meter.close_window(is_full=True))
-                if saving is not None and saving.every and meter.step % saving.every == 0:
+                is_due |= bool(saving is not None and saving.every and meter.step % saving.every == 0)
+                if saving is not None and is_due and not self._trainer.optimizer.is_waiting:
                     saving.save(meter.progress())
+                    is_due = False
         if meter.has_open_window:
             self._callback.window_done(meter.close_window(is_full=False))
         done = meter.progress()
@@ -140,13 +144,22 @@ class Loop:
             epochs=(*start.epochs, epoch), step=done.step, best=epoch.number if is_best else start.best
         )
 
-    def _measured(self) -> dict[str, _HeldOut]:
+    def _rates(self, first_step: int) -> Iterator[tuple[float, float]] | None:
+        """Return the factors of the learning rates from a step on; None where they stay 1."""
+        config = self._config
+        if not config.has_schedules:
+            return None
+        size = config.batch_size * self._trainer.share.world_size
+        return config.rates(first_step, config.epochs, steps_per_epoch(self._dataset.num_train_rows, size))
+
+    def _measured(self) -> dict[str, HeldOut]:
         """Return the held-out metrics by label, or of the next items."""
         trainer, dataset = self._trainer, self._dataset
-        if trainer.next_item is not None:
-            ranked = rank_shares(trainer.vectors, dataset, trainer.next_item, trainer.share, trainer.group)
-            return {trainer.next_item.columns.target: ranked}
-        return {**_evaluate_shares(trainer.score, dataset, trainer.share, trainer.group)}
+        if isinstance(trainer.items, NextItem):
+            ranked = rank_shares(trainer.vectors, dataset, trainer.items, trainer.share, trainer.group)
+            return {trainer.items.columns.target: ranked}
+        labels = dataset.schema.labels if trainer.labels is None else trainer.labels
+        return {**_evaluate_shares(trainer.score, dataset, labels, trainer.share, trainer.group)}
 
     @contextmanager
     def _batches(self, start: TrainProgress) -> Iterator[Iterator[LabeledBatch]]:
@@ -157,6 +170,8 @@ class Loop:
             self._trainer.share,
             start.step_in_epoch,
         )
+        if self._trainer.items is not None:
+            source = map(self._trainer.items.negatives.extended, source)
         if self._trainer.device.type == "cuda":
             source = (batch.pin_memory() for batch in source)
         with prefetched(source, self._run.prefetch) as ahead:
@@ -178,7 +193,7 @@ class _Meter:
         # Sums over the epoch, up to the open window.
         self._loss, self._weight, self._num_rows = start.loss, start.weight, start.num_rows
         self._pass_started = self._window_started = clock()
-        self._sums = Sums(trainer.device, trainer.num_labels)
+        self._sums = self._new_sums()
         self.step = start.step
         self.has_open_window = False
 
@@ -195,9 +210,14 @@ class _Meter:
         _check_finite(closed.loss)
         self._loss, self._weight = self._loss + totals.loss, self._weight + totals.weight
         self._num_rows += closed.num_rows
-        self._sums, self._window_started = Sums(self._trainer.device, self._trainer.num_labels), now
+        self._sums, self._window_started = self._new_sums(), now
         self.has_open_window = False
         return closed
+
+    def _new_sums(self) -> Sums:
+        labels = self._trainer.labels
+        num_clicks = 1 if labels is None else len(labels)
+        return Sums(self._trainer.device, 0 if learns_numbers(labels or ()) else num_clicks)
 
     def progress(self) -> TrainProgress:
         totals = self._sums.total(self._trainer.group)
@@ -221,11 +241,11 @@ class _Meter:
 _BATCH_SIZE = 4096
 _PREFETCH = 2
 
-_HeldOut = Metrics | RankMetrics
+_OfLabel = Metrics | NumberMetrics
 Scorer = Callable[[Iterable[LabeledBatch]], Iterator[tuple[Tensor, Tensor, Tensor | None]]]
 
 
-def evaluate(model: ClickModel, dataset: Dataset) -> dict[str, Metrics]:
+def evaluate(model: ClickModel, dataset: Dataset) -> dict[str, _OfLabel]:
     """Return the metrics of a model in this process on the held-out examples, by label."""
 
     @torch.no_grad()
@@ -233,17 +253,24 @@ def evaluate(model: ClickModel, dataset: Dataset) -> dict[str, Metrics]:
         for batch in held_out:
             yield model.logits(batch.dense, batch.kjt), batch.labels, batch.weights
 
-    return _evaluate_shares(score, dataset)
+    return _evaluate_shares(
+        score, dataset, dataset.schema.labels if model.inputs is None else model.inputs.labels
+    )
 
 
 def _evaluate_shares(
-    scorer: Scorer, dataset: Dataset, share: Share = ONE_RANK, group: dist.ProcessGroup | None = None
-) -> dict[str, Metrics]:
+    scorer: Scorer,
+    dataset: Dataset,
+    labels: Sequence[LabelColumn],
+    share: Share = ONE_RANK,
+    group: dist.ProcessGroup | None = None,
+) -> dict[str, _OfLabel]:
     """Return the metrics, by label, over all ranks' shares of the held-out examples. Every rank must call it.
 
     Args:
         scorer: Yields each batch's logits and labels ``[B, L]``, and its weights ``[B]``, or None without any.
         dataset: The examples.
+        labels: The model's.
         share: This rank's.
         group: The ranks; None for one process.
 
@@ -257,8 +284,8 @@ def _evaluate_shares(
         rows = torch.cat(gather_rows(rows, group))
     scores = rows.cpu().numpy()
     return {
-        name: measure(*(scores[:, kind, i] for kind in range(scores.shape[1])))
-        for i, name in enumerate(dataset.schema.label_names)
+        label.name: measure_label(label, *(scores[:, kind, i] for kind in range(scores.shape[1])))
+        for i, label in enumerate(labels)
     }
 
 

@@ -13,10 +13,13 @@ from torch import Tensor, nn
 from recsys.checkpoint import Checkpoint, build_model, load_checkpoint, save_checkpoint
 from recsys.data.batches import row_chunks
 from recsys.data.examples import Examples
+from recsys.data.explain.rows import RowExplanation, explain
+from recsys.data.explain.tables import Similar, TableReport, similar, table_reports
 from recsys.data.tables.dataset import unlabeled
 from recsys.data.tables.reading.files import open_files
 from recsys.errors import CheckpointError
 from recsys.inputs.schema import Schema
+from recsys.models.click import ClickModel
 
 _BATCH_ROWS = 1024
 
@@ -83,9 +86,31 @@ class Model:
         ]
         return {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]} if parts else {}
 
+    def explain(self, data: Any, num_rows: int = 2) -> list[RowExplanation]:
+        """Return what the model makes of the first rows of a table; see ``recsys.data.explain.rows``.
+
+        Raises:
+            DataError: The table cannot be read, lacks a column.
+        """
+        return explain(self._click_model(), self.schema, data, num_rows)
+
+    def similar(self, column: str, value: Any, data: Any, top: int = 10) -> list[Similar]:
+        """Return the values of a table's column whose rows are most like that of one, the most like first.
+
+        Raises:
+            DataError: The table cannot be read, or the value has no row of its own.
+        """
+        return similar(self._click_model(), self.schema, data, (column, value), top)
+
+    def tables(self, data: Any = None) -> list[TableReport]:
+        """Return a report on the rows of each table, and on how often the IDs of some data read them."""
+        return table_reports(self._click_model(), self.schema, data)
+
+    def _click_model(self) -> ClickModel:
+        assert isinstance(self.module, ClickModel)
+        return self.module
+
     @torch.no_grad()
     def _outputs(self, examples: Examples, rows: NDArray[np.int64]) -> dict[str, Tensor]:
         batch = examples.batch(rows)
-        dense = [batch.dense] if self.schema.dense else []
-        outputs: dict[str, Tensor] = self.module(*dense, batch.kjt)
-        return outputs
+        return self._click_model().predictions(batch.dense if self.schema.dense else None, batch.kjt)

@@ -9,11 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.nn import functional
 
 from recsys.base.json_checks import a_list, json_field, whole, wrong
 from recsys.errors import CheckpointError, ManifestError
 from recsys.metrics.exact import Metrics, entropy
 from recsys.metrics.ranked import RankMetrics
+from recsys.metrics.regression import NumberMetrics
+
+#: What is measured on held-out examples, of one label or of next items.
+HeldOut = Metrics | NumberMetrics | RankMetrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +38,8 @@ class Epoch:
     step: int
     train_loss: float
     examples_per_second: float
-    held_out: Metrics | RankMetrics
-    labels: Mapping[str, Metrics | RankMetrics] = field(default_factory=dict)
+    held_out: HeldOut
+    labels: Mapping[str, HeldOut] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +126,7 @@ def _epoch(data: Any, at: str) -> Epoch:
     )
 
 
-def _metrics(data: Any, at: str) -> Metrics | RankMetrics:
+def _metrics(data: Any, at: str) -> HeldOut:
     if isinstance(data, Mapping) and "num_items" in data:
         return RankMetrics(
             num_rows=whole(data, "num_rows", at, least=1),
@@ -129,6 +134,13 @@ def _metrics(data: Any, at: str) -> Metrics | RankMetrics:
             loss=_number(data, "loss", at),
             hit_rate=_number(data, "hit_rate", at),
             ndcg=_number(data, "ndcg", at),
+        )
+    if isinstance(data, Mapping) and "rmse" in data:
+        return NumberMetrics(
+            num_rows=whole(data, "num_rows", at, least=1),
+            loss=_number(data, "loss", at),
+            rmse=_number(data, "rmse", at),
+            mae=_number(data, "mae", at),
         )
     return Metrics(
         num_rows=whole(data, "num_rows", at, least=1),
@@ -157,9 +169,10 @@ class Window:
     Attributes:
         step: Steps done since the training began.
         num_rows: Examples in the window.
-        loss: Mean cross entropy, in nats.
-        ne: Normalized entropy (see ``metrics``); None if all labels are equal, or there are none.
-        calibration: Mean prediction divided by mean label, over all labels; None without clicks.
+        loss: The mean of what is minimized.
+        ne: Normalized entropy (see ``metrics``), of the cross entropy whatever is minimized; None if all labels are
+            equal, there are none, or one is a number.
+        calibration: Mean prediction divided by mean label, over all labels; None without clicks or with numbers.
         examples_per_second: The throughput of all ranks together.
         is_full: Whether it has the configured number of steps; the last window of an epoch may have fewer.
     """
@@ -179,8 +192,10 @@ class Totals:
 
     Attributes:
         loss: The losses, each a mean over the labels, times the example's weight.
-        predictions: The predictions times the weights, by label.
-        labels: The labels times the weights, by label.
+        predictions: The predictions times the weights, by label; empty, as the next three, where a label is a number.
+        labels: The weights of rows of label 1, by label.
+        others: Those of rows of label 0.
+        log_losses: The cross entropies times the weights, by label, whatever loss is minimized.
         weight: The weights.
         num_rows: The number of examples.
     """
@@ -188,6 +203,8 @@ class Totals:
     loss: float
     predictions: tuple[float, ...]
     labels: tuple[float, ...]
+    others: tuple[float, ...]
+    log_losses: tuple[float, ...]
     weight: float
     num_rows: int
 
@@ -199,11 +216,12 @@ class Sums:
 
     Args:
         device: Where the batches are.
-        num_labels: L.
+        num_labels: L; 0 where predictions and labels are not to be summed.
     """
 
     def __init__(self, device: torch.device, num_labels: int = 1) -> None:
-        self._sums = torch.zeros(3 + 2 * num_labels, dtype=torch.float64, device=device)
+        self._sums_labels = num_labels > 0
+        self._sums = torch.zeros(3 + 4 * num_labels, dtype=torch.float64, device=device)
 
     @torch.no_grad()
     def add(self, loss: Tensor, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
@@ -216,13 +234,15 @@ class Sums:
             weights: ``[B]``; None for 1.
         """
         rows = torch.full((), len(labels), dtype=torch.float32, device=labels.device)
-        weight, predictions = rows, logits.sigmoid()
+        of_rows = torch.stack((loss, rows, rows if weights is None else weights.sum()))
+        if not self._sums_labels:
+            self._sums += of_rows
+            return
+        log_losses = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+        by_label = torch.cat((logits.sigmoid(), labels, 1 - labels, log_losses), dim=1)
         if weights is not None:
-            weight, by_row = weights.sum(), weights.unsqueeze(1)
-            predictions, labels = predictions * by_row, labels * by_row
-        self._sums += torch.cat(
-            (torch.stack((loss, rows, weight)), predictions.sum(dim=0), labels.sum(dim=0))
-        )
+            by_label = by_label * weights.unsqueeze(1)
+        self._sums += torch.cat((of_rows, by_label.sum(dim=0)))
 
     def total(self, group: dist.ProcessGroup | None) -> Totals:
         """Return the sums over all ranks. Waits for the device and the ranks."""
@@ -230,11 +250,16 @@ class Sums:
         if group is not None:
             dist.all_reduce(sums, group=group)
         loss, rows, weight, *by_label = sums.tolist()
-        num_labels = len(by_label) // 2
+        num_labels = len(by_label) // 4
+        predictions, labels, others, log_losses = (
+            tuple(by_label[i * num_labels : (i + 1) * num_labels]) for i in range(4)
+        )
         return Totals(
             loss=loss,
-            predictions=tuple(by_label[:num_labels]),
-            labels=tuple(by_label[num_labels:]),
+            predictions=predictions,
+            labels=labels,
+            others=others,
+            log_losses=log_losses,
             weight=weight,
             num_rows=int(rows),
         )
@@ -255,14 +280,16 @@ def window(step: int, totals: Totals, seconds: float, *, is_full: bool) -> Windo
         is_full: See ``Window``.
     """
     num_rows, loss = totals.num_rows, _mean(totals.loss, totals.weight)
-    num_labels = max(len(totals.labels), 1)
-    base = sum(entropy(_mean(labels, totals.weight)) for labels in totals.labels) / num_labels
+    base = sum(
+        entropy(_mean(clicks, clicks + others))
+        for clicks, others in zip(totals.labels, totals.others, strict=True)
+    )
     num_clicks = sum(totals.labels)
     return Window(
         step=step,
         num_rows=num_rows,
         loss=loss,
-        ne=loss / base if base > 0 else None,
+        ne=_mean(sum(totals.log_losses), totals.weight) / base if base > 0 else None,
         calibration=sum(totals.predictions) / num_clicks if num_clicks > 0 else None,
         examples_per_second=num_rows / max(seconds, 1e-9),
         is_full=is_full,

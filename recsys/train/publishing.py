@@ -13,7 +13,7 @@ from recsys.train.callbacks import Callback
 from recsys.train.config import PUBLISH_EVERY_S
 
 if TYPE_CHECKING:
-    from recsys.train.trainer import Trainer
+    from recsys.train.stepping.trainer import Trainer
     from recsys.training import Publisher
 
 # Steps between two questions to rank 0 whether a snapshot is due.

@@ -11,11 +11,10 @@ from recsys.checkpoint import Checkpoint
 from recsys.checkpoint.touched import WEIGHTS, weights_digest
 from recsys.data.examples import Reference
 from recsys.metrics.exact import Metrics
-from recsys.metrics.ranked import RankMetrics
 from recsys.train.best import kept_text
 from recsys.train.callbacks import summary_text
 from recsys.train.job import Trained, TrainJob
-from recsys.train.progress import Epoch
+from recsys.train.progress import Epoch, HeldOut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +38,7 @@ class Report:
     info: dict[str, Any]
 
     @property
-    def metrics(self) -> Metrics | RankMetrics:
+    def metrics(self) -> HeldOut:
         """The held-out metrics of the model, of the first label or of the next items."""
         return self.kept.held_out
 
@@ -82,7 +81,7 @@ def report_on(job: TrainJob, trained: Trained, world_size: int) -> Report:
         "metrics": kept.held_out.to_json(),
         **({"labels": {name: m.to_json() for name, m in kept.labels.items()}} if kept.labels else {}),
         "reference": None if reference is None else asdict(reference),
-        "train": asdict(job.train),
+        "train": job.train.to_json(),
         "world_size": world_size,
         "torch": str(torch.__version__),
     }

@@ -15,7 +15,7 @@ from recsys.checkpoint.touched import WEIGHTS
 from recsys.data.examples import Dataset
 from recsys.errors import CheckpointError
 from recsys.inputs.schema import Schema
-from recsys.train.trainer import Trainer
+from recsys.train.stepping.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +50,20 @@ class WarmStart:
         if expected is None:
             return
         for what, ours, theirs in (
-            ("labels", found.label_names, expected.label_names),
+            ("labels", _kinds(found), _kinds(expected)),
             ("dense columns", found.dense, expected.dense),
             ("tables", found.tables, expected.tables),
+            ("crosses", found.crosses, expected.crosses),
         ):
             if ours != theirs:
                 raise CheckpointError(
                     f"init_from: {what}: the data has {str(ours)[:200]}, expected the model's, {str(theirs)[:200]}"
                 )
+
+
+def _kinds(schema: Schema) -> list[str]:
+    """Return the labels with the losses of those that are numbers."""
+    return [f"{label.name} ({label.loss})" if label.is_number else label.name for label in schema.labels]
 
 
 def read_start(path: Path) -> WarmStart:

@@ -166,7 +166,15 @@ class Publisher:
             Whether it is published.
         """
         deadline = time.monotonic() + timeout_s
-        self._wait(deadline)
+        while True:
+            self._wait(deadline)
+            is_published = self._take_all(deadline) and self._wait(deadline)
+            is_lost = self._process is not None and self._process.is_lost and time.monotonic() < deadline
+            if not any(self._agreed(int(is_lost))):
+                return is_published
+
+    def _take_all(self, deadline: float) -> bool:
+        """Take a snapshot without a break; return whether it was taken."""
         is_taken = False
         while not is_taken:
             wanted = Action.NOTHING
@@ -176,7 +184,7 @@ class Publisher:
             if action == Action.NOTHING:
                 return False
             is_taken = self._do(action, num_slices)
-        return self._wait(deadline)
+        return True
 
     def _wait(self, deadline: float) -> bool:
         """Wait until the last snapshot is published; return whether it is. All ranks wait."""

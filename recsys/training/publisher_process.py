@@ -79,6 +79,8 @@ class PublisherProcess:
         self._start, self._log = start, log
         self._changed = threading.Condition()
         self._needs_all = True
+        # The reason that was logged last, until all is well again.
+        self._told = ""
         self._failed_s = 0.0
         self._is_closed = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -138,12 +140,24 @@ class PublisherProcess:
             self.status = replace(self.status, snapshot_s=seconds)
 
     def wait(self, deadline: float) -> bool:
-        """Wait until the process is ready; return whether it is."""
+        """Wait until the process is ready, and start it again if it has ended; return whether it is ready."""
         with self._changed:
-            while self.status.state in ("starting", "busy", "retrying"):
-                if not self._changed.wait(deadline - time.monotonic()):
+            while self.status.state in ("starting", "busy", "retrying", "ended"):
+                until_s = deadline
+                if self.status.state == "ended":
+                    until_s = min(deadline, self._failed_s + _RESTART_S)
+                if self._changed.wait(until_s - time.monotonic()):
+                    continue
+                if time.monotonic() >= deadline:
                     return False
+                self._launch()
             return self.status.state == "ready"
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether no snapshot has arrived of late because the process has ended, or has just begun."""
+        with self._changed:
+            return self._needs_all and self.status.state in ("starting", "ready", "ended")
 
     def close(self) -> None:
         """End the process."""
@@ -185,9 +199,11 @@ class PublisherProcess:
                 self._needs_all = False
             elif state == "failed":
                 self._needs_all = True
-            if self.status.reason not in ("", before.reason):
-                line = f"publish: {state}: {self.status.reason}"
-            elif before.reason and state == "ready":
+            if self.status.reason not in ("", self._told):
+                self._told = self.status.reason
+                line = f"publish: {state}: {self._told}"
+            elif self._told and state == "ready":
+                self._told = ""
                 line = "publish: deltas are published again"
             self._changed.notify_all()
         if line:

@@ -85,8 +85,9 @@ class TouchedRows:
     """Tracks the rows of a model's tables that change while it is trained.
 
     Works for unsharded collections and for a ``DistributedModelParallel`` with tables of any sharding type and kernel.
-    Takes a byte for each row that this rank holds. Lookups in eval mode, or without gradients, mark nothing. Rows that
-    a program overwrites by itself must be marked with ``mark``.
+    Takes a byte for each row that this rank holds. A row is marked when its gradient arrives in the backward pass, when
+    it gets a new owner, and when weights are loaded. Lookups in eval mode, or without gradients, mark nothing. Rows
+    that a program overwrites by itself must be marked with ``mark``.
 
     Call ``rows`` between two steps: after the optimizer's step, before the next backward pass.
 
@@ -94,8 +95,9 @@ class TouchedRows:
         model: The model; on several ranks, a ``DistributedModelParallel``.
         consumers: Who asks for rows; each gets those that changed since it asked last. At most 8.
         optimizer: The optimizer of tables that are not trained in the backward pass of their lookups (unsharded ones,
-            and those of the dense kernel). Without it, or where it also changes rows that have no gradient, all rows
-            of these tables count as touched at each step.
+            and those of the dense kernel). Rows with a gradient are marked for row-wise Adagrad, and for torch's SGD
+            and Adagrad without momentum and weight decay. Without it, or with another one, which may change rows that
+            have no gradient, all rows of these tables count as touched at each step.
 
     Raises:
         ValueError: The model has no tables, or there are too many consumers or one twice.

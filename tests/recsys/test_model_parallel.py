@@ -23,7 +23,7 @@ from recsys.managed import (
 from recsys.model_parallel import get_module, get_unsharded_module_names, get_unwrapped_module
 from recsys.sharding.materialize import init_parameters, materialize
 from recsys.sharding.plan.env import ShardingEnv
-from recsys.train.ranks import ONE_RANK, process_group
+from recsys.train.stepping.ranks import ONE_RANK, process_group
 from tests.support.helpers import bag, kjt_of
 
 TABLES = [bag("t", 9, 16, ["f"]), bag("u", 7, 16, ["g"], "MEAN")]

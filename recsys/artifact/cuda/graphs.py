@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from recsys.artifact.batches.answers import warm_up_rows
 from recsys.artifact.batches.samples import Batch
-from recsys.artifact.batches.warm_up import warm_up_rows
 from recsys.artifact.cuda.recorder import CudaRecorder, Recorder
 from recsys.artifact.targets import Target
 from recsys.errors import TargetError

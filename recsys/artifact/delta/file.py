@@ -2,23 +2,22 @@
 
 Shape letters: D embedding dimension, N rows or raw IDs of a delta, K raw IDs that lose their rows.
 
-All numbers are little-endian. A preamble of 64 bytes, sections of raw bytes at multiples of 64, and a header at the
-end, because digests and sizes are known only then:
+All numbers are little-endian. A file has a preamble of 64 bytes, sections of raw bytes at multiples of 64, and a header
+at the end, because digests and sizes are known only then. The preamble:
 
-======  =====  ===============================================================
-offset  bytes  what
-======  =====  ===============================================================
-0       16     ``recsys-delta``, CR LF, Ctrl-Z, LF: what transfers of text change
-16      8      where the header starts, uint64; the file ends with the header
-24      8      bytes of the header, uint64
-32      32     SHA-256 of the header
-======  =====  ===============================================================
+* bytes 0 to 15: ``recsys-delta``, then the bytes 0D 0A 1A 0A, which transfers of text change
+* 16 to 23: where the header starts, uint64; the file ends with the header
+* 24 to 31: bytes of the header, uint64
+* 32 to 63: SHA-256 of the header
 
-The header is JSON (``docs/export/deltas.md`` has its fields). For each table it names two sections: ``rows``, ``[N,
-row_bytes]`` uint8 in the format of ``recsys.rows.format`` at alignment 1, all columns; and ``numbers``, ``[N]`` int64,
-which rows they are, ascending. For each managed table whose mapping changes it names three: ``raw_ids``, ``[N]`` int64,
-ascending, ``rows``, ``[N]`` int64, their rows, and ``evicted``, ``[K]`` int64, ascending, the raw IDs that lose their
-rows. For each dense weight it names one section: its numbers, row-major.
+The header is JSON in UTF-8: ``format`` (``recsys-delta``), ``format_version`` and the fields of
+``recsys.artifact.delta.header.DeltaHeader``. The version is 3 with ``mappings`` or ``replaces``, 2 with ``dense``, else
+1. Readers refuse higher versions, and ignore fields that they do not know. The delta's digest is the first 12
+hexadecimal digits of the header's SHA-256.
+
+Sections are in the order of the fields ``tables``, ``mappings`` and ``dense``, and in each entry in the order of its
+fields. The header names a section by ``offset_bytes`` and ``sha256``. Where the artifact cuts a table by columns, each
+of its blocks takes the row's scale and bias (the first 4 bytes; none for FP32 and FP16) and its own columns' codes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 import torch
@@ -93,9 +91,7 @@ class DeltaFile:
     def __enter__(self) -> DeltaFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def _read_at(self, offset_bytes: int, num_bytes: int) -> bytes:

@@ -18,6 +18,7 @@ import logging
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from recsys.base.terminal import size_text
 
 _log = logging.getLogger(__name__)
 _PARTIAL, _LOCK, _REMOVED = ".partial", ".lock", ".removed"
+_LOOK_AGAIN_S = 0.01  # after a look at which another process or thread looked, too
 
 
 class CacheError(OSError):
@@ -53,7 +55,7 @@ class Copy:
         """Let the cache remove the copy when it needs room. Mapped files stay readable."""
         lock, self._lock = self._lock, None
         if lock is not None:
-            os.close(lock)
+            _unlock(lock)
 
 
 class ArtifactCache:
@@ -79,7 +81,7 @@ class ArtifactCache:
         if path.exists():
             os.utime(path)
             return Copy(path, lock)
-        os.close(lock)
+        _unlock(lock)
         return None
 
     def get(self, name: str, num_bytes: int, make: Callable[[Path], None]) -> Copy:
@@ -99,12 +101,17 @@ class ArtifactCache:
             found = self.find(name)
             if found is not None:
                 return found
-            lock = self._locked(name, fcntl.LOCK_EX)
             try:
-                if not (self.folder / name).exists():  # made while this waited
+                lock = self._locked(name, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                # Do not wait for the lock: another one may have made the copy just now, and hold it for long.
+                time.sleep(_LOOK_AGAIN_S)
+                continue
+            try:
+                if not (self.folder / name).exists():  # made since
                     self._make(name, num_bytes, make)
             finally:
-                os.close(lock)
+                _unlock(lock)
 
     def remove(self, name: str) -> bool:
         """Remove a copy, and what is left of one; return whether it was not in use."""
@@ -117,7 +124,7 @@ class ArtifactCache:
                 _remove(path)
             (self.folder / f".{name}{_LOCK}").unlink(missing_ok=True)
         finally:
-            os.close(lock)
+            _unlock(lock)
         return True
 
     def _make(self, name: str, num_bytes: int, make: Callable[[Path], None]) -> None:
@@ -201,6 +208,12 @@ def _lock(lock: int, kind: int, name: str) -> None:
             raise
         _log.info("cache: %s is being written by another process or thread; waiting for it", name[:12])
         fcntl.flock(lock, kind)
+
+
+def _unlock(lock: int) -> None:
+    """Let go of a lock, also where a child of ``fork`` has the descriptor, too."""
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    os.close(lock)
 
 
 def _is_at(lock: int, path: Path) -> bool:

@@ -50,14 +50,11 @@ class PushReport:
 
 def outside_blocks(manifest: Manifest, over_bytes: int) -> tuple[list[StoredBlock], list[str]]:
     """Return the blocks of tables of more bytes, and their SHA-256."""
-    table_bytes: dict[str, int] = {}
-    for block in manifest.layout.blocks:
-        table_bytes[block.table] = table_bytes.get(block.table, 0) + block.num_bytes
     dims = {info.table.name: info.table.embedding_dim for info in manifest.tables}
     found = [
         (StoredBlock(block=block, embedding_dim=dims[block.table]), digest)
         for block, digest in zip(manifest.layout.blocks, manifest.block_sha256, strict=True)
-        if table_bytes[block.table] > over_bytes
+        if manifest.layout.table_bytes[block.table] > over_bytes
     ]
     return [block for block, _ in found], [digest for _, digest in found]
 

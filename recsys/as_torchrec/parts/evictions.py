@@ -6,7 +6,7 @@ in memory, and no ID loses its row (collections refuse it).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from recsys.configs import DataType, data_type_to_dtype
 
@@ -27,6 +27,12 @@ class VirtualTableEvictionPolicy:
     meta_header_len: int = 0
     embedding_dim: int = 0
     initialized: bool = False
+
+    def __post_init__(self) -> None:
+        """Let what is not given for inference be as in training: ``inference_x`` as ``x``."""
+        for setting in fields(self):
+            if setting.name.startswith("inference_") and getattr(self, setting.name) is None:
+                setattr(self, setting.name, getattr(self, setting.name.removeprefix("inference_")))
 
     def init_metaheader_config(self, data_type: DataType, embedding_dim: int) -> None:
         """Take the type and length of rows; later calls change nothing."""
@@ -65,10 +71,6 @@ class CountBasedEvictionPolicy(VirtualTableEvictionPolicy):
     decay_rate: float = 0.99
     inference_eviction_threshold: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.inference_eviction_threshold is None:
-            self.inference_eviction_threshold = self.eviction_threshold
-
 
 @dataclass
 class TimestampBasedEvictionPolicy(VirtualTableEvictionPolicy):
@@ -85,10 +87,6 @@ class TimestampBasedEvictionPolicy(VirtualTableEvictionPolicy):
     eviction_ttl_mins: int = 24 * 60
     inference_eviction_ttl_mins: int | None = None
     max_inference_id_num_per_rank: int = 0
-
-    def __post_init__(self) -> None:
-        if self.inference_eviction_ttl_mins is None:
-            self.inference_eviction_ttl_mins = self.eviction_ttl_mins
 
 
 @dataclass
@@ -111,12 +109,6 @@ class CountTimestampMixedEvictionPolicy(VirtualTableEvictionPolicy):
     inference_eviction_threshold: int | None = None
     inference_eviction_ttl_mins: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.inference_eviction_threshold is None:
-            self.inference_eviction_threshold = self.eviction_threshold
-        if self.inference_eviction_ttl_mins is None:
-            self.inference_eviction_ttl_mins = self.eviction_ttl_mins
-
 
 @dataclass
 class FeatureL2NormBasedEvictionPolicy(VirtualTableEvictionPolicy):
@@ -131,10 +123,6 @@ class FeatureL2NormBasedEvictionPolicy(VirtualTableEvictionPolicy):
     training_id_eviction_trigger_count: int = 0
     eviction_threshold: float = 0.0
     inference_eviction_threshold: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.inference_eviction_threshold is None:
-            self.inference_eviction_threshold = self.eviction_threshold
 
 
 @dataclass
@@ -170,8 +158,7 @@ class FeatureScoreBasedEvictionPolicy(VirtualTableEvictionPolicy):
     def __post_init__(self) -> None:
         if self.inference_eviction_feature_score_threshold is None:
             self.inference_eviction_feature_score_threshold = 0
-        if self.inference_eviction_ttl_mins is None:
-            self.inference_eviction_ttl_mins = self.eviction_ttl_mins
+        super().__post_init__()
         if self.max_inference_id_num_per_rank == 0:
             self.max_inference_id_num_per_rank = self.training_id_keep_count
         if self.enable_auto_feature_score_collection and self.feature_score_mapping is None:

@@ -16,7 +16,11 @@ from recsys.managed.embedding import BaseManagedCollisionEmbeddingCollection
 from recsys.sharding.mappings import divide_mappings
 from recsys.sharding.plan.env import ShardingEnv
 from recsys.sharding.plan.plan import ParameterSharding
-from recsys.sharding.sharders import EmbeddingBagCollectionSharder, EmbeddingCollectionSharder
+from recsys.sharding.sharders import (
+    BaseEmbeddingSharder,
+    EmbeddingBagCollectionSharder,
+    EmbeddingCollectionSharder,
+)
 from recsys.sharding.transport.quantized_comms import CodecsRegistry
 
 
@@ -31,7 +35,26 @@ class ManagedCollisionCollectionSharder:
         self.qcomm_codecs_registry = qcomm_codecs_registry
 
 
-class ManagedCollisionEmbeddingBagCollectionSharder(EmbeddingBagCollectionSharder):
+class _ShardsTablesInside(BaseEmbeddingSharder[Any]):
+    """Shards the tables inside of a managed collection."""
+
+    def shardable_parameters(self, module: nn.Module) -> dict[str, nn.Parameter]:
+        """Return the tables' weights by name."""
+        return super().shardable_parameters(_tables(module))
+
+    def shard(
+        self,
+        module: nn.Module,
+        params: Mapping[str, ParameterSharding],
+        env: ShardingEnv,
+        device: torch.device | None = None,
+        module_fqn: str | None = None,
+    ) -> Any:
+        """Shard the tables, in place, and return the managed collection; tables alone are returned sharded."""
+        return _put_back(module, super().shard(_tables(module), params, env, device, module_fqn), env, device)
+
+
+class ManagedCollisionEmbeddingBagCollectionSharder(_ShardsTablesInside, EmbeddingBagCollectionSharder):
     """Shards the tables inside of a ``ManagedCollisionEmbeddingBagCollection``, and its mappings.
 
     Args:
@@ -54,23 +77,8 @@ class ManagedCollisionEmbeddingBagCollectionSharder(EmbeddingBagCollectionSharde
         super().__init__(fused_params, qcomm_codecs_registry)
         vars(self).update(vars(ebc_sharder) if ebc_sharder is not None else {})
 
-    def shardable_parameters(self, module: nn.Module) -> dict[str, nn.Parameter]:
-        """Return the tables' weights by name."""
-        return super().shardable_parameters(_tables(module))
 
-    def shard(
-        self,
-        module: nn.Module,
-        params: Mapping[str, ParameterSharding],
-        env: ShardingEnv,
-        device: torch.device | None = None,
-        module_fqn: str | None = None,
-    ) -> Any:
-        """Shard the tables, in place, and return the managed collection; tables alone are returned sharded."""
-        return _put_back(module, super().shard(_tables(module), params, env, device, module_fqn), env, device)
-
-
-class ManagedCollisionEmbeddingCollectionSharder(EmbeddingCollectionSharder):
+class ManagedCollisionEmbeddingCollectionSharder(_ShardsTablesInside, EmbeddingCollectionSharder):
     """Shards the tables inside of a ``ManagedCollisionEmbeddingCollection``, and its mappings.
 
     Args:
@@ -92,21 +100,6 @@ class ManagedCollisionEmbeddingCollectionSharder(EmbeddingCollectionSharder):
         del mc_sharder
         super().__init__(fused_params, qcomm_codecs_registry)
         vars(self).update(vars(ec_sharder) if ec_sharder is not None else {})
-
-    def shardable_parameters(self, module: nn.Module) -> dict[str, nn.Parameter]:
-        """Return the tables' weights by name."""
-        return super().shardable_parameters(_tables(module))
-
-    def shard(
-        self,
-        module: nn.Module,
-        params: Mapping[str, ParameterSharding],
-        env: ShardingEnv,
-        device: torch.device | None = None,
-        module_fqn: str | None = None,
-    ) -> Any:
-        """Shard the tables, in place, and return the managed collection; tables alone are returned sharded."""
-        return _put_back(module, super().shard(_tables(module), params, env, device, module_fqn), env, device)
 
 
 def _tables(module: nn.Module) -> Any:

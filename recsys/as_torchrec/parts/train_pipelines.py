@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys.sharding.sharded import ShardedCollection
-from recsys.train.pipeline import In, Out, TrainPipelineSparseDist
+from recsys.train.stepping.pipeline import In, Out, TrainPipelineSparseDist
 
 
 class TrainPipelineBase(TrainPipelineSparseDist[In, Out]):

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from recsys.base.hashing import hash_texts
 from recsys.data.answers.log_files import Requests
 from recsys.errors import AnswerLogError
 from recsys.inputs.answer_columns import DENSE, HASHES, IDS, TEXTS, AnswerLayout, column_of
-from recsys.inputs.schema import LabelColumn, Schema
+from recsys.inputs.columns import LabelColumn, vectors_in
+from recsys.inputs.crosses import crosses_within
+from recsys.inputs.schema import Schema
 from recsys.inputs.signature import DenseInput
 
 #: Columns of the requests in the table, which no schema names but for the time.
@@ -36,7 +39,10 @@ def table_schema(layout: AnswerLayout, labels: Sequence[str]) -> pa.Schema:
     """
     fields = [*REQUEST_COLUMNS]
     for dense in layout.dense:
-        fields += [pa.field(name, pa.float32()) for name in dense_names(dense)]
+        fields += [
+            pa.field(one.name, pa.list_(pa.float32()) if one.is_vector else pa.float32())
+            for one in _columns_of(dense)
+        ]
     for sparse in layout.sparse:
         kind = pa.string() if is_text(layout, sparse.name) else pa.int64()
         fields.append(pa.field(sparse.name, pa.list_(kind)))
@@ -55,6 +61,25 @@ def dense_names(dense: DenseInput) -> list[str]:
     if dense.columns:
         return list(dense.columns)
     return [dense.name] if dense.width == 1 else [f"{dense.name}_{i}" for i in range(dense.width)]
+
+
+class _Column(NamedTuple):
+    """A column of the table: which numbers of a row of a dense input it has, and whether as a list."""
+
+    name: str
+    places: list[int]
+    is_vector: bool
+
+
+def _columns_of(dense: DenseInput) -> list[_Column]:
+    """Return the columns of a dense input: the numbers of a vector are one."""
+    names = dense_names(dense)
+    vectors = vectors_in(names)
+    of_vector = {f"{name}[{i}]": name for name, size in vectors.items() for i in range(size)}
+    places: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        places.setdefault(of_vector.get(name, name), []).append(i)
+    return [_Column(name, found, name in vectors) for name, found in places.items()]
 
 
 def is_text(layout: AnswerLayout, name: str) -> bool:
@@ -121,8 +146,14 @@ def trained_schema(schema: Schema, layout: AnswerLayout, labels: Sequence[str]) 
     return replace(
         schema,
         labels=tuple(replace(old.get(name, LabelColumn(name=name)), positive=()) for name in labels),
-        dense=tuple(replace(one, decimal=".") for one in schema.dense if one.name in dense),
+        # Ages came as numbers too.
+        dense=tuple(
+            replace(one, decimal=".", since="", until="", format="")
+            for one in schema.dense
+            if one.name in dense
+        ),
         tables=tuple(tables),
+        crosses=crosses_within(schema.crosses, has),
         weight=None,
         time="time",
         time_format="",
@@ -131,12 +162,26 @@ def trained_schema(schema: Schema, layout: AnswerLayout, labels: Sequence[str]) 
 
 
 def _dense(dense: DenseInput, array: pa.Array) -> list[pa.Array]:
-    """Return a column for each number of a row; null for NaN, which is a missing number."""
+    """Return a column for each number of a row, and for each vector; null for NaN, which is a missing number."""
     if dense.width == 1:
         numbers = array.to_numpy(zero_copy_only=False)[:, None]
     else:
         numbers = array.flatten().to_numpy(zero_copy_only=False).reshape(-1, dense.width)
-    return [pa.array(numbers[:, i], pa.float32(), mask=np.isnan(numbers[:, i])) for i in range(dense.width)]
+    return [
+        _vectors(numbers[:, one.places]) if one.is_vector else _numbers(numbers[:, one.places[0]])
+        for one in _columns_of(dense)
+    ]
+
+
+def _numbers(numbers: NDArray[np.float32]) -> pa.Array:
+    return pa.array(numbers, pa.float32(), mask=np.isnan(numbers))
+
+
+def _vectors(rows: NDArray[np.float32]) -> pa.Array:
+    """Return a list for each row; null where all its numbers are missing."""
+    offsets = np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1]
+    mask = pa.array(np.isnan(rows).all(axis=1))
+    return pa.ListArray.from_arrays(pa.array(offsets), _numbers(rows.ravel()), mask=mask)
 
 
 def _hashed(lists: pa.Array) -> pa.Array:

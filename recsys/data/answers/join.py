@@ -35,7 +35,7 @@ from recsys.data.answers.rules import JoinCounts, JoinRules
 from recsys.data.tables.reading.pieces import TableFile
 from recsys.errors import AnswerLogError
 
-# Memory of a request ID that was seen, and of a label with its ID, time and columns.
+# Bytes of memory for a request ID, and for a label with its ID, time and columns.
 _SEEN_BYTES, _LABEL_BYTES = 100, 200
 
 Ints = NDArray[np.int64]

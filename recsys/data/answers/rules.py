@@ -59,7 +59,7 @@ class JoinCounts:
         labels_late: Those after their request's time.
         labels_doubled: Those of a row with several, beside the one that is used.
         labels_of_young: Those of requests whose time has not ended.
-        labels_without_row: Those whose request has no such row or candidate.
+        labels_without_row: Those whose request lacks the row or candidate.
         labels_unknown: Those whose request is not in the log.
     """
 

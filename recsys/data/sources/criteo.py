@@ -45,7 +45,7 @@ def criteo(path: Path, hash_rows: int = 100_000, limit_rows: int | None = None) 
     Args:
         path: The file.
         hash_rows: Rows of each of the 26 tables.
-        limit_rows: Read the first so many lines.
+        limit_rows: Read at most this many lines.
 
     Raises:
         DataError: The file is missing or not Criteo's, a line has another number of fields, a value of the first lines

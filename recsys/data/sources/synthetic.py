@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from recsys.data.examples import Bags, Dataset, Examples, Ints, Reference, held_out_rows
@@ -30,6 +31,8 @@ _ZIPF_EXPONENT = (
     1.05  # popularity of the n-th most frequent ID falls as n ** -1.05, as is common in click logs
 )
 _BLOCK_ROWS = 65_536
+# The first letters of the texts that stand for IDs in tables.
+_PREFIXES = {"user": "u", "item": "i", "recent_items": "i", "category": "c"}
 # Weights of the hidden model's parts in the log-odds, chosen so that a quarter to a third of the examples are
 # clicks and the ceiling separates trained models from untrained ones.
 _BIAS = -1.5
@@ -89,6 +92,30 @@ def synthetic(num_rows: int = 200_000, seed: int = 0) -> Dataset:
         reference=lambda: _ceiling(held_out()),
         fingerprint=lambda: f"synthetic, {num_rows} rows, seed {seed}",
     )
+
+
+def synthetic_table(num_rows: int = 30_000, seed: int = 0) -> pa.Table:
+    """Return the click stream as a table, as a shop may have it: IDs are texts, and recent items lists of them.
+
+    Args:
+        num_rows: Length of the stream.
+        seed: As for ``synthetic``.
+
+    Raises:
+        ValueError: Fewer than one row.
+    """
+    if num_rows < 1:
+        raise ValueError(f"num_rows: got {num_rows}, expected at least 1")
+    parts = [part for part, _ in _stream(_hidden(np.random.default_rng([seed, 0])), seed, 0, num_rows)]
+    rows = Examples.concatenate(parts)
+    columns: dict[str, pa.Array] = {}
+    for name, bags in rows.bags.items():
+        prefix = _PREFIXES.get(name)
+        ids = pa.array(bags.values if prefix is None else [f"{prefix}{i}" for i in bags.values.tolist()])
+        is_list = name == "recent_items"
+        columns[name] = pa.ListArray.from_arrays(bags.offsets.astype(np.int32), ids) if is_list else ids
+    dense = {name: pa.array(rows.dense[:, i]) for i, name in enumerate(DENSE_NAMES)}
+    return pa.table({**columns, **dense, "click": rows.labels[:, 0].astype(np.int8)})
 
 
 def _ceiling(stream: Iterator[tuple[Examples, NDArray[np.float64]]]) -> Reference:

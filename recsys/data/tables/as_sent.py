@@ -13,8 +13,9 @@ from recsys.data.examples import Ints
 from recsys.data.tables.columns import Columns
 from recsys.data.tables.reading.pieces import Piece
 from recsys.data.tables.values.arrow_types import plain_table
+from recsys.inputs.columns import RAW, TableSpec
 from recsys.inputs.example_rows import ExampleRows
-from recsys.inputs.schema import RAW, Schema, TableSpec
+from recsys.inputs.schema import Schema
 
 # Rows come from several places of the table, as long as they are read in a moment.
 _MOST_PIECES = 4

@@ -8,7 +8,7 @@ Shape letters: N number of examples.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,29 @@ class Times:
     are_dates: bool
 
 
+def with_elements(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return a table with a column for each number of its vectors that is asked for: ``vector[0]`` of ``vector``.
+
+    Args:
+        table: The table.
+        names: The columns that are asked for.
+
+    Raises:
+        DataError: A list has not as many numbers as are asked for.
+    """
+    given = set(table.column_names)
+    of_vector: dict[str, list[str]] = {}
+    for name in names:
+        vector = name.rpartition("[")[0]
+        if name not in given and name.endswith("]") and vector in given:
+            of_vector.setdefault(vector, []).append(name)
+    for vector, elements in of_vector.items():
+        found = Columns(table, lambda row: f"row {row}").vectors(vector, len(elements))
+        for i, name in enumerate(elements):
+            table = table.append_column(name, pa.array(found[:, i], from_pandas=True))
+    return table
+
+
 class Columns:
     """The columns of some consecutive rows; wrong values raise a DataError that names their place.
 
@@ -60,6 +83,7 @@ class Columns:
     def __init__(self, table: pa.Table, place: Callable[[int], str]) -> None:
         self._table = table
         self._place = place
+        self._vectors: dict[str, NDArray[np.float64]] = {}
 
     @property
     def num_rows(self) -> int:
@@ -67,8 +91,15 @@ class Columns:
         return int(self._table.num_rows)
 
     def label(self, label: LabelColumn) -> NDArray[np.float32]:
-        """Return a column of zeros and ones."""
+        """Return a column of zeros and ones, or of a label's numbers."""
         array = plain(self._table.column(label.name))
+        if label.is_number:
+            numbers = self.numbers(label.name)
+            with np.errstate(over="ignore"):
+                floats = numbers.astype(np.float32)
+            self._expect(~np.isnan(numbers), label.name, "a missing value", f"a number ({label.loss})")
+            self._expect(np.isfinite(floats), label.name, numbers, "a finite float32")
+            return floats
         if label.positive:
             numbers = is_positive(array, label.positive)
         elif label.at_least is None and is_text(array.type):
@@ -90,7 +121,15 @@ class Columns:
 
     def dense(self, column: DenseColumn) -> NDArray[np.float32]:
         """Return a column of numbers; NaN for missing and infinite ones where the column has transforms."""
-        numbers = self.numbers(column.name, column.decimal)
+        if column.size:
+            numbers = self.vectors(column.column, column.size)[:, column.element]
+        elif column.since:
+            until, since = (
+                seconds_of(self.dates(name, column.format)) for name in (column.until, column.since)
+            )
+            numbers = until - since
+        else:
+            numbers = self.numbers(column.name, column.decimal)
         with np.errstate(over="ignore"):
             floats = numbers.astype(np.float32)
         if not column.is_plain:
@@ -104,6 +143,35 @@ class Columns:
         )
         self._expect(np.isfinite(floats), column.name, numbers, "a finite float32")
         return floats
+
+    def vectors(self, name: str, size: int) -> NDArray[np.float64]:
+        """Return a column of lists of as many numbers, ``[N, size]``; NaN for a missing list or number.
+
+        Texts are lists as JSON and NumPy write them.
+        """
+        if name not in self._vectors:
+            array = plain(self._table.column(name))
+            if is_text(array.type):
+                array = split(array, ",")
+            if pa.types.is_null(array.type):
+                self._vectors[name] = np.full((len(array), size), np.nan)
+                return self._vectors[name]
+            lengths = pc.fill_null(pc.list_value_length(array), size).to_numpy(zero_copy_only=False)
+            # An empty list is a missing one.
+            self._expect(
+                (lengths == size) | (lengths == 0), name, lengths, f"a list of {size} numbers in each row"
+            )
+            values = pc.list_flatten(array)
+            numbers = numbers_of(values) if is_text(values.type) else cast_or_none(values, pa.float64())
+            if numbers is None or isinstance(numbers, OddValue):
+                raise DataError(
+                    f"{self._place(0)}: column {name!r}: got lists of {values.type}, expected of numbers"
+                )
+            found = np.full((len(array), size), np.nan)
+            has_one = (lengths == size) & array.is_valid().to_numpy(zero_copy_only=False)
+            found[has_one] = numbers.to_numpy(zero_copy_only=False).reshape(-1, size)
+            self._vectors[name] = found
+        return self._vectors[name]
 
     def times(self, name: str, form: str = "") -> Times:
         """Return a column of times as numbers that can be compared; ``form`` as ``moments_of`` takes it."""
@@ -230,6 +298,13 @@ class Columns:
         numbers: NDArray[np.float64] = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         return numbers
 
+    def expect_one(self, name: str, bags: Bags, expected: str) -> None:
+        """Raise for the first row that has several values of a feature."""
+        lengths = np.diff(bags.offsets)
+        bad = np.flatnonzero(lengths > 1)
+        if len(bad):
+            raise self._wrong(int(bad[0]), name, f"{lengths[bad[0]]} values", expected)
+
     def _expect(
         self,
         good: NDArray[np.bool_],
@@ -259,7 +334,7 @@ class Columns:
 
 
 def date_parts(dates: pa.Array, part: str) -> Ints:
-    """Return a part of each date, one of ``recsys.inputs.schema.DATE_PARTS``; -1 for missing dates."""
+    """Return a part of each date, one of ``recsys.inputs.columns.DATE_PARTS``; -1 for missing dates."""
     found = pc.hour(dates) if part == "hour" else pc.day_of_week(dates)
     parts: Ints = pc.fill_null(found, -1).to_numpy(zero_copy_only=False)
     return parts

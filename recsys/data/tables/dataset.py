@@ -6,7 +6,7 @@ Shape letters: N number of examples.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,10 @@ from recsys.data.fingerprint import fingerprint
 from recsys.data.lines import DataError, shown_names
 from recsys.data.tables.as_sent import rows_as_sent
 from recsys.data.tables.columns import Columns
+from recsys.data.tables.crossed import crossed
+from recsys.data.tables.kept_rows import kept_columns, label_blocks
+from recsys.data.tables.label_scale import with_label_scales
+from recsys.data.tables.quantiles import with_quantiles
 from recsys.data.tables.reading.files import listed, open_files
 from recsys.data.tables.reading.pieces import Piece, TableFile
 from recsys.data.tables.reading.sample import common_type
@@ -35,7 +39,7 @@ from recsys.data.tables.values.arrow_types import (
     plain_table,
     plain_type,
 )
-from recsys.inputs.schema import LabelColumn, Schema, TableSpec
+from recsys.inputs.schema import Schema, TableSpec
 
 Floats = NDArray[np.float32]
 
@@ -67,6 +71,7 @@ def dataset_of(files: Sequence[TableFile], schema: Schema, limit_rows: int | Non
         _check(file, schema)
     pieces = list(_limited(listed(files), limit_rows))
     parts = split(pieces, schema)
+    schema = with_label_scales(with_quantiles(schema, parts.train), parts.train)
     paths = [file.path for file in files if file.path is not None]
     return Dataset(
         name="table",
@@ -118,7 +123,7 @@ def unlabeled(
     # Listed first: going back in a compressed file would read it from the start each time.
     for piece in list(listed([file])):
         held = piece.reading(columns)
-        read = _kept(held, schema.input_columns(), np.arange(held.num_rows))
+        read = kept_columns(held, schema.input_columns(), np.arange(held.num_rows))
         yield _examples([read], schema, labels=False), _as_in_file(held.read(keep), file)
 
 
@@ -213,16 +218,10 @@ def labeled(piece: Piece, schemas: Sequence[Schema], keep: Sequence[str]) -> tup
     needed = [name for schema in schemas for name in _columns(schema, labels=True)]
     held = piece.reading(list(dict.fromkeys([*needed, *keep])))
     rows = np.arange(len(piece))
-    examples = [_examples([_kept(held, _columns(schema, labels=True), rows)], schema) for schema in schemas]
+    examples = [
+        _examples([kept_columns(held, _columns(schema, labels=True), rows)], schema) for schema in schemas
+    ]
     return examples, plain_table(held.read(keep)).filter(pa.array(piece.mask))
-
-
-def label_blocks(pieces: Iterable[Piece], labels: Sequence[LabelColumn]) -> Iterator[NDArray[np.float32]]:
-    """Yield the labels of each piece's kept rows, ``[N, L]``."""
-    names = [label.name for label in labels]
-    for piece in pieces:
-        columns = _kept(piece, names, np.arange(len(piece)))
-        yield np.stack([columns.label(label) for label in labels], axis=1)
 
 
 def _columns(schema: Schema, *, labels: bool) -> list[str]:
@@ -250,16 +249,25 @@ def _check(file: TableFile, schema: Schema, *, labels: bool = True) -> None:
         if not good and not pa.types.is_null(kind.value_type if is_list(kind) else kind):
             raise DataError(f"{name_of_file}: column {name!r}: got {file.types[name]}, expected {expected}")
 
-    for name in (*(schema.label_names if labels else ()), *schema.dense_names):
+    for vector in {column.column for column in schema.dense if column.size}:
+        kind = plain_type(file.types[vector])
+        is_good = is_text(kind) or (
+            is_list(kind) and (is_number(kind.value_type) or is_text(kind.value_type))
+        )
+        expect(vector, is_good, "lists of numbers")
+    numbers = [column.name for column in schema.dense if not (column.size or column.since)]
+    dates = [name for column in schema.dense if column.since for name in column.columns]
+    dates += [table.date for table in schema.tables if table.date]
+    for name in dates:
+        kind = plain_type(file.types[name])
+        is_good = is_date(kind) or is_text(kind) or is_number(kind)
+        expect(name, is_good, "timestamps, dates, texts of them or numbers since 1970")
+    for name in (*(schema.label_names if labels else ()), *numbers):
         kind = plain_type(file.types[name])
         expect(name, is_number(kind) or is_text(kind), "whole numbers, floats or bool")
     for table in schema.tables:
-        for name in table.columns:
+        for name in () if table.date else table.columns:
             kind = plain_type(file.types[name])
-            if table.date:
-                is_good = is_date(kind) or is_text(kind) or is_number(kind)
-                expect(name, is_good, "timestamps, dates, texts of them or numbers since 1970")
-                continue
             inner = kind.value_type if is_list(kind) else kind
             is_number_kind = is_number(inner) and not (table.strings and pa.types.is_floating(inner))
             expected = "texts or lists of them" if table.strings else "int64 or list<int64>"
@@ -342,27 +350,15 @@ class _Rows:
         bounds = np.searchsorted(in_order, self._starts)
         columns = _columns(self._schema, labels=True)
         parts = [
-            _kept(piece, columns, in_order[a:b] - start)
+            kept_columns(piece, columns, in_order[a:b] - start)
             for piece, start, a, b in zip(
                 self._pieces, self._starts[:-1], bounds[:-1], bounds[1:], strict=True
             )
             if a < b or len(self._pieces) == 1
-        ] or [_kept(self._pieces[0], columns, in_order)]
+        ] or [kept_columns(self._pieces[0], columns, in_order)]
         where = np.empty_like(order)
         where[order] = np.arange(len(order))
         return _examples(parts, self._schema, where)
-
-
-def _kept(piece: Piece, names: Sequence[str], rows: Ints) -> Columns:
-    """Return columns of some of a piece's kept rows."""
-    places = rows if piece.kept is None else np.flatnonzero(piece.kept)[rows]
-    table = plain_table(piece.read(names), keeps_encoded=True)
-    # Taking copies; most often rows follow each other, as all of a piece do.
-    is_run = (
-        len(places) > 0 and places[-1] - places[0] == len(places) - 1 and bool((np.diff(places) == 1).all())
-    )
-    part = table.slice(int(places[0]), len(places)) if is_run else table.take(places)
-    return Columns(part, lambda row: piece.place(int(places[row])))
 
 
 def _examples(
@@ -384,13 +380,22 @@ def _examples(
             found[:, i] = column(read)
         return found
 
-    def bags(name: str, table: TableSpec) -> Bags:
-        found = Bags.concatenate([part.bags(name, table) for part in parts])
+    def placed(bags: Sequence[Bags]) -> Bags:
+        found = Bags.concatenate(bags)
         return found if rows is None else found.take(rows)
+
+    def bags(name: str, table: TableSpec) -> Bags:
+        return placed([part.bags(name, table) for part in parts])
 
     return Examples(
         dense=floats([partial(Columns.dense, column=spec) for spec in schema.dense]),
-        bags={name: bags(name, table) for table in schema.tables for name in table.feature_names},
+        bags={
+            **{name: bags(name, table) for table in schema.tables for name in table.feature_names},
+            **{
+                cross.name: placed([crossed(part, cross, schema.tables) for part in parts])
+                for cross in schema.crosses
+            },
+        },
         labels=floats([partial(Columns.label, label=spec) for spec in schema.labels] if labels else []),
         weights=column(partial(Columns.weight, name=schema.weight))
         if labels and schema.weight is not None

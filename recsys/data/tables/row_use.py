@@ -13,12 +13,12 @@ from recsys.data.lines import DataError
 from recsys.data.tables.columns import Columns
 from recsys.data.tables.reading.pieces import Piece
 from recsys.data.tables.values.arrow_types import plain_table
-from recsys.inputs.schema import RAW, TableSpec
+from recsys.inputs.columns import RAW, TableSpec
 
 _SAMPLE_ROWS = 65_536
 # Rows per ID below which a table is too small: about a fifth of the IDs share one at random.
 _FEW_ROWS_PER_ID = 2
-# The share of the rows that IDs read at random: of fewer, something in the IDs is to blame.
+# The least share of the rows that random IDs would read; if fewer are read, the IDs have a pattern.
 _SHARE_OF_RANDOM = 0.7
 
 

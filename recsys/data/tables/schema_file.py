@@ -11,6 +11,7 @@ from recsys.base.files import read_json
 from recsys.data.lines import DataError
 from recsys.errors import SchemaError
 from recsys.inputs.schema import Schema
+from recsys.options.sections import value_text
 
 
 def read_schema(path: Path) -> Schema:
@@ -48,26 +49,11 @@ def to_toml(schema: Schema, comments: Mapping[str, str] | None = None) -> str:
         comments: A comment for each column, written above its entry.
     """
     data = schema.to_json()
-    lines = [f"{key} = {_value(value)}" for key, value in data.items() if not isinstance(value, list)]
-    for kind in ("labels", "dense", "tables"):
-        for item in data[kind]:
+    kinds = ("labels", "dense", "tables", "crosses")
+    lines = [f"{key} = {value_text(value)}" for key, value in data.items() if key not in kinds]
+    for kind in kinds:
+        for item in data.get(kind, ()):
             comment = (comments or {}).get(item.get("date", item["name"]), "")
             lines += ["", *(f"# {line}" for line in comment.splitlines()), f"[[{kind}]]"]
-            lines += [f"{key} = {_value(value)}" for key, value in item.items()]
+            lines += [f"{key} = {value_text(value)}" for key, value in item.items()]
     return "\n".join(lines).lstrip("\n") + "\n"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, str):
-        escaped = "".join(
-            _ESCAPES.get(c, c) if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in value
-        )
-        return f'"{escaped}"'
-    return repr(value)
-
-
-_ESCAPES = {'"': '\\"', "\\": "\\\\"}

@@ -248,7 +248,7 @@ class _Block:
 
 
 def _with_lines(blocks: Iterator[_Block], num_lines: int) -> Iterator[_Block]:
-    """Yield the next blocks, up to so many lines; a row has at least one."""
+    """Yield blocks until they have ``num_lines`` lines; a row has at least one."""
     for block in blocks:
         yield block
         num_lines -= block.rows.num_lines

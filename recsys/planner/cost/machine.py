@@ -4,13 +4,45 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 from recsys.base.json_checks import json_field, whole
 from recsys.errors import PlanError
 
 #: Represents "no bound" when bytes are compared; exact as a float.
 UNBOUNDED_BYTES = 2**52
+
+
+def number(data: Any, key: str, at: str, *, above_zero: bool = False) -> float:
+    """Return a field that is a finite number and not negative.
+
+    Raises:
+        PlanError: It is something else.
+    """
+    return finite(json_field(data, key, at), f"{at}.{key}", above_zero=above_zero)
+
+
+def finite(value: Any, at: str, *, above_zero: bool = False) -> float:
+    """Return a finite number that is not negative.
+
+    Raises:
+        PlanError: It is something else.
+    """
+    if (
+        type(value) not in (int, float)
+        or not math.isfinite(value)
+        or value < 0
+        or (above_zero and value == 0)
+    ):
+        expected = "a finite number above 0" if above_zero else "a finite number of at least 0"
+        raise PlanError(f"{at}: got {str(value)[:80]!r}, expected {expected}")
+    return float(value)
+
+
+#: Fields of files: finite numbers of at least 0, and above it.
+_Number = Annotated[float, number]
+_Positive = Annotated[float, partial(number, above_zero=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +61,12 @@ class Memory:
         row_update_bandwidth: Bandwidth of bytes of updated rows and their optimizer state, in bytes/s.
     """
 
-    capacity_bytes: int
-    bandwidth: float
-    row_read_ns: float
-    row_read_bandwidth: float
-    row_update_ns: float
-    row_update_bandwidth: float
+    capacity_bytes: Annotated[int, whole]
+    bandwidth: _Positive
+    row_read_ns: _Number
+    row_read_bandwidth: _Positive
+    row_update_ns: _Number
+    row_update_bandwidth: _Positive
 
     def read_us(self, num_rows: float, row_bytes: float) -> float:
         """Return the time to look up rows."""
@@ -58,8 +90,8 @@ class Link:
         latency_us: The latency of one collective call of any size.
     """
 
-    bandwidth: float
-    latency_us: float
+    bandwidth: _Positive
+    latency_us: _Number
 
     def send_us(self, num_bytes: float) -> float:
         """Return the time to send bytes, without the call's latency."""
@@ -100,56 +132,3 @@ CPU_DDR = Memory(
 )
 LOOPBACK = Link(bandwidth=1.2e9, latency_us=180.0)
 NIC_25_GBIT = Link(bandwidth=3.1e9, latency_us=200.0)
-
-
-def number(data: Any, key: str, at: str, *, above_zero: bool = False) -> float:
-    """Return a field that is a finite number and not negative.
-
-    Raises:
-        PlanError: It is something else.
-    """
-    return finite(json_field(data, key, at), f"{at}.{key}", above_zero=above_zero)
-
-
-def finite(value: Any, at: str, *, above_zero: bool = False) -> float:
-    """Return a finite number that is not negative.
-
-    Raises:
-        PlanError: It is something else.
-    """
-    if (
-        type(value) not in (int, float)
-        or not math.isfinite(value)
-        or value < 0
-        or (above_zero and value == 0)
-    ):
-        expected = "a finite number above 0" if above_zero else "a finite number of at least 0"
-        raise PlanError(f"{at}: got {str(value)[:80]!r}, expected {expected}")
-    return float(value)
-
-
-def memory_from_json(data: Any, at: str) -> Memory:
-    """Return a memory from untrusted plain data.
-
-    Raises:
-        PlanError: A field is wrong.
-    """
-    return Memory(
-        capacity_bytes=whole(data, "capacity_bytes", at),
-        bandwidth=number(data, "bandwidth", at, above_zero=True),
-        row_read_ns=number(data, "row_read_ns", at),
-        row_read_bandwidth=number(data, "row_read_bandwidth", at, above_zero=True),
-        row_update_ns=number(data, "row_update_ns", at),
-        row_update_bandwidth=number(data, "row_update_bandwidth", at, above_zero=True),
-    )
-
-
-def link_from_json(data: Any, at: str) -> Link:
-    """Return a link from untrusted plain data.
-
-    Raises:
-        PlanError: A field is wrong.
-    """
-    return Link(
-        bandwidth=number(data, "bandwidth", at, above_zero=True), latency_us=number(data, "latency_us", at)
-    )

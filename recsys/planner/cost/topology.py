@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.base.files import read_json
-from recsys.base.json_checks import choice, count, json_field
+from recsys.base.json_checks import choice, count, json_field, record
 from recsys.errors import PlanError
 from recsys.planner.constants import (
     BWD_COMPUTE_MULTIPLIER,
@@ -47,8 +47,6 @@ from recsys.planner.cost.machine import (
     PCIE_4_X16,
     Link,
     Memory,
-    link_from_json,
-    memory_from_json,
     number,
 )
 
@@ -306,11 +304,11 @@ class Topology:
                 compute_device=device,
                 world_size=count(data, "world_size", at),
                 local_world_size=count(data, "local_world_size", at),
-                hbm=None if hbm is None else memory_from_json(hbm, f"{at}.hbm"),
-                ddr=memory_from_json(json_field(data, "ddr", at), f"{at}.ddr"),
-                intra_host=link_from_json(json_field(data, "intra_host", at), f"{at}.intra_host"),
-                inter_host=link_from_json(json_field(data, "inter_host", at), f"{at}.inter_host"),
-                host_link=link_from_json(json_field(data, "host_link", at), f"{at}.host_link"),
+                hbm=None if hbm is None else record(Memory, data, "hbm", at),
+                ddr=record(Memory, data, "ddr", at),
+                intra_host=record(Link, data, "intra_host", at),
+                inter_host=record(Link, data, "inter_host", at),
+                host_link=record(Link, data, "host_link", at),
                 shard_us=number(data, "shard_us", at),
             )
         except PlanError:

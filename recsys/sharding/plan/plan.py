@@ -8,11 +8,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torch.distributed._shard.metadata import ShardMetadata as TorchShardMetadata
 from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardingSpec
 
+from recsys.base.files import read_json
 from recsys.base.json_checks import a_list, choice, json_field, whole
 from recsys.configs import BaseEmbeddingConfig, DataType
 from recsys.errors import PlanError
@@ -414,3 +416,16 @@ def _covers(ranges: Sequence[tuple[int, int]], size: int) -> bool:
             return False
         at = end
     return at == size
+
+
+def read_plan(path: Path) -> ShardingPlan:
+    """Return a plan from a JSON file, as ``ShardingPlan.to_json`` gives it.
+
+    Raises:
+        PlanError: The file cannot be read, is not JSON, or is not a plan; the message names the file.
+    """
+    data = read_json(path, "plan", PlanError)
+    try:
+        return ShardingPlan.from_json(data)
+    except PlanError as error:
+        raise PlanError(f"plan {path.name!r}: {error}; expected what recsys-plan --out wrote") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from recsys.options.kinds import ADDRESS, COUNT, PATH, SWITCH, text_like, whole
 from recsys.options.table import Command, Group, Option, json_option, threads_option
 
-#: Of several models; one has none unless they are asked for.
+#: The default where several models are compared; for one model it is 0.
 NUM_RESAMPLES = 200
 _EXAMPLES = """\
 examples:

@@ -29,7 +29,7 @@ class DataConfig:
     Attributes:
         name: "synthetic", "criteo", "movielens", or "table" for files of any columns.
         path: A file (criteo), a folder (movielens), or what ``table_dataset`` takes (table); None for synthetic.
-        limit_rows: Read the first so many rows; for synthetic, the length of the stream.
+        limit_rows: Read at most this many rows; for synthetic, the length of the stream.
         hash_rows: Rows of each Criteo table, and of tables without a schema that have many different values.
         schema: File that says which column is what; None infers it.
         inputs: The schema of a model to start from or to go on with; None for a new model.
@@ -104,7 +104,7 @@ def open_dataset(config: DataConfig) -> Dataset:
 
 
 def _inferred(config: DataConfig) -> tuple[Schema, tuple[str, ...], tuple[str, ...]]:
-    """Return the schema of a table, its columns' use and what a user should know of it, and let go of the sample."""
+    """Return the schema of a table, the use of its columns and warnings for the user, and free the sample."""
     inferred = infer(config.path, config.labels, config.hash_rows, config.ignore)
     warnings = warnings_of(row_uses(inferred.sample, inferred.schema.tables), inferred.schema.tables)
     return inferred.schema, column_lines(inferred, config.path), (*inferred.notices, *warnings)

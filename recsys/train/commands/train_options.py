@@ -13,6 +13,7 @@ from recsys.options.kinds import (
     COUNTS,
     DURATION,
     NAMES,
+    NUMBERS,
     PATH,
     SEED,
     SWITCH,
@@ -27,14 +28,18 @@ from recsys.options.table import Command, Group, Option, json_option, threads_op
 from recsys.train.best import BEST_METRICS
 from recsys.train.commands.defaults import DEFAULTS, SYNTHETIC_ROWS
 from recsys.train.config import (
+    LOSSES,
     MATMUL_PRECISIONS,
     MODELS,
+    NEGATIVES,
     OBJECTIVES,
+    PRUNERS,
     PUBLISH_EVERY_S,
     ModelConfig,
     RunConfig,
     TrainConfig,
 )
+from recsys.train.schedules import MIXED_PRECISIONS, SCHEDULES
 
 _EXAMPLES = """\
 examples:
@@ -104,7 +109,8 @@ _DATA = (
     Option(
         "--label",
         _COLUMN,
-        "a label of a table without a schema (or COLUMN>=NUMBER, COLUMN=TEXT,TEXT); repeatable",
+        "a label of a table without a schema (or COLUMN>=NUMBER, COLUMN=TEXT,TEXT; COLUMN:mse or COLUMN:huber for "
+        "a number); repeatable",
         repeated=True,
         dest="labels",
         default=[],
@@ -134,7 +140,7 @@ _RESULT = (
     Option("--checkpoint-dir", PATH, "write checkpoints, each rank its part", metavar="DIR"),
     Option(
         "--checkpoint-every",
-        COUNT,
+        whole(0),
         "steps between two checkpoints in an epoch; 0 for one at its end only",
         default=0,
     ),
@@ -158,7 +164,14 @@ _RESULT = (
         f"(default {RunConfig.sketch_rows}; 0 keeps none)",
     ),
     json_option(),
-    Option("--tensorboard", PATH, "write event files for TensorBoard", metavar="DIR"),
+    Option(
+        "--log",
+        text_like("mlflow:sqlite:///mlflow.db", "KIND:WHERE"),
+        "log settings and metrics: tensorboard:DIR, mlflow[:URI], wandb[:DIR] (offline); repeatable",
+        repeated=True,
+        default=[],
+    ),
+    Option("--tensorboard", PATH, "--log tensorboard:DIR", metavar="DIR"),
     Option("--log-every", COUNT, "steps between lines on the training (default 500)"),
 )
 _PUBLISHING = (
@@ -208,12 +221,32 @@ _MODEL = (
     ),
     Option("--cross-layers", COUNT, "dcn: cross layers (default 3)"),
     Option("--cross-rank", whole(0), "dcn: rank of their matrices; 0 is full (default: full)", metavar="R"),
-    Option("--experts", COUNT, "mmoe: experts (default 4)"),
-    Option("--tower-layers", COUNTS, "mmoe: layers of each label (default 32)"),
+    Option("--experts", COUNT, "mmoe: experts; ple: of each label, and shared ones (default 4)"),
+    Option("--extraction-levels", COUNT, "ple: levels of experts (default 2)"),
+    Option("--tower-layers", COUNTS, "mmoe, ple: layers of each label (default 32)"),
+    Option("--mask-blocks", COUNT, "masknet: blocks (default 3)"),
+    Option(
+        "--fusion-heads",
+        COUNT,
+        "finalmlp: heads of the streams' products; a divisor of the last of --over-layers (default 2)",
+    ),
+    Option("--interaction-layers", COUNT, "wukong: layers over the vectors (default 2)"),
+    Option(
+        "--interaction-vectors",
+        COUNT,
+        "wukong: vectors that a layer's machine gives, and its compression (default 8)",
+    ),
+    Option(
+        "--interaction-rank",
+        COUNT,
+        "wukong: mixtures of the vectors that they are multiplied with (default 8)",
+        metavar="R",
+    ),
     Option(
         "--item-features",
         NAMES,
-        "twotower, sasrec, hstu: the items' sparse features (beside --target-feature); the others are the user's",
+        "twotower, finalmlp, sasrec, hstu: the items' sparse features (beside --target-feature); the others are the "
+        "user's",
     ),
     Option(
         "--history",
@@ -255,6 +288,11 @@ _MODEL = (
         metavar="P",
     ),
     Option(
+        "--learn-label-weights",
+        SWITCH,
+        "weigh the losses of several labels by their uncertainty, which is learned with the model",
+    ),
+    Option(
         "--admission-interval",
         COUNT,
         'batches between two admissions of raw IDs to tables with ids = "zero_collision" (default '
@@ -282,8 +320,99 @@ _TRAINING = (
     Option("--optimizer", one_of(("adam", "adagrad")), f"of the dense layers {_default('optimizer')}"),
     Option("--learning-rate", _RATE, f"of the dense layers {_default('learning_rate')}"),
     Option("--row-learning-rate", _RATE, f"of the tables, row-wise Adagrad {_default('row_learning_rate')}"),
+    Option(
+        "--loss",
+        one_of(LOSSES),
+        "what is minimized; bpr compares rows of label 1 with those of 0 in the batch (next-item: the next item with "
+        "others), softmax is that of twotower and next-item over items, corrected by how often they occur (default "
+        f"{TrainConfig.loss})",
+    ),
+    Option("--positive-weight", _RATE, "factor of the loss of rows of label 1 (default 1)", metavar="W"),
+    Option("--focal-gamma", number(0), f"exponent of the focal loss (default {TrainConfig.focal_gamma:g})"),
+    Option("--label-weights", NUMBERS, "factors of the labels' losses, in the schema's order (default 1)"),
+    Option(
+        "--negatives",
+        one_of(NEGATIVES),
+        "items that an item is learned against: those of the batch, items drawn evenly or by how often they occur, or "
+        f"the batch's and evenly drawn ones (default {TrainConfig.negatives})",
+    ),
+    Option(
+        "--num-negatives",
+        COUNT,
+        f"items drawn for a batch, on each rank (default {TrainConfig.num_negatives})",
+        metavar="M",
+    ),
+    Option(
+        "--gather-negatives",
+        SWITCH,
+        "learn against the items of all ranks (bpr of labels: their rows), as one rank with the whole batch would; "
+        "else against those of the rank's own batch",
+    ),
     Option("--freeze-dense", SWITCH, "train the tables alone, for deltas of rows"),
     Option("--row-weight-decay", number(0), f"of the tables' touched rows {_default('row_weight_decay')}"),
+)
+_SCHEDULES = (
+    Option(
+        "--schedule",
+        one_of(SCHEDULES),
+        f"how learning rates change after the warm-up (default {TrainConfig.schedule})",
+    ),
+    Option("--row-schedule", one_of(SCHEDULES), "the same for the tables (default: as --schedule)"),
+    Option("--warmup-steps", whole(0), "steps in which learning rates rise to their values (default 0)"),
+    Option("--row-warmup-steps", whole(0), "the same for the tables (default: as --warmup-steps)"),
+    Option(
+        "--decay-steps",
+        COUNT,
+        "cosine: the step with the lowest rate (default: the last one); step: steps between two falls (default: those "
+        "of an epoch)",
+    ),
+    Option(
+        "--decay-factor",
+        number(0, 1),
+        "cosine: the lowest rate as a share of the highest (default 0); step: the rate after a fall as a share of that "
+        "before (default 0.1)",
+    ),
+    Option("--clip-norm", number(above=0), "the largest norm of the dense layers' gradients (default: any)"),
+    Option(
+        "--row-clip-value",
+        number(above=0),
+        "the largest number in the gradient of a looked-up vector (default: any)",
+    ),
+    Option(
+        "--accumulate",
+        COUNT,
+        "batches whose mean gradient makes a step of the dense layers (default 1); tables learn from each batch",
+    ),
+    Option(
+        "--mixed-precision",
+        one_of(MIXED_PRECISIONS),
+        f"of the dense layers' activations and gradients, on a GPU (default {TrainConfig.mixed_precision}); "
+        "weights and held-out metrics are float32",
+    ),
+)
+_SWEEP = (
+    Option(
+        "--sweep",
+        PATH,
+        "train a run for each combination of the lists in [sweep] of --config, or --sweep-runs of its ranges, into "
+        "this folder; the same command goes on after an interrupt",
+        metavar="DIR",
+    ),
+    Option("--sweep-runs", COUNT, "how many runs (default: all combinations of lists; 20 of ranges)"),
+    Option(
+        "--sweep-pruner",
+        one_of(PRUNERS),
+        "end a run early whose best epoch is worse than the median, or the best quarter, of earlier runs after as many "
+        "epochs; the first five are not ended",
+        default="none",
+    ),
+)
+#: What may differ between the runs of a sweep.
+SWEPT = tuple(
+    option
+    for option in (*_DATA, *_MODEL, *_TRAINING, *_SCHEDULES)
+    if option.name == "--hash-rows"
+    or (option not in _DATA and option.name not in ("--threads", "--best-metric"))
 )
 COMMAND = Command(
     program="recsys-train",
@@ -291,13 +420,16 @@ COMMAND = Command(
     about="Train a model on a table of examples and save a checkpoint that recsys-export takes.",
     epilog=_EXAMPLES,
     groups=(
-        Group("data", _DATA),
-        Group("result", _RESULT),
-        Group("publishing", _PUBLISHING),
-        Group("ranks (torchrun starts them; without it there is one)", _RANKS),
-        Group("model", _MODEL),
-        Group("training", _TRAINING),
+        Group("data", _DATA, section="data"),
+        Group("result", _RESULT, section="result"),
+        Group("publishing", _PUBLISHING, section="publishing"),
+        Group("ranks (torchrun starts them; without it there is one)", _RANKS, section="ranks"),
+        Group("model", _MODEL, section="model"),
+        Group("training", _TRAINING, section="training"),
+        Group("schedules", _SCHEDULES, section="schedule"),
+        Group("sweep", _SWEEP),
     ),
     old_config=("--model-config",),
+    documents=("schema", "export", "sweep"),
 )
 parse = COMMAND.parse

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from recsys.data.lines import DataError
 from recsys.data.tables.dataset import labeled, pieces_to_measure
+from recsys.inputs.columns import LabelColumn
 from recsys.metrics.exact import one_class_text
 from recsys.metrics.resampled import Comparison, Measured, Rows, compare
 from recsys.train.comparing.models import ScoredModel
@@ -97,7 +98,7 @@ class LabelEvaluation:
         num_groups: Number of groups; 0 without.
         comparison: The models on all rows.
         coverage: Of each model; empty without items.
-        calibration: Of each model, rows in ascending order of its predictions, in ten parts.
+        calibration: Of each model, rows in ascending order of its predictions, in ten parts; empty of a number.
         slices: By column, the most frequent values first.
     """
 
@@ -163,8 +164,10 @@ def evaluate(models: Mapping[str, ScoredModel], data: Any, config: EvaluationCon
     expected, scored = np.concatenate(labels), [np.concatenate(found) for found in logits]
     slices = {name: _codes(table, name) for name in config.slices}
     measured = {
-        name: _measured([of[:, i] for of in scored], rows_of(labels=expected[:, i]), slices, config)
-        for i, name in enumerate(schemas[0].label_names)
+        label.name: _measured(
+            [of[:, i] for of in scored], rows_of(labels=expected[:, i]), slices, config, label
+        )
+        for i, label in enumerate(schemas[0].labels)
     }
     return Evaluation(models=list(models), labels=measured, notices=(*notices, *_one_class_notices(measured)))
 
@@ -172,7 +175,7 @@ def evaluate(models: Mapping[str, ScoredModel], data: Any, config: EvaluationCon
 def _one_class_notices(labels: Mapping[str, LabelEvaluation]) -> Iterator[str]:
     for name, found in labels.items():
         metrics = found.comparison.metrics[0]
-        if metrics["auc"].value is None:
+        if "auc" in metrics and metrics["auc"].value is None:
             is_positive = metrics["calibration"].value is not None
             yield one_class_text(name, found.num_rows, is_positive=is_positive)
 
@@ -182,8 +185,10 @@ def _measured(
     rows: Rows,
     slices: Mapping[str, tuple[NDArray[np.int64], list[str]]],
     config: EvaluationConfig,
+    label: LabelColumn,
 ) -> LabelEvaluation:
-    models = [Measured(of, rows) for of in logits]
+    measured = partial(Measured, number=label if label.is_number else None)
+    models = [measured(of, rows) for of in logits]
     found = []
     for column, (codes, values) in slices.items():
         for code in np.argsort(-np.bincount(codes), kind="stable")[:MOST_SLICES].tolist():
@@ -192,7 +197,7 @@ def _measured(
                 continue
             of_slice = rows.take(part)
             comparison = compare(
-                [Measured(of[part], of_slice) for of in logits], of_slice.num_units, config.num_resamples
+                [measured(of[part], of_slice) for of in logits], of_slice.num_units, config.num_resamples
             )
             found.append(Slice(column=column, value=values[code], num_rows=len(part), comparison=comparison))
     return LabelEvaluation(
@@ -200,7 +205,7 @@ def _measured(
         num_groups=0 if rows.groups is None else rows.num_units,
         comparison=compare(models, rows.num_units, config.num_resamples),
         coverage=[model.coverage for model in models if model.coverage is not None],
-        calibration=[_buckets(of, rows) for of in logits],
+        calibration=[] if label.is_number else [_buckets(of, rows) for of in logits],
         slices=found,
     )
 

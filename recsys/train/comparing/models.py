@@ -19,6 +19,7 @@ from recsys.data.batches import row_chunks
 from recsys.data.examples import Examples
 from recsys.data.scoring import label_outputs, schema_for, scores
 from recsys.inputs.schema import Schema
+from recsys.metrics.regression import predictions_of
 from recsys.models.click import ClickModel
 
 #: The ends of the names of files that hold trained models; all else is an artifact.
@@ -38,7 +39,7 @@ class ScoredModel(Protocol):
     schema: Schema
 
     def logits(self, examples: Examples) -> NDArray[Any]:
-        """Return the logits of rows that were read by the schema, ``[N, L]``."""
+        """Return the logits of rows that were read by the schema, ``[N, L]``; of numbers the predictions."""
         ...
 
 
@@ -62,9 +63,11 @@ class ArtifactModel:
     def logits(self, examples: Examples) -> NDArray[np.float64]:
         """See ``ScoredModel``."""
         found = scores(self._artifact, examples)
-        probabilities = np.stack([found[name] for name in self._outputs], axis=1).astype(np.float64)
-        clipped = probabilities.clip(_LEAST, 1 - _LEAST)
-        return np.asarray(np.log(clipped) - np.log1p(-clipped))
+        predicted = np.stack([found[name] for name in self._outputs], axis=1).astype(np.float64)
+        clicks = [i for i, label in enumerate(self.schema.labels) if not label.is_number]
+        clipped = predicted[:, clicks].clip(_LEAST, 1 - _LEAST)
+        predicted[:, clicks] = np.log(clipped) - np.log1p(-clipped)
+        return predicted
 
 
 class TrainedModel:
@@ -84,13 +87,17 @@ class TrainedModel:
         self.schema = model.inputs
 
     @torch.no_grad()
-    def logits(self, examples: Examples) -> NDArray[np.float32]:
+    def logits(self, examples: Examples) -> NDArray[np.float64]:
         """See ``ScoredModel``."""
         parts = []
         for rows in row_chunks(len(examples), _BATCH_ROWS):
             batch = examples.batch(rows)
             parts.append(self._model.logits(batch.dense, batch.kjt).numpy())
-        return np.concatenate(parts)
+        found = np.concatenate(parts).astype(np.float64)
+        for i, label in enumerate(self.schema.labels):
+            if label.is_number:
+                found[:, i] = predictions_of(found[:, i], label)
+        return found
 
 
 def open_models(

@@ -10,10 +10,20 @@ from recsys.base.files import replacing
 from recsys.metrics.resampled import LEVEL, Value
 from recsys.pages import style, templates
 from recsys.train.comparing.evaluation import Bucket, Evaluation, LabelEvaluation
-from recsys.train.comparing.text import headings, interval, is_sure, metrics_of, number, signed, surest_first
+from recsys.train.comparing.text import (
+    HEADINGS,
+    headings,
+    interval,
+    is_sure,
+    metrics_of,
+    number,
+    of_slices,
+    signed,
+    surest_first,
+)
 
 _FOLDER = Path(__file__).parent
-# Of the plot: its left, right, bottom and top.
+# The left, right, bottom and top of the plot.
 _LEFT, _RIGHT, _BOTTOM, _TOP = 46, 350, 260, 10
 _NUM_COLORS = 4
 
@@ -45,7 +55,7 @@ def _label(name: str, found: LabelEvaluation, models: Sequence[str], top: int) -
         "name": name,
         "summary": f"{found.num_rows:,} rows{groups}{intervals}",
         "metrics": _metrics(found, models, top),
-        "plots": [_plot(found.calibration)],
+        "plots": [_plot(found.calibration)] if found.calibration else [],
         "slices": _slices(found, models) if found.slices else None,
         "slices_summary": "Sure differences first, then large ones." if len(models) > 1 else "",
     }
@@ -79,25 +89,27 @@ def _metrics(found: LabelEvaluation, models: Sequence[str], top: int) -> dict[st
         for model, difference in zip(models[1:], found.comparison.differences, strict=True):
             cells += _difference(f"{model} − {models[0]}", difference.get(name))
         rows.append(cells)
-    return {"headings": columns, "rows": rows}
+    return {"headings": columns, "rows": rows, "left": ()}
 
 
 def _slices(found: LabelEvaluation, models: Sequence[str]) -> dict[str, Any]:
+    first, second = of_slices(found)
+    name = HEADINGS[first]
     columns = ["slice", "rows"]
     for model in models:
-        columns += [f"{model}: AUC", f"{model}: calibration"]
+        columns += [f"{model}: {name}", f"{model}: {HEADINGS[second]}"]
     for model in models[1:]:
-        columns += [f"AUC, {model} − {models[0]}", ""]
+        columns += [f"{name}, {model} − {models[0]}", ""]
     rows = []
-    for one in surest_first(found.slices):
+    for one in surest_first(found.slices, first):
         cells = [_cell("slice", f"{one.column} = {one.value}", "left"), _cell("rows", f"{one.num_rows:,}")]
         for model, metrics in zip(models, one.comparison.metrics, strict=True):
-            cells.append(_cell(f"{model}: AUC", number(metrics["auc"].value)))
-            cells.append(_cell(f"{model}: calibration", number(metrics["calibration"].value)))
+            cells.append(_cell(f"{model}: {name}", number(metrics[first].value)))
+            cells.append(_cell(f"{model}: {HEADINGS[second]}", number(metrics[second].value)))
         for model, difference in zip(models[1:], one.comparison.differences, strict=True):
-            cells += _difference(f"AUC, {model} − {models[0]}", difference["auc"])
+            cells += _difference(f"{name}, {model} − {models[0]}", difference[first])
         rows.append(cells)
-    return {"headings": columns, "rows": rows}
+    return {"headings": columns, "rows": rows, "left": ()}
 
 
 def _plot(calibration: Sequence[Sequence[Bucket]]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +13,8 @@ from recsys.train.comparing.evaluation import Evaluation, LabelEvaluation, Slice
 
 #: Metrics by their headings, in the order of columns; ``{top}`` is how many rows of a group count.
 HEADINGS = {
+    "rmse": "RMSE",
+    "mae": "MAE",
     "auc": "AUC",
     "ne": "NE",
     "calibration": "calibration",
@@ -65,17 +67,27 @@ def metrics_of(found: LabelEvaluation) -> list[dict[str, Value]]:
 def print_evaluation(evaluation: Evaluation, top: int) -> None:
     """Print tables: the models' metrics; of several models, how they differ; slices."""
     console = Console()
+    found_names = {name for found in evaluation.labels.values() for name in metrics_of(found)[0]}
+    names = [name for name in HEADINGS if name in found_names]
     rows = [
-        [model, label, f"{found.num_rows:,}", *(number(value.value) for value in metrics.values())]
+        [model, label, f"{found.num_rows:,}", *(_cell(metrics, name) for name in names)]
         for label, found in evaluation.labels.items()
         for model, metrics in zip(evaluation.models, metrics_of(found), strict=True)
     ]
-    names = list(metrics_of(next(iter(evaluation.labels.values())))[0])
     console.print(whole_table("", ["model", "label", "rows", *headings(names, top)], rows, left={0, 1}))
     for label, found in evaluation.labels.items():
         _print_intervals(console, evaluation.models, label, found, top)
         if found.slices:
-            _print_slices(console, evaluation.models, label, found.slices)
+            _print_slices(console, evaluation.models, label, found)
+
+
+def _cell(metrics: Mapping[str, Value], name: str) -> str:
+    return number(metrics[name].value) if name in metrics else ""
+
+
+def of_slices(found: LabelEvaluation) -> tuple[str, str]:
+    """Return the two metrics of slices: the first one's differences are shown too."""
+    return ("auc", "calibration") if "auc" in found.comparison.metrics[0] else ("rmse", "mae")
 
 
 def _print_intervals(
@@ -99,30 +111,31 @@ def _print_intervals(
     console.print(whole_table(title, columns, rows, left={0}))
 
 
-def _print_slices(console: Console, models: Sequence[str], label: str, slices: Sequence[Slice]) -> None:
-    """Print AUC and calibration of each slice; of several models the differences of AUC, the surest ones first."""
+def _print_slices(console: Console, models: Sequence[str], label: str, found: LabelEvaluation) -> None:
+    """Print AUC and calibration, or errors, of each slice; of several models the differences, the surest ones first."""
+    first, second = of_slices(found)
     rows = []
-    for one in surest_first(slices):
+    for one in surest_first(found.slices, first):
         cells = [f"{one.column} = {one.value}", f"{one.num_rows:,}"]
         for metrics in one.comparison.metrics:
-            cells += [number(metrics["auc"].value), number(metrics["calibration"].value)]
+            cells += [number(metrics[first].value), number(metrics[second].value)]
         for difference in one.comparison.differences:
-            value = difference["auc"]
+            value = difference[first]
             cells.append(signed(value.value) + (" *" if is_sure(value) else ""))
         rows.append(cells)
     columns = ["slice", "rows"]
     for model in models:
         prefix = f"{model} " if len(models) > 1 else ""
-        columns += [f"{prefix}AUC", f"{prefix}calibration"]
-    columns += [f"AUC, {model} - {models[0]}" for model in models[1:]]
+        columns += [f"{prefix}{HEADINGS[first]}", f"{prefix}{HEADINGS[second]}"]
+    columns += [f"{HEADINGS[first]}, {model} - {models[0]}" for model in models[1:]]
     console.print(whole_table(f"label {label}: slices", columns, rows, left={0}))
 
 
-def surest_first(slices: Sequence[Slice]) -> list[Slice]:
-    """Return slices with sure differences before others, and large differences before small ones."""
+def surest_first(slices: Sequence[Slice], metric: str) -> list[Slice]:
+    """Return slices with sure differences of a metric before others, and large differences before small ones."""
 
     def order(one: Slice) -> tuple[bool, float]:
-        values = [difference["auc"] for difference in one.comparison.differences]
+        values = [difference[metric] for difference in one.comparison.differences]
         largest = max((abs(value.value) for value in values if value.value is not None), default=0.0)
         return (not any(map(is_sure, values)), -largest)
 

@@ -30,7 +30,7 @@ def manifest_of(path: Path) -> Json:
 
 
 def with_digest(data: Json) -> str:
-    """The text of a manifest with its own digest, as ``docs/export/artifact.md`` tells how to take it."""
+    """The text of a manifest with its own digest, as ``recsys.artifact.manifest`` tells how to take it."""
     text = "".join(f"{json.dumps(key)}: {json.dumps(value)}, " for key, value in data.items())
     digest = hashlib.sha256(f"{{{text}".encode()).hexdigest()
     return f'{{{text}"bytes_sha256": "{digest}"}}'

@@ -15,7 +15,7 @@ from recsys.as_torchrec.parts.train_pipelines import (
     PrefetchTrainPipelineSparseDist,
     TrainPipelineBase,
 )
-from recsys.train.pipeline import TrainPipelineSparseDist
+from recsys.train.stepping.pipeline import TrainPipelineSparseDist
 
 CPU = torch.device("cpu")
 

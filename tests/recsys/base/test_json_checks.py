@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Annotated, Any
 
 import pytest
 
 from recsys.base.json_checks import (
+    ALWAYS,
     a_list,
     choice,
     count,
@@ -15,6 +19,9 @@ from recsys.base.json_checks import (
     hex_digits,
     json_field,
     mapping,
+    one_of,
+    read_record,
+    record_to_json,
     shape,
     text,
     whole,
@@ -102,3 +109,77 @@ def test_long_values_are_shown_short() -> None:
     with pytest.raises(ManifestError) as caught:
         flag({"key": "x" * 10_000}, "key", "at")
     assert len(str(caught.value)) < 200
+
+
+class Color(Enum):
+    RED = "red"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    size: Annotated[int, whole]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    name: str
+    color: Color
+    shape: tuple[int, ...]
+    first: Part
+    parts: tuple[Part, ...]
+    names: tuple[str, ...] = ()
+    kind: Annotated[str, one_of(("sum", "mean"))] = "sum"
+    is_kept: Annotated[bool, ALWAYS] = False
+    num_ids: int | None = None
+    place: int = 0
+
+
+WHOLE = {
+    "name": "a",
+    "color": "red",
+    "shape": [1, 2],
+    "first": {"size": 0},
+    "parts": [{"size": 1}, {"size": 2}],
+    "is_kept": False,
+}
+
+
+def test_records_are_read_as_they_are_written() -> None:
+    record = read_record(Whole, WHOLE, "at", place=3)
+    assert record == Whole(
+        name="a",
+        color=Color.RED,
+        shape=(1, 2),
+        first=Part(size=0),
+        parts=(Part(size=1), Part(size=2)),
+        place=3,
+    )
+    assert record_to_json(replace(record, place=0)) == WHOLE
+    more = {"names": ["x"], "kind": "mean", "num_ids": 4}
+    assert record_to_json(read_record(Whole, WHOLE | more, "at")) == WHOLE | more
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "place"),
+    [
+        ("name", "", "at.name"),
+        ("color", "blue", "at.color"),
+        ("shape", [0], "at.shape"),
+        ("first", 3, "at.first.size"),
+        ("parts", [{"size": 1}, {"size": -1}], "at.parts[1].size"),
+        ("names", [""], "at.names[0]"),
+        ("kind", "none", "at.kind"),
+        ("is_kept", 1, "at.is_kept"),
+        ("num_ids", None, "at.num_ids"),
+    ],
+)
+def test_wrong_fields_of_records(field: str, value: Any, place: str) -> None:
+    with pytest.raises(ManifestError, match=rf"^{re.escape(place)}: "):
+        read_record(Whole, WHOLE | {field: value}, "at")
+
+
+@pytest.mark.parametrize("field", WHOLE)
+def test_missing_fields_of_records(field: str) -> None:
+    data = {name: value for name, value in WHOLE.items() if name != field}
+    with pytest.raises(ManifestError, match=rf"^at\.{field}: missing"):
+        read_record(Whole, data, "at")

@@ -22,9 +22,9 @@ from recsys.data.sources.synthetic import synthetic
 from recsys.inputs.schema import LabelColumn
 from recsys.inputs.signature import DenseInput, Output, Signature, SparseInput
 from recsys.train.config import ModelConfig, TrainConfig
-from recsys.train.job import train
 from tests.recsys.data.blocks import all_of
 from tests.support.helpers import bag
+from tests.support.training import train
 
 _SIGNATURE = Signature(
     dense=(DenseInput(name="x", width=2), DenseInput(name="y", width=1)),

@@ -102,6 +102,15 @@ def test_predicting_the_mean_has_ne_and_calibration_1(mean: float) -> None:
     assert found.auc == 0.5
 
 
+def test_labels_of_one_class_have_no_ne_whatever_the_weights() -> None:
+    """The sum of the weights and that of the clicks are rounded differently."""
+    for seed in range(30):
+        generator = np.random.default_rng(seed)
+        weights = generator.random(generator.integers(2, 3000))
+        found = measure(generator.normal(size=len(weights)), np.ones(len(weights)), weights)
+        assert (found.auc, found.ne) == (None, None)
+
+
 def test_large_logits_do_not_overflow() -> None:
     found = measure(np.array([1e4, -1e4, 1e4]), np.array([1.0, 0.0, 0.0]))
     assert found.loss == pytest.approx(1e4 / 3)

@@ -76,6 +76,25 @@ def test_what_is_undefined_has_no_value_and_what_is_rare_no_interval() -> None:
     assert rows.take(np.array([0, 2])).labels.tolist() == [1, 0]
 
 
+def test_rows_of_weight_0_are_in_no_group() -> None:
+    """The second group has no other rows."""
+    generator = np.random.default_rng(4)
+    logits, labels = _sample(generator, 60)
+    weights = generator.integers(0, 3, 60).astype(np.float64)
+    groups, items = (
+        np.sort(np.append(generator.integers(6, size=54), np.arange(6))),
+        generator.integers(9, size=60),
+    )
+    weights[groups == 1] = 0
+    rows = Rows(labels=labels, weights=weights, groups=groups, items=items, top=2)
+    found, kept = Measured(logits, rows), np.flatnonzero(weights)
+    expected = Measured(logits[kept], rows.take(kept))
+    assert found.values() == pytest.approx(expected.values())
+    assert found.coverage == expected.coverage
+    factors = np.arange(6.0)
+    assert found.values(factors) == pytest.approx(expected.values(np.delete(factors, 1)))
+
+
 def test_groups_without_rows_are_gone_after_a_choice() -> None:
     rows = Rows(labels=np.ones(4), groups=np.array([0, 1, 2, 2]), items=np.arange(4), top=2)
     part = rows.take(np.array([0, 3]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ from recsys.checkpoint.single_file import Checkpoint, build_model
 from recsys.configs import DataType
 from recsys.errors import CheckpointError
 from recsys.inputs.schema import DenseColumn, LabelColumn, Schema, TableSpec
-from recsys.models import zoo
 from recsys.models.click import ClickModel
 from recsys.models.factorization import pairwise_sum
 from recsys.train.config import ModelConfig
+from tests.export.lower.test_lowering import kinds_of, lowered
 
 _DIM = 4
 
@@ -45,7 +46,8 @@ def _built(config: ModelConfig, labels: int = 1, *, dense: bool = True) -> Click
         "inputs": schema.to_json(),
     }
     torch.manual_seed(0)
-    state = getattr(zoo, config.factory.partition(":")[2])(**arguments).state_dict()
+    module, _, factory = config.factory.partition(":")
+    state = getattr(import_module(module), factory)(**arguments).state_dict()
     plain = json.loads(json.dumps(arguments))
     model = build_model(Checkpoint(factory=config.factory, arguments=plain, state_dict=state))
     assert isinstance(model, ClickModel)
@@ -62,6 +64,11 @@ _MODELS = [
     pytest.param(_config("deepfm"), 2, id="deepfm"),
     pytest.param(_config("mmoe", experts=3, tower_layers=(5,)), 3, id="mmoe"),
     pytest.param(_config("twotower", item_features=("b",)), 1, id="twotower"),
+    pytest.param(_config("ple", experts=2, tower_layers=(5,)), 2, id="ple"),
+    pytest.param(_config("masknet", mask_blocks=2), 2, id="masknet"),
+    pytest.param(_config("finalmlp"), 2, id="finalmlp"),
+    pytest.param(_config("finalmlp", item_features=("b",), fusion_heads=3), 1, id="finalmlp-gates"),
+    pytest.param(_config("wukong", interaction_vectors=3, interaction_rank=2), 2, id="wukong"),
 ]
 
 
@@ -73,6 +80,8 @@ def test_exported_models_predict_what_the_float_ones_do(
     model = _built(config, labels, dense=dense)
     report = export_model(model, tmp_path / "a", ExportConfig(data_type=DataType.FP32))
     assert max(d.max_abs for of in report.differences.values() for d in of.values()) < 1e-5
+    # No region: all of it is steps.
+    assert set(kinds_of(lowered(model))) == {"plan"}
     artifact = load_artifact(tmp_path / "a")
     names = [output.name for output in artifact.signature.outputs]
     assert names == (["score"] if labels == 1 else [f"label_{i}" for i in range(labels)])
@@ -106,6 +115,9 @@ def test_the_item_tower_never_sees_the_user() -> None:
             _config("twotower", item_features=("z",)), 1, "item_features: got \\['z'\\]", id="unknown"
         ),
         pytest.param(_config("twotower", item_features=("a",)), 2, "two towers give one score", id="labels"),
+        pytest.param(
+            _config("finalmlp", item_features=("z",)), 1, "item_features: got \\['z'\\]", id="gates"
+        ),
     ],
 )
 def test_what_does_not_fit(config: ModelConfig, labels: int, text: str) -> None:
@@ -119,6 +131,9 @@ def test_what_does_not_fit(config: ModelConfig, labels: int, text: str) -> None:
         ({"model": "gbdt"}, "model: got 'gbdt', expected one of dlrm"),
         ({"model": "twotower"}, "a twotower model needs the items' features"),
         ({"model": "mmoe", "tower_layers": ()}, "model sizes"),
+        ({"model": "ple", "extraction_levels": 0}, "model sizes"),
+        ({"model": "masknet", "over_layers": (8,)}, "a masknet model needs a block's size"),
+        ({"model": "finalmlp", "fusion_heads": 5}, "fusion_heads: got 5, expected a divisor of 32"),
     ],
 )
 def test_model_configs(fields: dict[str, Any], text: str) -> None:

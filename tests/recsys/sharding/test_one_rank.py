@@ -14,7 +14,7 @@ from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import column_wise, data_parallel, table_wise
 from recsys.sharding.transport.group_transport import GroupTransport
 from recsys.sharding.transport.pooled import PooledColumns
-from recsys.train.ranks import ONE_RANK, process_group
+from recsys.train.stepping.ranks import ONE_RANK, process_group
 from tests.support.helpers import bag
 
 _KEYS = ["f", "g", "h"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -73,6 +76,61 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "memory.delta").symlink_to("/proc/self/mem")
     (delta,) = FolderSource(tmp_path).scan()
     assert delta.error
+
+
+def test_a_file_that_cannot_be_opened_now_is_read_at_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "a.delta", 100.0)
+    folder = FolderSource(tmp_path)
+    with monkeypatch.context() as limits:
+        limits.setattr(Path, "open", too_many_files)
+        (delta,) = folder.scan()
+        assert delta.error == "Too many open files"
+    (delta,) = folder.scan()
+    assert delta.digest
+
+
+def too_many_files(path: Path, mode: str) -> NoReturn:
+    del path, mode
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_names_that_would_break_a_log_are_passed_over_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [
+        "line\nERROR all is lost.delta",
+        "escape\x1b[2J.delta",
+        os.fsdecode(b"\xff.delta"),
+        "right\u202e.delta",
+    ]
+    for name in names:
+        write(tmp_path / name, 100.0)
+    write(tmp_path / "a b.delta", 100.0)
+    folder = FolderSource(tmp_path)
+    for _ in range(2):
+        assert [delta.name for delta in folder.scan()] == ["a b.delta"]
+    assert sorted(record.message for record in caplog.records) == sorted(
+        f"deltas: {name!a} is passed over: its name has characters that cannot be printed; rename it"
+        for name in names
+    )
+
+
+def test_partial_files_of_a_publisher_that_was_killed_are_removed_after_an_hour(tmp_path: Path) -> None:
+    write(tmp_path / "a.delta", 100.0)
+    stream = tmp_path / "stream"
+    stream.mkdir()
+    for name, age_s in (("old", 4000), ("new", 3000)):
+        path = stream / f".{name}.delta.0123456789abcdef.partial"
+        path.touch()
+        os.utime(path, (time.time() - age_s,) * 2)
+    with open_sink(stream) as sink:
+        sink.publish(tmp_path / "a.delta")
+    assert sorted(path.name for path in stream.iterdir()) == [
+        ".new.delta.0123456789abcdef.partial",
+        "a.delta",
+    ]
 
 
 def test_headers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

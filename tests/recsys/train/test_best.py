@@ -24,14 +24,15 @@ from recsys.errors import CheckpointError
 from recsys.inputs.schema import LabelColumn, Schema, TableSpec
 from recsys.metrics.exact import Metrics
 from recsys.metrics.ranked import RankMetrics
+from recsys.metrics.regression import NumberMetrics
 from recsys.models.click import ClickModel
-from recsys.train.best import BEST_METRICS, OF_NEXT_ITEMS, has_ended, is_better, kept_text
+from recsys.train.best import BEST_METRICS, OF_NEXT_ITEMS, OF_NUMBERS, has_ended, is_better, kept_text
 from recsys.train.callbacks import Callback
 from recsys.train.config import ModelConfig, RunConfig, TrainConfig
 from recsys.train.job import Trained, TrainJob, train_over_ranks
 from recsys.train.loop import evaluate
-from recsys.train.progress import Epoch, TrainProgress
-from recsys.train.ranks import ONE_RANK, Ranks
+from recsys.train.progress import Epoch, HeldOut, TrainProgress
+from recsys.train.stepping.ranks import ONE_RANK, Ranks
 from tests.support.ranks import run_ranks
 
 _SCHEMA = Schema(
@@ -171,11 +172,13 @@ def test_ranks_keep_the_same_epoch_and_share_the_lock(tmp_path: Path) -> None:
 
 def _epoch(number: int, **metrics: float | None) -> Epoch:
     values: dict[str, Any] = {"loss": 0.5, "auc": 0.5, "ne": 0.5, "calibration": 1.0}
-    held_out: Metrics | RankMetrics
+    held_out: HeldOut
     if metrics.keys() & set(OF_NEXT_ITEMS):
         held_out = RankMetrics(
             num_rows=10, num_items=9, **{"loss": 0.5, "hit_rate": 0.5, "ndcg": 0.5, **metrics}
         )
+    elif metrics.keys() & set(OF_NUMBERS):
+        held_out = NumberMetrics(num_rows=10, **{"loss": 0.5, "rmse": 0.5, "mae": 0.5, **metrics})
     else:
         held_out = Metrics(num_rows=10, **values | metrics)
     return Epoch(number=number, step=number, train_loss=0.5, examples_per_second=1.0, held_out=held_out)
@@ -183,7 +186,7 @@ def _epoch(number: int, **metrics: float | None) -> Epoch:
 
 @pytest.mark.parametrize("metric", BEST_METRICS)
 def test_of_equal_epochs_the_first_is_better(metric: str) -> None:
-    equal = {metric: 0.5} if metric in OF_NEXT_ITEMS else {}
+    equal = {metric: 0.5} if metric in (*OF_NUMBERS, *OF_NEXT_ITEMS) else {}
     assert is_better(_epoch(2, **equal), _epoch(1, **equal), metric) == (metric == "last")
 
 
@@ -192,6 +195,7 @@ def test_metrics_have_directions_and_may_be_undefined() -> None:
     assert not is_better(_epoch(2, auc=0.4), _epoch(1), "auc")
     assert is_better(_epoch(2, loss=0.4), _epoch(1), "loss")
     assert not is_better(_epoch(2, ne=0.6), _epoch(1), "ne")
+    assert is_better(_epoch(2, mae=0.4), _epoch(1, mae=0.6), "mae")
     assert is_better(_epoch(2, ndcg=0.6), _epoch(1, ndcg=0.4), "ndcg")
     assert not is_better(_epoch(2, hit_rate=0.4), _epoch(1, hit_rate=0.6), "hit_rate")
     assert is_better(_epoch(2, auc=0.1), _epoch(1, auc=None), "auc")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from recsys.checkpoint.lock import LOCK_NAME
+from recsys.train.commands.run_file import RUN_NAME
 from recsys.train.commands.train import main
 from tests.support.children.full_disk import Ended, on_small_disk, with_file_limit
 
@@ -38,7 +39,7 @@ def test_a_checkpoint(tmp_path: Path) -> None:
     ended = with_file_limit(_LIMIT, "recsys.train", *_WORDS, "--checkpoint-dir", run)
     _check(ended, "checkpoint of step ")
     assert " cannot be written: File too large; " in ended.err
-    assert [path.name for path in run.iterdir()] == [LOCK_NAME]
+    assert sorted(path.name for path in run.iterdir()) == [LOCK_NAME, RUN_NAME]
 
 
 def test_a_disk_without_space_is_found_before_training(tmp_path: Path) -> None:

@@ -19,13 +19,13 @@ from recsys.checkpoint import load_checkpoint
 from recsys.data.sources.synthetic import synthetic
 from recsys.errors import CheckpointError, PlanError
 from recsys.metrics.exact import Metrics
-from recsys.sharding.plan.plan_file import read_plan
+from recsys.sharding.plan.plan import read_plan
 from recsys.train.callbacks import Callback
 from recsys.train.commands.train import main
 from recsys.train.config import ModelConfig, TrainConfig
 from recsys.train.job import Trained, TrainJob, train_over_ranks
 from recsys.train.progress import Epoch, TrainProgress
-from recsys.train.ranks import ONE_RANK, Ranks, find_ranks, process_group
+from recsys.train.stepping.ranks import ONE_RANK, Ranks, find_ranks, process_group
 from tests.recsys.train.plans import mixed_plan
 from tests.support.ranks import live_pool
 
@@ -76,18 +76,19 @@ def _same(a: Trained, b: Trained) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "optimizer", "at_step"),
+    ("model", "changes", "at_step"),
     [
-        pytest.param(_SMALL, "adam", 6, id="first-pass"),
-        pytest.param(_SMALL, "adam", 11, id="just-begun-pass"),
-        pytest.param(_SMALL, "adagrad", 15, id="last-pass"),
-        pytest.param(_DIN, "adam", 11, id="din"),
+        pytest.param(_SMALL, {}, 6, id="first-pass"),
+        pytest.param(_SMALL, {}, 11, id="just-begun-pass"),
+        pytest.param(_SMALL, {"optimizer": "adagrad"}, 15, id="last-pass"),
+        pytest.param(_DIN, {}, 11, id="din"),
+        pytest.param(_SMALL, {"schedule": "cosine", "accumulate": 3}, 8, id="in-a-step-of-batches"),
     ],
 )
 def test_a_stopped_run_goes_on_exactly(
-    tmp_path: Path, model: ModelConfig, optimizer: str, at_step: int
+    tmp_path: Path, model: ModelConfig, changes: dict[str, Any], at_step: int
 ) -> None:
-    of_run = {"model": model, "train": replace(_CONFIG, optimizer=optimizer)}
+    of_run = {"model": model, "train": replace(_CONFIG, **changes)}
     whole = train_over_ranks(_job(tmp_path / "a", **of_run), ONE_RANK, Callback(), whole=True)
     with pytest.raises(_Stop):
         train_over_ranks(_job(tmp_path / "b", **of_run), ONE_RANK, _Stops(at_step), whole=True)
@@ -101,6 +102,14 @@ def test_resuming_a_finished_run_trains_no_more(tmp_path: Path) -> None:
     first = train_over_ranks(_job(tmp_path / "a"), ONE_RANK, Callback(), whole=True)
     again = train_over_ranks(_job(tmp_path / "a", resume=True), ONE_RANK, Callback(), whole=True)
     _same(again, first)
+
+
+def test_more_epochs_would_stretch_a_decay(tmp_path: Path) -> None:
+    cosine = replace(_CONFIG, schedule="cosine")
+    train_over_ranks(_job(tmp_path, train=cosine), ONE_RANK, Callback(), whole=False)
+    longer = _job(tmp_path, train=replace(cosine, epochs=3), resume=True)
+    with pytest.raises(CheckpointError, match="decay_steps: it was trained with '18', got 27"):
+        train_over_ranks(longer, ONE_RANK, Callback(), whole=False)
 
 
 def test_more_epochs_go_on_from_the_end(tmp_path: Path) -> None:

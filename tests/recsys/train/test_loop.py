@@ -15,9 +15,9 @@ from recsys.models.click import build_dlrm
 from recsys.train.callbacks import Callback
 from recsys.train.commands.defaults import DEFAULTS
 from recsys.train.config import ModelConfig, TrainConfig
-from recsys.train.job import train
 from recsys.train.loop import DivergedError, evaluate
 from tests.recsys.data.blocks import all_of
+from tests.support.training import train
 
 _SMALL = ModelConfig(embedding_dim=4, dense_layers=(8,), over_layers=(8,))
 

@@ -12,12 +12,13 @@ from torch.nn import functional
 
 from recsys.data.sources.synthetic import synthetic
 from recsys.metrics.exact import measure
-from recsys.train.callbacks import Callback, CallbackList, TensorBoardCallback
+from recsys.train.callbacks import Callback, CallbackList
 from recsys.train.config import ModelConfig, RunConfig, TrainConfig
+from recsys.train.loggers.tensorboard import TensorBoardCallback
 from recsys.train.loop import Loop
 from recsys.train.progress import Epoch, Sums, Totals, Window, window
-from recsys.train.ranks import ONE_RANK, process_group
-from recsys.train.trainer import Trainer
+from recsys.train.stepping.ranks import ONE_RANK, process_group
+from recsys.train.stepping.trainer import Trainer
 
 _SMALL = ModelConfig(embedding_dim=4, dense_layers=(8,), over_layers=(8,))
 
@@ -38,7 +39,9 @@ def test_a_window_measures_as_the_metrics_do() -> None:
 
 
 def test_a_window_without_clicks_defines_no_ne() -> None:
-    totals = Totals(loss=2.0, predictions=(0.5,), labels=(0.0,), weight=4.0, num_rows=4)
+    totals = Totals(
+        loss=2.0, predictions=(0.5,), labels=(0.0,), others=(4.0,), log_losses=(2.0,), weight=4.0, num_rows=4
+    )
     found = window(1, totals, 1.0, is_full=True)
     assert (found.loss, found.ne, found.calibration) == (0.5, None, None)
 
@@ -59,8 +62,33 @@ def test_a_window_counts_examples_by_their_weights() -> None:
     assert found.loss == pytest.approx(expected.loss, rel=1e-6)
     assert found.ne == pytest.approx(expected.ne, rel=1e-6)
     assert found.calibration == pytest.approx(expected.calibration, rel=1e-6)
-    nothing = Totals(loss=0.0, predictions=(0.0,), labels=(0.0,), weight=0.0, num_rows=3)
-    assert window(1, nothing, 1.0, is_full=True).loss == 0
+    nothing = Sums(torch.device("cpu"))
+    nothing.add(torch.zeros(()), logits[:3], labels[:3], torch.zeros(3))
+    found = window(1, nothing.total(None), 1.0, is_full=True)
+    assert (found.num_rows, found.loss, found.ne, found.calibration) == (3, 0, None, None)
+
+
+def test_ne_is_that_of_the_log_loss_whatever_is_minimized() -> None:
+    torch.manual_seed(0)
+    logits, labels, weights = torch.randn(50, 2), (torch.rand(50, 2) < 0.3).float(), torch.rand(50)
+    sums = Sums(torch.device("cpu"), num_labels=2)
+    sums.add(torch.tensor(1234.5), logits, labels, weights)
+    found = window(1, sums.total(None), 1.0, is_full=True)
+    of_labels = [measure(logits[:, i].numpy(), labels[:, i].numpy(), weights.numpy()) for i in range(2)]
+    base = sum(one.loss / one.ne for one in of_labels if one.ne is not None)
+    assert found.ne == pytest.approx(sum(one.loss for one in of_labels) / base, rel=1e-5)
+    assert found.loss == pytest.approx(1234.5 / float(weights.sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_labels_of_one_class_have_no_ne_whatever_the_weights(label: float) -> None:
+    """Rounding of the sums must not make the mean label one beside 0 or 1."""
+    for seed in range(30):
+        torch.manual_seed(seed)
+        logits, labels, weights = torch.randn(37, 2), torch.full((37, 2), label), torch.rand(37)
+        sums = Sums(torch.device("cpu"), num_labels=2)
+        sums.add(torch.ones(()), logits, labels, weights)
+        assert window(1, sums.total(None), 1.0, is_full=True).ne is None
 
 
 class _Listener(Callback):

@@ -17,10 +17,11 @@ from recsys.data.tables.infer import infer
 from recsys.inputs.schema import LabelColumn, Schema
 from recsys.train.callbacks import Callback
 from recsys.train.config import ModelConfig, TrainConfig
-from recsys.train.job import TrainJob, train, train_over_ranks
+from recsys.train.job import TrainJob, train_over_ranks
 from recsys.train.loop import evaluate
-from recsys.train.ranks import ONE_RANK
+from recsys.train.stepping.ranks import ONE_RANK
 from recsys.train.warm_start import read_start
+from tests.support.training import train
 
 _SMALL = ModelConfig(embedding_dim=8, dense_layers=(8,), over_layers=(8, 4))
 _CONFIG = TrainConfig(batch_size=128, row_learning_rate=0.05)

@@ -30,7 +30,7 @@ from recsys.managed import (
     MCHManagedCollisionModule,
 )
 from recsys.optim import KeyedOptimizerWrapper
-from recsys.train.ranks import whole_state_dict
+from recsys.train.stepping.ranks import whole_state_dict
 from recsys.training import TouchedRows
 from tests.recsys.sharding.ranks.cases import Draw, RankCase, case_of_every_type, named_outputs, random_case
 from tests.recsys.sharding.ranks.training import group_of, sharders_for

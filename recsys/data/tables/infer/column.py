@@ -18,7 +18,7 @@ from recsys.data.tables.infer.kinds import HEAD, has_codes, has_digits, kind_of_
 from recsys.data.tables.values.arrow_types import is_bytes, is_date, is_list, is_number, is_text, why_unread
 from recsys.data.tables.values.cells import split
 from recsys.data.tables.values.conversions import OddValue, numbers_of
-from recsys.inputs.schema import DATE_PARTS
+from recsys.inputs.columns import DATE_PARTS
 
 _TIMES = re.compile(
     r"(event_|unix_|request_|click_|log_|server_|view_|review_|unix_review_|impression_|rating_)?"

@@ -19,7 +19,7 @@ _NAMED = re.compile(
     r"(.*_)?(time|timestamp|timestamps|time_stamp|ts|date|datetime|dt|day|hour)(_?(ms|us|ns|s|sec|seconds|utc|gmt))?|"
     r"(.*_)?(at|on)|(unix|epoch)_.*"
 )
-# Names that dates may have, and other numbers too.
+# Names of dates that other numbers have too.
 _MAYBE = re.compile(
     r"(.*_)?(login|sign_?up|registered|registration|created|updated|modified|published|released|birthday|dob|seen|"
     r"joined|expires|expiry|since|until|start|end)"

@@ -18,7 +18,7 @@ _MOST_BRACKETED = 0.95
 _SEPARATED = 0.05
 # A code and not a number, which would lose the zeros: "05db9164", "007".
 _CODE = r"^0\d"
-# What most IDs are, known by one pattern.
+# One pattern for most IDs.
 _PLAIN_WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"
 # "12,5" and "1,234" are numbers of other countries as well as lists of two.
 _COMMA_NUMBER = (
@@ -31,7 +31,7 @@ _AMOUNT = r"[$£€¥]|\d,\d"
 _WITH_UNIT = r"^\s*[-+]?\d[\d.,]*\s?([^\d\s.,|;-]{1,4})\s*$"
 # Thousands behind blanks or apostrophes, minus signs of print, amounts in brackets.
 _NUMBER_LIKE = r"^[-+\x{2212}(\s]*\d{1,3}([.,'\x{2019}\s\x{a0}\x{202f}]?\d{3})*([.,]\d+)?\)?\s*$"
-# What separates values elsewhere; a schema may say so.
+# Further separators, which only a schema names.
 _OTHER_SEPARATORS = "\t^#~&\x02\x03"
 _SPACED_NUMBER = r"^[-+]?\d{1,3}( \d{3})*$"
 _SPACED_IDS = r"^-?\d+( +-?\d+)*$"
@@ -40,9 +40,9 @@ _SPACED_CODES = r"^[\w-]*\d[\w-]*( +[\w-]*\d[\w-]*)*$"
 # What programs write for missing values, which may be names too.
 _MARKS = ("na", "n/a", "<na>", "#n/a", "null", "(null)", "<null>", "nil", "nan", "none")
 _NOT_A_NUMBER = "is not a number"
-#: Patterns are tried on so many texts before all.
+#: Patterns are tried on this many texts before all.
 HEAD = 256
-# Shares are those of so many texts.
+# Shares are measured on this many texts.
 _SOME = 10_000
 _PROSE_BLANKS, _PROSE_LETTERS = 3, 20
 # A column is of the kind that more than this share of its texts have; the others are named.

@@ -13,7 +13,7 @@ from recsys.data.labels import word_labels
 from recsys.data.lines import DataError, shown_names
 from recsys.data.tables.columns import Columns
 from recsys.data.tables.infer.column import Column, ColumnReport
-from recsys.inputs.schema import LabelColumn
+from recsys.inputs.columns import NUMBER_LOSSES, LabelColumn
 
 _NAMES = (
     *("label", "click", "clicked", "clk", "is_click", "is_clicked", "target"),
@@ -65,7 +65,7 @@ class Label:
 
     Attributes:
         column: Its entry in the schema.
-        values: float32 ``[N]``, zeros and ones: the labels of the sample's rows.
+        values: float32 ``[N]``, zeros and ones or numbers: the labels of the sample's rows.
         reason: Why the column is one, and which of its values are positive.
         text: Its name, with the positive values and their share.
 
@@ -80,6 +80,10 @@ class Label:
             self.values = Columns(table, lambda row: f"row {row} of the sample").label(entry)
         except DataError as error:
             raise LabelValueError(entry, str(error)) from None
+        if entry.is_number:
+            self.reason = reason
+            self.text = f"{column.name} (a number, {entry.loss}, mean {self.values.mean():.4g})"
+            return
         share = f"{self.values.mean():.1%}"
         self.reason = f"{reason}, in {share} of the rows"
         self.text = f"{column.name} ({_positive(column, entry)}, {share})"
@@ -104,8 +108,8 @@ def choose_labels(columns: Sequence[Column], names: Sequence[str]) -> list[Label
 
     Args:
         columns: All columns.
-        names: The labels' columns, each of which may say what is positive (``rating>=4``, ``action=buy,cart``);
-            found by their names if empty.
+        names: The labels' columns, each of which may say what is positive (``rating>=4``, ``action=buy,cart``), or
+            that it is a number, with its loss (``price:mse``); found by their names if empty.
 
     Raises:
         DataError: The column does not exist or none is found, a value is missing, or the values do not say which
@@ -146,6 +150,12 @@ def _given(columns: Sequence[Column], text: str) -> Label:
     by_name = {column.name: column for column in columns}
     if text in by_name:
         return _label(by_name[text], "given as one")
+    for loss in NUMBER_LOSSES:
+        name = text.removesuffix(f":{loss}")
+        if name != text and name in by_name:
+            return Label(
+                by_name[name], LabelColumn(name=name, loss=loss), f"given as a number, learned by {loss}"
+            )
     for sign in (">=", "="):
         name, found, value = text.rpartition(sign)
         if not found or name not in by_name:

@@ -15,17 +15,18 @@ from recsys.base.machine import num_processors
 from recsys.base.table_modules import TAKEN_NAMES
 from recsys.data.labels import check_both_classes
 from recsys.data.lines import DataError, shown_names
-from recsys.data.tables.dataset import label_blocks
 from recsys.data.tables.infer.column import Column, ColumnReport
 from recsys.data.tables.infer.kinds import look_like_numbers, padded_text
 from recsys.data.tables.infer.labels import Label, LabelValueError, NoLabelError, choose_labels
 from recsys.data.tables.infer.shadows import shadow_of
 from recsys.data.tables.infer.uses import use_of
+from recsys.data.tables.kept_rows import label_blocks
 from recsys.data.tables.reading.files import listed, open_files
 from recsys.data.tables.reading.pieces import Piece, TableFile
 from recsys.data.tables.reading.sample import sample_rows
 from recsys.data.tables.values.arrow_types import plain
-from recsys.inputs.schema import DATE_PARTS, DenseColumn, Schema, TableSpec
+from recsys.inputs.columns import DATE_PARTS, DenseColumn, TableSpec
+from recsys.inputs.schema import Schema
 
 #: Rows that are looked at.
 SAMPLE_ROWS = 100_000
@@ -81,7 +82,7 @@ def infer(
         )
     given = dict.fromkeys(ignore, ("ignored", "left out as given"))
     found = _look_at(sample)
-    # One array a column from here on, in place of those of all parts.
+    # From here on each column is one array instead of one for each part.
     sample = pa.table({column.name: column.array for column in found})
     try:
         chosen = choose_labels([column for column in found if column.name not in given], labels)
@@ -90,7 +91,7 @@ def infer(
         error.columns = tuple(column.report(*uses[column.name]) for column in found)
         raise
     except LabelValueError as error:
-        # Where they stand, the values are named with the line of their file.
+        # Reading the values again names the line of their file.
         for _ in label_blocks(_pieces_with(error.label.name, files), [error.label]):
             pass
         raise
@@ -198,7 +199,7 @@ def _shadows(by_use: Mapping[str, Sequence[Column]], labels: Sequence[Label]) ->
     columns = [*by_use["dense"], *by_use["sparse"], *by_use["date"]]
 
     def first(column: Column) -> tuple[str, str] | None:
-        for label in labels:
+        for label in (label for label in labels if not label.column.is_number):
             shadow = shadow_of(column, label, is_dense=column.name in dense)
             if shadow is not None and shadow.text:
                 return label.column.name, shadow.text
@@ -223,7 +224,9 @@ def _look_at(sample: pa.Table) -> list[Column]:
 
 def _check_classes(data: Any, labels: Sequence[Label]) -> None:
     """Check that each label is 0 and 1 in some rows, beyond the sample where that has one of them."""
-    rest = [label.column for label in labels if not 0 < label.values.mean() < 1]
+    rest = [
+        label.column for label in labels if not label.column.is_number and not 0 < label.values.mean() < 1
+    ]
     if rest:
         check_both_classes(rest, label_blocks(listed(open_files(data)), rest))
 

@@ -176,7 +176,7 @@ _FEW_ROWS = 10
 _SOME_ROWS = 50
 # In fewer rows, none of a million users may come twice.
 _MANY_ROWS = 10_000
-# An event's ID in one of so many rows: a few rows each.
+# The most rows, on average, that have the same event's ID.
 _ROWS_PER_EVENT = 20
 
 

@@ -84,7 +84,7 @@ def write_delta(
 
 
 def header_of(path: Path) -> dict[str, Any]:
-    """The header as plain data, as ``docs/export/deltas.md`` tells how to find it."""
+    """The header as plain data, as ``recsys.artifact.delta.file`` tells how to find it."""
     data = path.read_bytes()
     magic, start, size, digest = PREAMBLE.unpack_from(data)
     assert magic == b"recsys-delta\r\n\x1a\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from recsys.artifact.remote.cache import ArtifactCache, CacheError
+from recsys.artifact.remote.cache import ArtifactCache, CacheError, Copy
 
 
 def get(cache: ArtifactCache, name: str, num_bytes: int = 100) -> Path:
@@ -140,3 +140,22 @@ def test_one_thread_makes_a_copy_and_others_wait_for_it(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(made) == 1
+
+
+class _LooksTooEarly(ArtifactCache):
+    """One whose first look comes just before another process makes the copy and uses it."""
+
+    used: Copy | None = None
+
+    def find(self, name: str) -> Copy | None:
+        found = super().find(name)
+        if self.used is None:
+            self.used = ArtifactCache(self.folder).get(name, 1, lambda path: path.write_bytes(b"1") and None)
+        return found
+
+
+def test_a_copy_that_another_one_made_meanwhile_and_uses_is_returned(tmp_path: Path) -> None:
+    cache = _LooksTooEarly(tmp_path / "cache")
+    found = cache.get("a", 1, lambda _: pytest.fail("it is there"))
+    assert found.path.read_bytes() == b"1"
+    assert not cache.remove("a")

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pyarrow import parquet
 
 from recsys.base.hashing import hash_text
 from recsys.data.cli import main
-from tests.support.answer_logs import START_S, answered, write_log
+from recsys.data.tables.dataset import rows_of
+from recsys.data.tables.schema_file import read_schema
+from recsys.inputs.signature import DenseInput
+from serve.wire import predict_pb2 as wire
+from tests.recsys.data.blocks import all_of
+from tests.support.answer_logs import SIGNATURE, START_S, answered, write_log
 
 #: Later than any label of a test.
 END = "2030-01-01"
@@ -79,6 +86,30 @@ def test_a_row_has_its_inputs_and_its_label(tmp_path: Path, capsys: pytest.Captu
         "labels_used": 1,
     }
     assert (tmp_path / "table.parquet").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_vector_is_one_column_that_the_models_schema_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = ("content[0]", "content[1]", "price")
+    dense = DenseInput(name="numbers", width=3, missing=True, columns=columns)
+    given = np.array([[1, 2, 3], [np.nan, 5, 6], [np.nan, np.nan, np.nan]], "<f4")
+    record = answered("a", [3, 5, 8])
+    message = wire.PredictRequest.FromString(record.message)
+    message.dense[0].values = given.tobytes()
+    signature = replace(SIGNATURE, dense=(dense,))
+    write_log(tmp_path / "log", [record._replace(signature=signature, message=message.SerializeToString())])
+    trained, schema = tmp_path / "model.json", tmp_path / "table.toml"
+    vector = {"name": "content", "size": 2, "missing": 9}
+    tables = [{"name": "items", "rows": 9, "features": ["item"], "ids": "hash"}]
+    trained.write_text(
+        json.dumps({"label": "click", "dense": [vector, {"name": "price", "missing": 9}], "tables": tables})
+    )
+    options = ["--model-file", str(trained), "--schema-out", str(schema)]
+    rows, _ = join(tmp_path, "request_id,row,click\na,1,1\n", *options, capsys=capsys)
+    assert [(row["content"], row["price"]) for row in rows] == [([1, 2], 3), ([None, 5], 6), (None, None)]
+    blocks = rows_of(tmp_path / "table.parquet", read_schema(schema))
+    np.testing.assert_array_equal(np.concatenate([all_of(block).dense for block in blocks]), given)
 
 
 def test_rows_without_a_label_are_left_out_where_that_is_asked(

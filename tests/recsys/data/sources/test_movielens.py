@@ -14,9 +14,9 @@ from recsys.data.lines import DataError
 from recsys.data.sources.movielens import DENSE_NAMES, SMOOTHING, movielens
 from recsys.data.sources.movielens_files import CLASSIC_GENRES, read_movielens
 from recsys.train.commands.defaults import DEFAULTS
-from recsys.train.job import train
 from tests.recsys.data.blocks import all_of
 from tests.support.shared_data import data_file
+from tests.support.training import train
 
 # user, item, rating, timestamp; not in the order of time, with ties at 300
 _RATINGS = [

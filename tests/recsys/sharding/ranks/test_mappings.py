@@ -38,7 +38,7 @@ from recsys.managed import (
     average_threshold_filter,
 )
 from recsys.sharding.plan.sharding_types import row_wise, table_wise
-from recsys.train.ranks import whole_state_dict
+from recsys.train.stepping.ranks import whole_state_dict
 from recsys.training import TouchedRows
 from recsys.training.skeletons import skeleton_of, with_weights
 from recsys.training.snapshot import Snapshots

@@ -19,8 +19,8 @@ from recsys.metrics.exact import auc
 from recsys.train.commands.eval import main as eval_main
 from recsys.train.commands.train import main as train_main
 from recsys.train.config import ModelConfig, TrainConfig
-from recsys.train.job import train
 from serve.tools.predict import main as predict_main
+from tests.support.training import train
 
 _NUM_ADS, _NUM_ROWS = 60, 6_000
 #: Of 60 IDs in 1024 rows; a few collide, which costs some of the AUC.

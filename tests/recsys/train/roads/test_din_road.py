@@ -23,9 +23,9 @@ from recsys.models.click import ClickModel
 from recsys.train.commands.eval import main as eval_main
 from recsys.train.commands.train import main as train_main
 from recsys.train.config import ModelConfig, TrainConfig
-from recsys.train.job import train
 from serve.client import Client
 from tests.support.serve.spawned import spawned
+from tests.support.training import train
 
 _NUM_ITEMS, _NUM_GENRES, _MAX_HISTORY = 60, 6, 5
 _NUM_ROWS = 8_000

@@ -19,7 +19,7 @@ from recsys.train.callbacks import Callback
 from recsys.train.commands.train import main as train_main
 from recsys.train.config import ModelConfig, TrainConfig
 from recsys.train.job import TrainJob, train_over_ranks
-from recsys.train.ranks import Ranks
+from recsys.train.stepping.ranks import Ranks
 from tests.support.ranks import live_pool
 
 _SCHEMA = """\

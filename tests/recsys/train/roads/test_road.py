@@ -30,15 +30,9 @@ _TOLERANCE = 0.002
 _SYNTHETIC_ROWS = 20_000
 
 
-def _torchrun(world_size: int, *argv: str) -> subprocess.CompletedProcess[str]:
+def _torchrun(programs: Path, world_size: int, *argv: str) -> subprocess.CompletedProcess[str]:
     """``recsys-train --json`` on so many ranks."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={world_size}",
-    ]
+    command = [programs / "torchrun", "--standalone", f"--nproc-per-node={world_size}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     return subprocess.run(
         [*command, "-m", "recsys.train", "--json", *argv],
@@ -61,7 +55,7 @@ def _requests(dataset: Dataset) -> Iterator[tuple[dict[str, Any], np.ndarray[Any
 
 
 @pytest.mark.parametrize("data", ["synthetic", pytest.param("movielens", marks=pytest.mark.slow)])
-def test_train_on_two_ranks_export_serve(data: str, tmp_path: Path) -> None:
+def test_train_on_two_ranks_export_serve(data: str, tmp_path: Path, programs: Path) -> None:
     if data == "movielens":
         source = DataConfig(name=data, path=data_file("ml-100k.inter").parent)
         argv = ["--path", str(source.path), "--batch-size", "256", "--epochs", "1"]
@@ -79,6 +73,7 @@ def test_train_on_two_ranks_export_serve(data: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
     run = tmp_path / "run"
     done = _torchrun(
+        programs,
         2,
         *("--data", data, *argv, "--embedding-dim", str(_EMBEDDING_DIM)),
         *("--tensorboard", str(tmp_path / "events")),
@@ -114,7 +109,7 @@ def test_train_on_two_ranks_export_serve(data: str, tmp_path: Path) -> None:
     assert served > 0.65  # the model has learned: an untrained one has 0.5
 
 
-def test_what_one_rank_finds_wrong_ends_all(tmp_path: Path) -> None:
+def test_what_one_rank_finds_wrong_ends_all(tmp_path: Path, programs: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     columns = {"label": [i % 2 for i in range(4_000)], "x": [0.5] * 4_000, "user": list(range(4_000))}
     columns["x"][1_234] = float("inf")  # one row, which one of the ranks reads
@@ -123,7 +118,7 @@ def test_what_one_rank_finds_wrong_ends_all(tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text(json.dumps({"label": "label", "dense": ["x"], "tables": [table]}))
     done = _torchrun(
-        *(2, "--data", str(tmp_path / "clicks.parquet"), "--schema", str(schema)),
+        *(programs, 2, "--data", str(tmp_path / "clicks.parquet"), "--schema", str(schema)),
         *("--batch-size", "64", "--out", str(tmp_path / "m.pt")),
     )
     assert done.returncode != 0

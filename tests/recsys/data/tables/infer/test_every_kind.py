@@ -17,7 +17,7 @@ from recsys.data.tables.infer import infer
 from recsys.data.tables.schema_file import read_schema, to_toml
 from recsys.train.commands.train import main as train_main
 from recsys.train.config import ModelConfig, TrainConfig
-from recsys.train.job import train
+from tests.support.training import train
 
 _N = 300
 _TIMES = ("ts", "hour", "date", "time")

@@ -19,8 +19,8 @@ from recsys.data.tables.infer import infer
 from recsys.inputs.schema import LabelColumn, Schema
 from recsys.train.commands.train import main as train_main
 from recsys.train.config import ModelConfig, TrainConfig
-from recsys.train.job import train
 from tests.recsys.data.blocks import all_of
+from tests.support.training import train
 
 _RNG = np.random.default_rng(0)
 _N = 400
@@ -125,7 +125,7 @@ def test_a_threshold_is_given_with_the_name() -> None:
     with pytest.raises(DataError, match="label: got 'star>=2', expected one of the columns"):
         infer(data, ["star>=2"])
     schema = {"labels": [{"name": "a", "at_least": 1, "positive": ["b"]}], "tables": []}
-    with pytest.raises(ValueError, match=r"labels\[0\].positive: .* one of at_least and positive"):
+    with pytest.raises(ValueError, match=r"labels\[0\].positive: .* one of at_least, positive and loss"):
         Schema.from_json(schema)
 
 

@@ -15,7 +15,8 @@ from recsys.data.tables.columns import Columns
 from recsys.data.tables.dataset import table_dataset, unlabeled
 from recsys.data.tables.reading.files import open_files
 from recsys.errors import DataWarning
-from recsys.inputs.schema import RAW, LabelColumn, Schema, TableSpec
+from recsys.inputs.columns import RAW, LabelColumn, TableSpec
+from recsys.inputs.schema import Schema
 from tests.recsys.data.blocks import all_of
 
 _TEXTS = ["a", None, "b", "", "a", "ccc", "b", None]

@@ -22,8 +22,8 @@ from recsys.train.callbacks import Callback
 from recsys.train.config import ModelConfig, RunConfig, TrainConfig
 from recsys.train.loop import Loop
 from recsys.train.progress import Epoch, Window
-from recsys.train.ranks import ONE_RANK, Ranks, one_rank_plan, process_group, whole_state_dict
-from recsys.train.trainer import Trainer
+from recsys.train.stepping.ranks import ONE_RANK, Ranks, one_rank_plan, process_group, whole_state_dict
+from recsys.train.stepping.trainer import Trainer
 from tests.recsys.train.plans import COLLECTION_PATH, SEQUENCES_PATH, mixed_plan
 from tests.support.helpers import bag, random_plan
 from tests.support.ranks import live_pool
@@ -141,6 +141,16 @@ def test_any_plan_learns_as_well_with_a_penalty(model: ModelConfig, plan: Shardi
     assert epochs[-1].train_loss == pytest.approx(alone[-1].train_loss, rel=0.01)
 
 
+def test_two_ranks_accumulate_what_one_accumulates() -> None:
+    config = replace(_CONFIG, batch_size=60, epochs=1, row_weight_decay=0.0, schedule="cosine")
+    config = replace(config, accumulate=2, clip_norm=1.0)  # of 5 batches
+    alone, _, expected = _fit_alone(config, 600)
+    (epochs, _, found), _ = live_pool(2).run(_fit, config, _whole_rows(), 600)
+    assert epochs[0].train_loss == pytest.approx(alone[0].train_loss, rel=1e-4)
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name], weight, rtol=1e-3, atol=1e-4)
+
+
 def test_a_rank_without_rows_takes_part() -> None:
     # 1 801 rows in blocks of one global batch of 1 800: the last step has one row for two ranks.
     config = replace(_CONFIG, batch_size=900, epochs=1)
@@ -181,16 +191,17 @@ def test_the_penalty_is_that_of_the_row_wise_adagrad_of_dense_gradients(
     """Steps of the fused kernel with the penalty against those of the dense kernel, which has it in its optimizer."""
     dataset = synthetic(_NUM_ROWS)
     arguments = model.arguments(dataset)
-    config = replace(_CONFIG, row_weight_decay=0.01)
+    config = replace(_CONFIG, row_weight_decay=0.01, schedule="cosine", warmup_steps=2)
+    no_penalty = replace(config, row_weight_decay=0.0)
     plan = one_rank_plan(empty_model(model.factory, arguments))
     (block,) = dataset.train()
     examples = block.take(np.arange(200))
     batches = [examples.batch(np.arange(start, start + 50)) for start in (0, 50, 100, 150)]
     found: list[dict[str, Tensor]] = []
-    for kernel, of_config in ((plan, config), (_dense(plan), config), (plan, _CONFIG)):
+    for kernel, of_config in ((plan, config), (_dense(plan), config), (plan, no_penalty)):
         with process_group(ONE_RANK):
             trainer = Trainer(model.factory, arguments, of_config, ONE_RANK, kernel)
-            list(trainer.steps(iter(batches)))
+            list(trainer.steps(iter(batches), of_config.rates(0, 1, 4)))
             found.append(trainer.whole_state_dict() or {})
     fused, dense, less = found
     for name, tensor in dense.items():

@@ -29,8 +29,9 @@ from recsys.inputs.schema import LabelColumn, Schema, TableSpec
 from recsys.train.callbacks import Callback
 from recsys.train.config import ModelConfig, TrainConfig
 from recsys.train.job import Trained, TrainJob, train_over_ranks
-from recsys.train.next_item import Places, row_losses
-from recsys.train.ranks import ONE_RANK, Ranks
+from recsys.train.losses.negatives import Negatives
+from recsys.train.stepping.next_item import Places, row_losses
+from recsys.train.stepping.ranks import ONE_RANK, Ranks
 from tests.support.ranks import run_ranks
 
 _COLUMNS = NextItemColumns(history="seen", target="item")
@@ -139,7 +140,8 @@ def test_the_loss_is_a_corrected_softmax_over_the_items_of_other_rows() -> None:
         following[row, column] = following[0, 0]
         assert ids[row, column] == item
     items = ItemCounts(ids=np.array([3, 5, 7, 9]), counts=np.array([10, 20, 30, 40]))
-    found = row_losses(users, following, Places(ids=ids, there=there, learned=learned), items)
+    places = Places(ids=ids, there=there, learned=learned, num_rows=3)
+    found = row_losses(users, following, places, Negatives(items=items, bags={}))
     chance = {
         item: 1 - (1 - count / 100) ** 5 for item, count in zip([3, 5, 7, 9], [10, 20, 30, 40], strict=True)
     }

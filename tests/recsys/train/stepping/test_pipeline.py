@@ -18,8 +18,8 @@ from recsys.sharding.plan.plan import ShardingPlan
 from recsys.sharding.plan.sharding_types import column_wise, data_parallel, row_wise, table_wise
 from recsys.sharding.sharded import DistributedKeyedJaggedTensor, ShardedCollection
 from recsys.sharding.sharders import EmbeddingBagCollectionSharder
-from recsys.train.pipeline import TrainPipelineSparseDist
-from recsys.train.ranks import whole_state_dict
+from recsys.train.stepping.pipeline import TrainPipelineSparseDist
+from recsys.train.stepping.ranks import whole_state_dict
 from tests.support.helpers import bag
 from tests.support.ranks import live_pool
 

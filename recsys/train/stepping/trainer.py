@@ -15,40 +15,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from recsys.checkpoint.single_file import empty_model
 from recsys.data.batches import Share
 from recsys.data.examples import LabeledBatch
-from recsys.embedding import FloatCollection
 from recsys.errors import PlanError
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.kernels.training import FusedLookup
 from recsys.managed import ManagedCollisionCollection, VocabularyModule
 from recsys.model_parallel import DistributedModelParallel
-from recsys.models.click import ClickModel
-from recsys.optim import (
-    CombinedOptimizer,
-    EmbOptimType,
-    FusedConfig,
-    KeyedOptimizer,
-    KeyedOptimizerWrapper,
-    RowWiseAdagrad,
-)
-from recsys.optim.fused_config import WeightDecayMode
 from recsys.optim.weight_decay import RowWeightDecay
 from recsys.sharding.plan.plan import ShardingPlan
-from recsys.sharding.sharders import (
-    EmbeddingBagCollectionSharder,
-    EmbeddingCollectionSharder,
-    ModuleSharder,
-)
-from recsys.sharding.table_shards import TableShards
 from recsys.train.config import TrainConfig
-from recsys.train.next_item import NextItem, NextItemTask, StatesOf
-from recsys.train.pipeline import TrainPipelineSparseDist
-from recsys.train.ranks import Ranks, one_rank_plan, whole_state_dict
-from recsys.train.steps import Step
+from recsys.train.losses.click import ClickLoss
+from recsys.train.losses.towers import TowerItems, TowerTask
+from recsys.train.stepping.next_item import NextItem, NextItemTask
+from recsys.train.stepping.optimizers import Optimizers, freeze_dense, sharders, tables_with_gradients
+from recsys.train.stepping.pipeline import TrainPipelineSparseDist
+from recsys.train.stepping.ranks import Ranks, one_rank_plan, whole_state_dict
+from recsys.train.stepping.steps import Step
+from recsys.train.stepping.tasks import ClickTask, LogitsOf, VectorsOf, trained_form
 from recsys.training import TouchedRows
 
 _FUSED_STATE = "momentum1"
@@ -66,7 +52,7 @@ class Trainer:
         config: How to train. Row-wise Adagrad trains the tables, inside the lookups if their kernel is fused.
         ranks: This rank among the others.
         plan: The placement. If None, one rank holds every table whole, and the planner makes it for several.
-        next_item: The items that are learned in place of labels; None for labels.
+        items: The items that are learned in place of labels: next ones, or those of two towers; None for labels.
 
     Attributes:
         model: The model over the ranks; its names are those of the factory's model.
@@ -74,9 +60,9 @@ class Trainer:
         share: This rank's part of every global batch.
         group: The ranks.
         device: The device of this rank.
-        num_labels: L.
+        labels: The L labels; None where the model does not say.
         is_frozen: Whether the tables alone are trained.
-        next_item: The items that are learned in place of labels; None for labels.
+        items: The items that are learned in place of labels; None for labels.
 
     Raises:
         PlanError: The plan does not fit the tables or the ranks.
@@ -90,7 +76,7 @@ class Trainer:
         config: TrainConfig,
         ranks: Ranks,
         plan: ShardingPlan | None = None,
-        next_item: NextItem | None = None,
+        items: NextItem | TowerItems | None = None,
     ) -> None:
         env = ranks.env()
         assert env.process_group is not None
@@ -100,31 +86,46 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             of_factory = empty_model(factory, arguments)
-            model = _Logits.of(of_factory) if next_item is None else StatesOf.of(of_factory)
+            model = trained_form(of_factory, LogitsOf if items is None else VectorsOf)
             if config.freeze_dense:
-                _freeze_dense(model)
-            self.num_labels = 1 if model.inputs is None else len(model.inputs.labels)
+                freeze_dense(model)
+            self.labels = None if model.inputs is None else model.inputs.labels
             if plan is None and ranks.world_size == 1:
                 plan = one_rank_plan(model)
             self.model = DistributedModelParallel(
-                model, env, ranks.device, plan, _sharders(config, fused_decay=not on_host)
+                model, env, ranks.device, plan, sharders(config, fused_decay=not on_host)
             )
         _check_divided(self.model, ranks.world_size)
         self.is_frozen = config.freeze_dense
-        self.optimizer = _optimizer(self.model, config)
+        self.optimizer = Optimizers(self.model, config)
         self._keeps_untrained = False
         #: The rows that change; None if nobody asks.
         self.touched: TouchedRows | None = None
         self._weight_decay = RowWeightDecay(self._fused_lookups() if on_host else [], config.row_weight_decay)
-        self.next_item = next_item
-        self._task: nn.Module = (
-            _Task(self.model, ranks.world_size)
-            if next_item is None
-            else NextItemTask(self.model, ranks.world_size, next_item)
+        self.items = items
+        computed = (
+            self.model if config.mixed_precision == "none" else _Autocast(self.model, ranks.device.type)
         )
+        self._task = self._task_of(computed, config, ranks.world_size)
+        self._accumulate = config.accumulate
         self._pipeline: TrainPipelineSparseDist[LabeledBatch, Any] = TrainPipelineSparseDist(
-            self._task, self.optimizer, ranks.device
+            self._task, self.optimizer, ranks.device, custom_model_fwd=self._share_of_step
         )
+
+    def _task_of(self, model: nn.Module, config: TrainConfig, world_size: int) -> nn.Module:
+        group = self.group if config.gather_negatives and world_size > 1 else None
+        if isinstance(self.items, NextItem):
+            return NextItemTask(model, world_size, self.items, group)
+        if isinstance(self.items, TowerItems):
+            return TowerTask(model, world_size, self.items, group)
+        loss = ClickLoss(
+            kind=config.loss,
+            positive_weight=config.positive_weight,
+            focal_gamma=config.focal_gamma,
+            label_weights=config.label_weights,
+            labels=self.labels or (),
+        )
+        return ClickTask(model, world_size, loss, group)
 
     @torch.no_grad()
     def set_vocabularies(self, vocabularies: Mapping[str, NDArray[np.int64]]) -> None:
@@ -135,13 +136,33 @@ class Trainer:
                     if isinstance(mapping, VocabularyModule):
                         mapping.set_ids(torch.from_numpy(vocabularies[table]))
 
-    def steps(self, batches: Iterable[LabeledBatch]) -> Iterator[Step]:
-        """Train on the batches in order, the same number on every rank. A yielded step is complete."""
-        ahead = iter(batches)
+    def steps(
+        self, batches: Iterable[LabeledBatch], rates: Iterable[tuple[float, float]] | None = None
+    ) -> Iterator[Step]:
+        """Train on the batches in order, the same number on every rank. A yielded step is complete.
+
+        Gradients that wait for further batches at the end make a step of their own.
+
+        Args:
+            batches: The batches.
+            rates: For each of them the factors of the dense layers' and of the tables' learning rate; None for 1.
+        """
+        ahead, rates_ahead = iter(batches), None if rates is None else iter(rates)
         self._task.train()
-        while (step := self._progress(ahead)) is not None:
+        while True:
+            if rates_ahead is not None:
+                self.optimizer.set_rates(*next(rates_ahead))
+            step = self._progress(ahead)
+            if step is None:
+                break
             self._weight_decay.step()
             yield step
+        self.optimizer.flush()
+
+    def _share_of_step(self, batch: LabeledBatch) -> tuple[Tensor, Step]:
+        """Return the batch's part of the loss of a step, and its record."""
+        loss, step = self._task(batch)
+        return (loss / self._accumulate if self._accumulate > 1 else loss), step
 
     @torch.no_grad()
     def score(self, batches: Iterable[LabeledBatch]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
@@ -197,9 +218,9 @@ class Trainer:
                     self.touched.mark_shard(lookup, shard, changes.nonzero().flatten())
                 weight.detach()[untrained] = 0
             lookup.tbe.reset_cache_states()  # a cache on the device may hold rows as they were
-        if _tables_with_gradients(self.model) and self.touched is not None:
+        if tables_with_gradients(self.model) and self.touched is not None:
             self.touched.mark_all()
-        for parameter in _tables_with_gradients(self.model).values():
+        for parameter in tables_with_gradients(self.model).values():
             parameter[self.optimizer.state[parameter][_DENSE_STATE][:, 0] == 0] = 0
 
     def whole_state_dict(self) -> dict[str, Tensor] | None:
@@ -211,92 +232,20 @@ class Trainer:
         return [lookup for part in sharded for lookup in part.lookups if isinstance(lookup, FusedLookup)]
 
 
-class _Logits(ClickModel):
-    """A ClickModel, with the same names, that returns logits for training."""
+class _Autocast(nn.Module):
+    """A model whose dense layers compute in bfloat16 while it trains; what it returns is float32."""
 
-    @classmethod
-    def of(cls, model: nn.Module) -> _Logits:
-        assert isinstance(model, ClickModel)
-        return cls(model.model, model.inputs)
-
-    def forward(self, dense_features: Tensor, sparse_features: KeyedJaggedTensor) -> Tensor:  # type: ignore[override]
-        return self.logits(dense_features, sparse_features)
-
-
-class _Task(nn.Module):
-    """A module that returns the loss and the step's record of a batch, as the pipeline expects.
-
-    Gradients are averaged over the ranks. To make them those of the global batch's mean loss even if the
-    ranks' batches differ in size or are empty, each rank's loss is its sum × W / the global batch's rows;
-    this is the mean of its own batch if all have the same size.
-    """
-
-    def __init__(self, model: nn.Module, world_size: int) -> None:
+    def __init__(self, model: nn.Module, device_type: str) -> None:
         super().__init__()
         self._model = model
-        self._world_size = world_size
+        self._device_type = device_type
 
-    def forward(self, batch: LabeledBatch) -> tuple[Tensor, Step]:
-        logits = self._model(batch.dense, batch.kjt)
-        weights = None if batch.weights is None else batch.weights.unsqueeze(1)
-        loss = functional.binary_cross_entropy_with_logits(logits, batch.labels, weights, reduction="sum")
-        loss = loss / logits.shape[1]
-        step = Step(
-            loss=loss.detach(),
-            logits=logits.detach(),
-            labels=batch.labels,
-            weights=batch.weights,
-            num_global_rows=batch.num_global_rows,
-        )
-        return loss * (self._world_size / batch.num_global_rows), step
-
-
-class _Optimizer(CombinedOptimizer):
-    """All optimizers as one. Gradients are dropped after each step: keeping them takes a pass of zeros and a sum."""
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        super().zero_grad(set_to_none)
-
-
-def _sharders(config: TrainConfig, *, fused_decay: bool) -> list[ModuleSharder[Any]]:
-    decay = config.row_weight_decay if fused_decay else 0.0
-    fused_params = {
-        "optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-        "learning_rate": config.row_learning_rate,
-        "weight_decay": decay,
-        "weight_decay_mode": WeightDecayMode.L2 if decay else WeightDecayMode.NONE,
-    }
-    return [EmbeddingBagCollectionSharder(fused_params), EmbeddingCollectionSharder(fused_params)]
-
-
-def _optimizer(model: DistributedModelParallel, config: TrainConfig) -> CombinedOptimizer:
-    """Return the optimizers of the lookups, of tables with gradients and of dense layers as one."""
-    of_tables = {
-        id(p) for part in model.modules() if isinstance(part, TableShards) for p in part.parameters()
-    }
-    dense = {name: p for name, p in model.named_parameters() if id(p) not in of_tables}
-
-    def dense_optimizer(parameters: list[Tensor]) -> torch.optim.Optimizer:
-        kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.Adagrad
-        # One pass over all parameters in host memory; elsewhere torch chooses.
-        is_fused = all(parameter.device.type == "cpu" for parameter in parameters) or None
-        return kind(parameters, lr=config.learning_rate, fused=is_fused)
-
-    def row_optimizer(parameters: list[Tensor]) -> torch.optim.Optimizer:
-        return RowWiseAdagrad(
-            parameters,
-            lr=config.row_learning_rate,
-            eps=FusedConfig.eps,  # as where rows are updated in the backward pass
-            weight_decay=config.row_weight_decay,
-        )
-
-    tables = _tables_with_gradients(model)
-    parts: list[KeyedOptimizer] = [model.fused_optimizer]
-    if not config.freeze_dense:
-        parts.append(KeyedOptimizerWrapper(dense, dense_optimizer))
-    if tables:
-        parts.append(KeyedOptimizerWrapper(tables, row_optimizer))
-    return _Optimizer(parts)
+    def forward(
+        self, dense_features: Tensor, sparse_features: KeyedJaggedTensor
+    ) -> tuple[Tensor | None, ...]:
+        with torch.autocast(self._device_type, torch.bfloat16, enabled=self.training):
+            found = self._model(dense_features, sparse_features)
+        return tuple(None if part is None else part.float() for part in found)
 
 
 def _check_divided(model: DistributedModelParallel, world_size: int) -> None:
@@ -314,20 +263,3 @@ def _check_divided(model: DistributedModelParallel, world_size: int) -> None:
                     f"table {table!r}: got {mapping.buckets()} mapping_buckets for {world_size} ranks, expected a "
                     "multiple of the ranks, and a plan that places the table row_wise on all of them"
                 )
-
-
-def _freeze_dense(model: nn.Module) -> None:
-    """Exclude all parameters but the tables' from training."""
-    of_tables = {
-        id(p) for part in model.modules() if isinstance(part, FloatCollection) for p in part.parameters()
-    }
-    for parameter in model.parameters():
-        if id(parameter) not in of_tables:
-            parameter.requires_grad_(False)
-
-
-def _tables_with_gradients(model: DistributedModelParallel) -> dict[str, nn.Parameter]:
-    """Return this rank's tables and shards of the dense kernel, by name."""
-    plain = [part for part in model.modules() if isinstance(part, TableShards) and not part.is_fused]
-    held = {id(parameter) for part in plain for parameter in part.parameters()}
-    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) in held}

@@ -1,0 +1,1 @@
+"""Further networks over the features of a row, each from its paper, and their factories."""

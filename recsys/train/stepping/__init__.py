@@ -1,0 +1,1 @@
+"""Steps of a training: the trainer, its optimizers, its pipeline, and the ranks that it runs on."""
