@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from torch import Tensor, nn
 
 from export.artifact.destination import Upload
-from export.config import ExportConfig, read_of_forward
+from export.config import ExportConfig, PlainOptions, read_of_forward
 from export.delta.compact import compact
 from export.delta.delta import DeltaConfig, check_replaceable, export_delta
 from export.delta.report import DeltaReport, print_delta
@@ -25,7 +25,6 @@ from export.graph.prepared import Progress as OnProgress
 from export.options import EQUAL, FLOAT, POLICIES, ROW_TYPES, parse
 from export.pipeline import export_model
 from export.plain.given import read_inputs
-from export.plain.options import PlainOptions
 from export.report import print_report
 from export.source.load import Source, load_model, read_arguments, trained_model, untrained_model
 from export.source.torchrec_modules import patch_torchrec_names
@@ -37,8 +36,7 @@ from recsys.checkpoint.touched import touched_since
 from recsys.errors import ExportError, PlanError
 from recsys.inputs.example_rows import held_by
 from recsys.models.retrieval import retrieval_model
-from recsys.sharding.plan.plan import ShardingPlan
-from recsys.sharding.plan.plan_file import read_plan
+from recsys.sharding.plan.plan import ShardingPlan, read_plan
 
 T = TypeVar("T")
 

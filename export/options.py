@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from export.choices import AUTO, DENSE_DTYPE_NAMES, GRAPH_FORMATS
 from recsys.base.hashing import STRING_HASHES
 from recsys.data_type import LINEAR_DTYPES, DataType
 from recsys.inputs.signature import BATCHES, IdPolicy
@@ -20,6 +19,13 @@ from recsys.options.kinds import (
     text_like,
 )
 from recsys.options.table import Command, Group, Option, json_option
+
+#: How graphs are written.
+GRAPH_FORMATS = ("torchscript", "pt2", "both")
+#: Types of the dense layers, by torch's names.
+DENSE_DTYPE_NAMES = ("float32", "bfloat16")
+#: The type of linear layers that stands for the fastest within a bound.
+AUTO = "auto"
 
 _EPILOG = """\
 examples:
@@ -288,6 +294,7 @@ _PUSH = (
 )
 COMMAND = Command(
     program="recsys-export",
+    section="export",
     about="Quantize, shard, trace and script a trained model; verify it; write an artifact.",
     epilog=_EPILOG,
     groups=(

@@ -25,13 +25,13 @@ from export.plain.convert import convert_plain
 from export.prepare import prepare
 from export.report import ExportReport, table_reports
 from export.source.torchrec_modules import patch_torchrec_names, replace_torchrec_modules
-from export.tables.tables import drop_cached, write_rows
-from export.verify.bags import check_warm_up, with_bag_sizes
+from export.tables import drop_cached, write_rows
 from export.verify.compare import Difference
 from export.verify.float_model import check_independence, run_float_model
 from export.verify.linear_dtypes import LinearTrial, choose_linear_dtype
 from export.verify.reference import float_model
 from export.verify.run import Verified, verify
+from export.verify.samples import check_warm_up, with_bag_sizes
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.manifest_file import MANIFEST_NAME
 from recsys.artifact.parts import ROWS_NAME

@@ -109,9 +109,6 @@ def table_reports(
                 ranks = ",".join(str(rank) for rank in dict.fromkeys(sharding.ranks))
                 kind = sharding.sharding_type.replace("_", "-")
                 placements[table_path(path, name)][target] = f"{kind} {ranks}"
-    sizes = dict.fromkeys(placements, 0)
-    for block in prepared.stored.layout.blocks:
-        sizes[block.table] += block.num_bytes
     return tuple(
         TableReport(
             name=name,
@@ -119,7 +116,7 @@ def table_reports(
             embedding_dim=table.embedding_dim,
             data_type=table.data_type.value,
             bytes_before=weights[name].numel() * weights[name].element_size(),
-            bytes_after=sizes[name],
+            bytes_after=prepared.stored.layout.table_bytes[name],
             sqnr_db=sqnr(errors[name]),
             max_abs_error=errors[name].max_abs,
             placement=placements[name],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from types import TracebackType
 
 from recsys.artifact.manifest_file import MANIFEST_NAME
 from recsys.artifact.parts import read_manifest
@@ -60,9 +59,7 @@ class Destination:
         self.file = self._scratch / "artifact.pt"
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def commit(self) -> int:
@@ -131,9 +128,7 @@ class Upload:
     def __enter__(self) -> Upload:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._scratch.cleanup()
 
     def put(self) -> None:

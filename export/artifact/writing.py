@@ -6,6 +6,7 @@ Shape letters: R rows.
 from __future__ import annotations
 
 import hashlib
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,17 +14,17 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
-from export.choices import AUTO
 from export.graph.exported import exported_program, save_exported
 from export.graph.graph import Graph, finished, traced_model
 from export.graph.inputs.mapping import schema_of
-from export.graph.modules.tree import replace_modules
+from export.graph.modules import replace_modules
 from export.graph.prepared import PreparedModel, target_modules
 from export.lower.lowering import lower
 from export.lower.part import program_part
 from export.lower.spaces.report import SpacesReport
 from export.lower.spaces.sinking import sink_expansions
 from export.lower.values import NotLoweredError
+from export.options import AUTO
 from recsys.artifact.manifest import Manifest, Part, TableInfo
 from recsys.artifact.parts import ROWS_NAME
 from recsys.artifact.targets import RankingGraph, Target
@@ -33,6 +34,8 @@ from recsys.errors import ExportError
 from recsys.rows.quantize import QuantizationError
 from recsys.scripting import torchscript
 from recsys.sharding.plan.device_rows import table_path
+
+_MOST_SAID = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +96,19 @@ def _write_programs(prepared: PreparedModel, work: Path) -> WrittenPrograms:
         programs = [lower(prepared, is_ranking=form > 0) for form in range(len(names))]
     except NotLoweredError as error:
         return WrittenPrograms(missing=str(error))
+    except Exception as error:
+        # A mistake of ours: the graph computes the same, and the report says why it does.
+        return WrittenPrograms(missing=_unexpected(error))
     for name, program in zip(names, programs, strict=True):
         (work / name).write_bytes(program_part(program))
     return WrittenPrograms(parts=tuple(_part(work / name) for name in names), spaces=programs[-1].spaces)
+
+
+def _unexpected(error: Exception) -> str:
+    """Return what failed while a model was lowered, and where."""
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    said = " ".join(f"{type(error).__name__}: {error}".split())[:_MOST_SAID]
+    return f"lowering failed, which is a bug in recsys-export: {said} (at {at.filename}:{at.lineno})"
 
 
 def _is_on_host(prepared: PreparedModel, target: str) -> bool:

@@ -206,9 +206,15 @@ def _changed_dense(old: nn.Module, new: nn.Module) -> list[str]:
             for name in set(before) | set(after)
             if name not in before or name not in after or before[name].shape != after[name].shape
         )
+        # A plain model whose padding has become a row of numbers.
+        is_of_padding = any(name.startswith("computed_") for name in names)
+        hint = (
+            ". If training has changed a row of zeros for padding, export the whole model again; with padding_idx in "
+            "its table, that row stays zero"
+        )
         raise ExportError(
             f"delta: the old and the new checkpoint differ in the shape of {names[0]!r} and {len(names) - 1} more, or "
-            "one lacks it; expected two checkpoints of one model"
+            f"one lacks it; expected two checkpoints of one model{hint if is_of_padding else ''}"
         )
     apart = _apart(old)
     return [

@@ -24,7 +24,7 @@ from export.lower.part import text_and_weights
 from export.prepare import in_range, prepare
 from export.verify.float_model import float_outputs, with_outputs
 from export.verify.reference import float_model
-from recsys.artifact.batches.warm_up import warm_up_rows
+from recsys.artifact.batches.answers import warm_up_rows
 from recsys.artifact.graphs import dense_tensors, load_skeletons
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.parts import checked_part

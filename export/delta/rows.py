@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from export.tables.mapped import release
+from export.tables import release
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.errors import ExportError
 from recsys.rows.format import quantize_rows

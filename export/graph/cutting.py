@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from export.graph.inputs.nodes import descendants
 from export.graph.passes import is_pure, without_unused
+from export.graph.tracing.sizes import descendants
 from recsys.artifact.cuda.graphs import ON_DEVICE, TO_SEND
 
 _ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)

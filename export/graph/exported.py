@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from torch.export import Dim, ExportedProgram
 
 from export.graph.inputs.computed import checked_ids
-from export.graph.scripted import check_namespaces
+from export.graph.passes import check_namespaces
 from recsys.artifact.exported import quiet
 from recsys.artifact.graphs import set_attribute
 from recsys.errors import ExportError

@@ -16,22 +16,20 @@ from torch import Tensor, fx, nn
 
 from export.graph.cutting import cut
 from export.graph.device_check import check_devices
-from export.graph.floats import floats_for_whole_numbers
 from export.graph.inputs.computed import RequestFeatures
 from export.graph.inputs.forward import DEFAULT_OUTPUT, flat_outputs, parts_of
 from export.graph.inputs.mapping import InputMapping
 from export.graph.jagged_operators import bound_bags
 from export.graph.managed import FrozenCollisions, mapping_in_front
 from export.graph.passes import (
-    copy_views_of_other_types,
     flatten_cats,
-    norms_of_vectors,
     part_shared_linears,
     relu_in_place,
+    scripted,
+    spell_for_torchscript,
     without_unused,
 )
 from export.graph.ranking import Expansion, RankingCollection, RankingFeatures
-from export.graph.scripted import scripted
 from export.graph.tracing.sizes import BatchSizes, Sizes
 from export.graph.tracing.tracer import trace
 from recsys.errors import ExportError
@@ -399,9 +397,7 @@ def traced_model(
         module = copy.deepcopy(fx.GraphModule(root, graph))
     if input_mapping.are_chosen:
         without_unused(module)
-    floats_for_whole_numbers(module)
-    norms_of_vectors(module)
-    copy_views_of_other_types(module)
+    spell_for_torchscript(module)
     return Traced(root=root, module=module, devices=devices, dense_dtype=dense_dtype)
 
 

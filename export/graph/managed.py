@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from export.graph.modules.tree import replace_modules
+from export.graph.modules import replace_modules
 from export.graph.ranking import RankingFeatures
 from recsys.artifact.mappings import MappingInfo
 from recsys.embedding import FloatCollection

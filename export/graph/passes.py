@@ -1,16 +1,36 @@
-"""Rewrites of a traced graph that make it faster and keep its results. Whoever calls them recompiles the module."""
+"""Rewrites of a traced graph that keep its results, and its TorchScript. Callers of rewrites recompile the module."""
 
 from __future__ import annotations
 
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.nn import functional
 
+from export.graph.tracing.source_location import Line
+from export.graph.tracing.tracer import LINE
+from recsys.errors import ExportError
+from recsys.scripting import torchscript
+
 _RELUS = (torch.relu, functional.relu)
 # Layers that always return a new tensor.
 _MAKING_LAYERS = (nn.Linear, nn.LayerNorm, nn.BatchNorm1d)
+# Attributes of layers without annotations.
+_FLOATS_OF_LAYERS: dict[type[nn.Module], set[str]] = {nn.MultiheadAttention: {"dropout"}}
+_FLOATS = ("float", "Optional[float]")
+# Methods of tensors that TorchScript does not have.
+_CONVERSIONS = {"bool": torch.bool, "bfloat16": torch.bfloat16}
+_OTHER_NAMES = {"ndimension": "dim", "nelement": "numel"}
+# Types of a schema that take a whole number as it is.
+_WHOLE = ("int", "number", "SymInt", "Optional[int]", "Optional[number]", "Optional[SymInt]", "Scalar", "t")
+# Before the marks below what TorchScript refuses: the node's name.
+_REFUSED = re.compile(r"^ *(\w+) = .*\n *~+ <--- HERE", re.MULTILINE)
+_ALLOWED_NAMESPACES = ("aten", "fbgemm", "prim")
 
 
 def relu_in_place(module: fx.GraphModule) -> None:
@@ -30,7 +50,16 @@ def relu_in_place(module: fx.GraphModule) -> None:
             node.op, node.target, node.args, node.kwargs = "call_function", torch.relu_, (source,), {}
 
 
-def norms_of_vectors(module: fx.GraphModule) -> None:
+def spell_for_torchscript(module: fx.GraphModule) -> None:
+    """Replace what Python takes and TorchScript does not, such as whole numbers for floats."""
+    _floats_for_whole_numbers(module)
+    _norms_of_vectors(module)
+    _places_by_dimension(module)
+    _copy_views_of_other_types(module)
+    _conversions(module)
+
+
+def _norms_of_vectors(module: fx.GraphModule) -> None:
     """Let ``x.norm(dim=1)`` be a function: TorchScript's method takes no dimension without ``p``, and not by name."""
     for node in module.graph.nodes:
         if node.op == "call_method" and node.target == "norm":
@@ -45,13 +74,30 @@ def norms_of_vectors(module: fx.GraphModule) -> None:
                 node.kwargs = given
 
 
-def copy_views_of_other_types(module: fx.GraphModule) -> None:
+def _places_by_dimension(module: fx.GraphModule) -> None:
+    """Replace ``x.nonzero(as_tuple=True)``, which TorchScript does not have, by ``torch.where(x)``."""
+    for node in module.graph.nodes:
+        if node.target in ("nonzero", torch.nonzero) and node.kwargs.get("as_tuple"):
+            node.op, node.target, node.kwargs = "call_function", torch.where, {}
+
+
+def _copy_views_of_other_types(module: fx.GraphModule) -> None:
     """Replace ``x.view(torch.int32)`` by ``view_copy``: TorchScript's ``view`` takes the dtype for a size."""
     for node in module.graph.nodes:
         dtype = node.kwargs.get("dtype", node.args[-1] if node.args else None)
         if node.op == "call_method" and node.target == "view" and isinstance(dtype, torch.dtype):
             node.op, node.target = "call_function", torch.view_copy
             node.args, node.kwargs = node.args[:1], {"dtype": dtype}
+
+
+def _conversions(module: fx.GraphModule) -> None:
+    """Replace ``x.bool()`` and ``x.nelement()``, which TorchScript does not have, by ``x.to(dtype)`` and the like."""
+    for node in module.graph.nodes:
+        if node.op != "call_method":
+            continue
+        node.target = _OTHER_NAMES.get(node.target, node.target)
+        if node.target in _CONVERSIONS:
+            node.args, node.target = (*node.args, _CONVERSIONS[node.target]), "to"
 
 
 def without_unused(module: fx.GraphModule) -> None:
@@ -62,7 +108,7 @@ def without_unused(module: fx.GraphModule) -> None:
     module.delete_all_unused_submodules()
 
 
-def is_pure(module: fx.GraphModule, node: fx.Node) -> bool:
+def is_pure(module: nn.Module, node: fx.Node) -> bool:
     """Return whether all that a node does is what it returns."""
     if node.op == "call_module":
         written = node.args[0] if getattr(module.get_submodule(str(node.target)), "inplace", False) else None
@@ -169,3 +215,143 @@ def _is_cat(node: fx.Node) -> bool:
         return False
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
     return bool(dim == 1) and isinstance(node.args[0], (list, tuple))
+
+
+def _floats_for_whole_numbers(module: fx.GraphModule) -> None:
+    """Give functions, methods and layers floats where they take no whole numbers, such as ``nn.Dropout(0)``.
+
+    An ``out=None`` is left out.
+    """
+    for node in module.graph.nodes:
+        if node.kwargs.get("out", node) is None:
+            node.kwargs = {name: value for name, value in node.kwargs.items() if name != "out"}
+        if node.op == "call_module":
+            _floats_of_layer(module.get_submodule(str(node.target)))
+        elif node.op == "call_function" and inspect.isfunction(node.target):
+            _floats_for_function(node)
+        elif node.op in ("call_function", "call_method"):
+            _floats_for_operator(node)
+
+
+def _floats_of_layer(layer: nn.Module) -> None:
+    if isinstance(layer, torch.jit.ScriptModule):
+        return
+    for part in layer.modules():
+        for name in _taking_floats(type(part)) | _FLOATS_OF_LAYERS.get(type(part), set()):
+            if type(part.__dict__.get(name)) is int:
+                setattr(part, name, float(part.__dict__[name]))
+
+
+def _floats_for_function(node: fx.Node) -> None:
+    function: Any = node.target
+    taken = _taking_floats(function)
+    # Behind the last one there are only those of *args.
+    names = [*inspect.signature(function).parameters][: len(node.args)]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    for name, value in given.items():
+        if name in taken and type(value) is int:
+            _set_float(node, name if name in node.kwargs else names.index(name), value)
+
+
+def _taking_floats(of: Callable[..., Any]) -> set[str]:
+    """Return the names of a function's parameters, or of a class's attributes, that are annotated as floats."""
+    try:
+        hints = typing.get_type_hints(of)
+    except (NameError, TypeError, AttributeError):
+        return set()
+    return {name for name, hint in hints.items() if float in (hint, *typing.get_args(hint))}
+
+
+def _floats_for_operator(node: fx.Node) -> None:
+    """Give an operator of torch floats, unless one of its overloads takes the arguments as they are."""
+    if all(type(value) is not int for value in (*node.args, *node.kwargs.values())):
+        return
+    found = [_whole_for_float(schema, node.args, node.kwargs) for schema in _schemas(node)]
+    fitting = [one for one in found if one is not None]
+    if fitting and all(fitting):
+        for place in fitting[0]:
+            value: Any = node.kwargs[place] if isinstance(place, str) else node.args[place]
+            _set_float(node, place, value)
+
+
+def _schemas(node: fx.Node) -> Sequence[Any]:
+    is_method = node.op == "call_method"
+    name = f"aten::{node.target}" if is_method else torch.jit._builtins._find_builtin(node.target) or ""
+    return list(torch._C._jit_get_schemas_for_operator(name)) if name.startswith("aten::") else ()
+
+
+def _whole_for_float(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | str] | None:
+    """Return which whole numbers an overload takes as floats alone; None if it does not take the arguments."""
+    names = [argument.name for argument in schema.arguments]
+    if len(args) > len(names) or not {*kwargs} <= {*names}:
+        return None
+    by_place: dict[int | str, Any] = dict(enumerate(args))
+    by_place.update(kwargs)
+    floats: list[int | str] = []
+    for place, value in by_place.items():
+        kind = str(schema.arguments[place if isinstance(place, int) else names.index(place)].type)
+        if type(value) is int and kind in _FLOATS:
+            floats.append(place)
+        elif (type(value) is int and kind not in _WHOLE) or (
+            type(value) is float and kind not in (*_FLOATS, *_WHOLE)
+        ):
+            return None
+    return floats
+
+
+def _set_float(node: fx.Node, place: int | str, value: int) -> None:
+    if isinstance(place, str):
+        node.update_kwarg(place, float(value))
+    else:
+        node.update_arg(place, float(value))
+
+
+def scripted(module: fx.GraphModule, methods: Mapping[str, fx.GraphModule]) -> torch.jit.ScriptModule:
+    """Script a graph.
+
+    Args:
+        module: The graph.
+        methods: By name, the parts of it that become methods of their own.
+
+    Raises:
+        ExportError: TorchScript cannot follow the model, or the graph calls foreign operators.
+    """
+    script = compiled(module, methods)
+    check_namespaces(torchscript.operators(script))
+    return script
+
+
+def compiled(module: fx.GraphModule, methods: Mapping[str, fx.GraphModule]) -> torch.jit.ScriptModule:
+    """Script a graph that may call our own operators; like ``scripted`` otherwise.
+
+    Raises:
+        ExportError: TorchScript cannot follow the model.
+    """
+    try:
+        return torchscript.script(module, methods)
+    except (RuntimeError, torch.jit.frontend.FrontendError) as error:
+        raise ExportError(f"model: cannot be scripted: {_refused(module, error)}") from error
+
+
+def _refused(module: fx.GraphModule, error: Exception) -> str:
+    """Return what TorchScript refused, and the line of the model's code that asks for it."""
+    lines: dict[str, Line] = {node.name: node.meta[LINE] for node in module.graph.nodes if LINE in node.meta}
+    named = [name for name in _REFUSED.findall(str(error)) if name in lines]
+    said = " ".join(str(error).split(":\n  File")[0].split())
+    if not named:
+        return said or str(error)
+    return f"{said}. At {lines[named[-1]]}"
+
+
+def check_namespaces(operators: Iterable[str]) -> None:
+    """Check that a graph calls no foreign operators.
+
+    Args:
+        operators: By ``namespace::name``.
+
+    Raises:
+        ExportError: It does.
+    """
+    foreign = sorted(name for name in operators if name.split("::")[0] not in _ALLOWED_NAMESPACES)
+    if foreign:
+        raise ExportError(f"model: the graph calls {foreign}, expected operators of aten and fbgemm only")

@@ -17,7 +17,7 @@ from export.graph.inputs.computed import check_computed
 from export.graph.inputs.mapping import InputMapping
 from export.graph.managed import ManagedTables
 from export.graph.ranking import RankingCollection
-from export.tables.tables import StoredModel
+from export.tables import StoredModel
 from recsys.artifact.batches.samples import Batch
 from recsys.configs import BaseEmbeddingConfig, tables_with
 from recsys.embedding import EmbeddingBagCollection, FloatCollection, takes_weights

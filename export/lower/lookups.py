@@ -5,6 +5,7 @@ Shape letters: B rows, N number of IDs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import fx
@@ -84,3 +85,21 @@ class LookupInputs:
     values: int
     weights: int | None
     num_features: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanInputs:
+    """What is there when a plan begins.
+
+    Attributes:
+        places: By value, tensors: their places in the program.
+        ids: Where the IDs of the request are; None without any.
+        computed: Where those are that the model computes.
+        counted: The place of an input that tells the number of rows, and how many of its numbers belong to one; None
+            if there is none.
+    """
+
+    places: Mapping[Value, int]
+    ids: LookupInputs | None
+    computed: Mapping[ComputedIds, LookupInputs]
+    counted: tuple[int, int] | None

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from export.graph.graph import finished, traced_model
-from export.graph.modules.tree import replace_modules
+from export.graph.modules import replace_modules
 from export.graph.passes import is_pure
 from export.graph.prepared import PreparedModel
 from export.graph.ranking import Expansion
@@ -23,8 +23,7 @@ from export.lower.leaves import LEAVES, Leaves, computed_rows_looked_up, leaves_
 from export.lower.operators.sequences import Ids
 from export.lower.regions import Outside, Regions, run_on_samples
 from export.lower.scheduling import GraphInputs, Lowered, Scheduling
-from export.lower.spaces.contexts import Contexts
-from export.lower.spaces.functions import NodeFunctions
+from export.lower.spaces.contexts import Contexts, NodeFunctions
 from export.lower.spaces.report import Journal, report_of
 from export.lower.values import (
     Called,
@@ -272,7 +271,7 @@ class _Evaluation:
         return replace(rows, space=ids_space(of.space, of.feature, False))
 
     def _space_of(self, node: fx.Node) -> Space:
-        """Return the space whose lengths a collection is called with."""
+        """Return the space of the bags that a collection is called with; contexts repeated for rows are rows."""
         seen, open_nodes = set[fx.Node](), list(node.all_input_nodes)
         while open_nodes:
             one = open_nodes.pop()
@@ -280,7 +279,7 @@ class _Evaluation:
                 seen.add(one)
                 open_nodes += one.all_input_nodes
         names = {str(one.target) for one in seen if one.op == "placeholder"}
-        return Space.ROWS if {"lengths", "values"} & names else Space.CONTEXTS
+        return Space.ROWS if {"lengths", "values", "row_context"} & names else Space.CONTEXTS
 
     def _taken(self, argument: Any) -> Any:
         def taken(node: fx.Node) -> Any:

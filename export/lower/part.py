@@ -1,8 +1,19 @@
 """The part of an artifact that holds a program: a file of the format safetensors.
 
-Tensors ``plans.I`` hold each plan's numbers (``cpp_client/ops/program/program.h``), ``weights.PATH`` each dense weight
-that they read, all others their constants. Metadata ``recsys`` says, in JSON, what the program does step by step.
-``cpp_client/format/program_file.cpp`` reads it.
+Its tensors:
+
+* ``plans.I``: int64: the steps, lookups and buffers of step I (``cpp_client/ops/program/program.h``)
+* ``constants.I.J``: slots of a lookup (offset in the rows file, rows, type, width, first column, modulus, last ID,
+  feature), or numbers of the model's code
+* ``weights.PATH``: a dense weight, by its path in the graph
+* ``regions.I``: uint8: step I as a TorchScript file
+
+The entry ``recsys`` of the metadata is JSON: ``format`` (``recsys-plan``); ``format_version`` (1; 2 if a plan has forms
+or sequences, or a layer ``columns``; 3 with regions; 4 if steps compute the first places of bags alone); the number of
+inputs and their shapes (``checks``: ``[n]``, or ``[n, width]`` if the width is not 0, with n = size 0 of input ``of``,
+divided by ``per_row``, times ``times``); the steps in order (``plan``, ``gather``, ``region``); the outputs; type and
+shape of every dense weight that deltas may change. ``cpp_client/format/program_file.cpp`` reads its fields,
+``export/lower/kinds.py`` lists the kinds of steps.
 """
 
 from __future__ import annotations
@@ -153,7 +164,7 @@ def _version_of(step: Plan | Gather | PlacedRegion) -> int:
 
 
 def _numbers_of(slot: Slot) -> list[int]:
-    """Return a slot as ``cpp_client/ops/torch/lookup_call.h`` reads it."""
+    """Return a slot as ``cpp_client/ops/torch/program_call.h`` reads it."""
     return [
         slot.offset, slot.num_rows, slot.type_code, slot.dim, slot.column, slot.modulus, slot.last_id, slot.feature,
     ]  # fmt: skip

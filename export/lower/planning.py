@@ -7,7 +7,7 @@ Shape letters: B rows, V vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Sequence as Several
 
 import torch
@@ -16,7 +16,7 @@ from export.lower.bags import BagSum, Differences, FromIds, IdsSpace, Length, Of
 from export.lower.buffers import NOWHERE, Buffers, Place, place_in
 from export.lower.formed import Broadcast, Contract, Formed, Interleave, Operand, Written
 from export.lower.kinds import Activation, BufferKind, ElementwiseKind, StepKind
-from export.lower.lookups import ComputedIds, Lookup, LookupInputs, Slot
+from export.lower.lookups import Lookup, LookupInputs, PlanInputs, Slot
 from export.lower.padding.growth import Growth, growth_of
 from export.lower.padding.places import first_places
 from export.lower.plan import (
@@ -35,6 +35,7 @@ from export.lower.values import (
     Elementwise,
     Join,
     Linear,
+    NotLoweredError,
     Part,
     Products,
     Space,
@@ -49,42 +50,31 @@ _ACTIVATIONS = {activation.name.lower(): activation for activation in Activation
 _ROW_OF_EACH_ID = 2
 
 
-def plan_of(
-    values: Several[Value],
-    outputs: Several[Value],
-    places: Mapping[Value, int],
-    ids: LookupInputs | None,
-    computed: Mapping[ComputedIds, LookupInputs],
-) -> Plan:
+def plan_of(values: Several[Value], outputs: Several[Value], inputs: PlanInputs) -> Plan:
     """Plan the steps that compute some values.
 
     Args:
         values: What is computed, each behind what it is computed of.
         outputs: Those of them, or of the tensors that are there, that the plan returns.
-        places: By value, the tensors that are there: their places in the program.
-        ids: Where the IDs of the request are; None without any.
-        computed: Where those are that the model computes.
+        inputs: What is there.
+
+    Raises:
+        NotLoweredError: Nothing tells the number of rows.
     """
-    return _Planning(values, outputs, places, ids, computed).run()
+    return _Planning(values, outputs, inputs).run()
 
 
 class _Planning:
-    def __init__(
-        self,
-        values: Several[Value],
-        outputs: Several[Value],
-        places: Mapping[Value, int],
-        ids: LookupInputs | None,
-        computed: Mapping[ComputedIds, LookupInputs],
-    ) -> None:
+    def __init__(self, values: Several[Value], outputs: Several[Value], inputs: PlanInputs) -> None:
         # What is computed for each ID stands before that for which it is.
         self._values = [
             one for value in values for one in (*(value.within if isinstance(value, OfIds) else ()), value)
         ]
         self._outputs = list(outputs)
-        self._given = places
-        self._ids = ids
-        self._computed = computed
+        self._given = inputs.places
+        self._ids = inputs.ids
+        self._computed = inputs.computed
+        self._counted = inputs.counted
         self._members = set(self._values)
         self._buffers = Buffers()
         self._places: dict[Value, Place] = {}
@@ -478,7 +468,13 @@ class _Planning:
         if self._features:
             return self._features[0][0], self._features[0][2]
         buffers = zip(self._buffers.kinds, self._buffers.indices, self._buffers.widths, strict=True)
-        return next((index, width) for kind, index, width in buffers if kind is BufferKind.INPUT)
+        found = [(index, width) for kind, index, width in buffers if kind is BufferKind.INPUT]
+        if found:
+            return found[0]
+        if self._counted is None:
+            raise NotLoweredError("it computes rows of IDs that the model computes from constants alone")
+        place, per_row = self._counted
+        return self._input(place), per_row
 
     def _numbers(self) -> list[int]:
         buffers = self._buffers

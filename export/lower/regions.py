@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from export.graph.passes import compiled
 from export.graph.prepared import PreparedModel
 from export.graph.tracing.recorder import Recorder
 from export.lower.bags import FlatSpace, Rows, computed_ids
@@ -296,7 +297,7 @@ class Regions:
             *module.named_buffers(remove_duplicate=False),
         ]
         return Region(
-            script=bytes(torchscript.data_of(torchscript.script(module))),
+            script=bytes(torchscript.data_of(compiled(module, {}))),
             inputs=slicing.inputs,
             outputs=outputs,
             weights={name: self._paths[tensor] for name, tensor in named if tensor in self._paths},

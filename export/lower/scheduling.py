@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from export.graph.prepared import PreparedModel
 from export.lower.bags import FlatSpace, computed_ids
 from export.lower.leaves import Leaves
-from export.lower.lookups import ComputedIds, LookupInputs
+from export.lower.lookups import ComputedIds, LookupInputs, PlanInputs
 from export.lower.operators.sequences import Ids, Lengths
 from export.lower.operators.views import RowContext
 from export.lower.plan import Plan
@@ -138,6 +138,14 @@ class GraphInputs:
                 found.append(Check(input=value.index, of=of, per_row=per_row, times=1, width=value.width))
         return found
 
+    def numbers_counted(self, space: Space) -> tuple[int, int] | None:
+        """Return the input that tells the rows of a space, and how many of its numbers belong to one."""
+        if space not in self.ids:
+            return None
+        of, per_row = self._counted(space)
+        widths = {one.index: one.width for one in self.values.values() if isinstance(one, Input)}
+        return of, per_row * widths.get(of, 1)
+
     def _counted(self, space: Space) -> tuple[int, int]:
         """Return the input that tells the rows of a space, and how many of its items belong to one."""
         if space is Space.ROWS and "row_context" in self.names:
@@ -252,8 +260,13 @@ class Scheduling:
             return
         values = [value for value in _in_order(missing, self._places) if value.space is space]
         places = {value: place for value, place in self._places.items() if isinstance(value, Value)}
-        computed = {one: self._ids_of(one) for one in map(computed_ids, values) if one is not None}
-        self._steps.append(plan_of(values, missing, places, self._inputs.ids.get(space), computed))
+        inputs = PlanInputs(
+            places=places,
+            ids=self._inputs.ids.get(space),
+            computed={one: self._ids_of(one) for one in map(computed_ids, values) if one is not None},
+            counted=self._inputs.numbers_counted(space),
+        )
+        self._steps.append(plan_of(values, missing, inputs))
         for value in missing:
             self._place(value)
 

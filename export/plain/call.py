@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from export.graph.inputs import computed
 from export.graph.tracing.tracer import LINE
 from export.plain.features import LEFT, RIGHT, Feature
-from export.plain.lookups import Lookup
+from export.plain.lookups import Lookup, Table
 from export.plain.moved import Moved
 from export.plain.plan import COMPUTED, POOLED, SEQUENCES, Part, Plan, Segment, computed_name, reduces
 from export.plain.recipe import Recipe
@@ -53,6 +54,8 @@ class Call:
         if node in recipe.plan_of:
             return self._rows(*recipe.plan_of[node])
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda one: self._env[one])
+        if node in recipe.checked and args:
+            args = (self._checked_ids(args[0], *recipe.checked[node]), *args[1:])
         if node.op == "output":
             return args[0]
         if node.op == "get_attr":
@@ -139,6 +142,14 @@ class Call:
             found = self._model.get_submodule(collection)(self._features)
             self._found[collection] = found.to_dict() if collection == POOLED else found
         return self._found[collection]
+
+    def _checked_ids(self, ids: Any, table: Table, lookup: Lookup) -> Any:
+        """Return the IDs of a table that stays dense: a server does not know that they are some."""
+        flat = ids.reshape(-1)
+        # By the name that torch.fx wraps.
+        checked = computed.checked_ids(flat, torch.ones_like(flat), [table.name], [len(table.weight)])
+        sizes = self._recipe.shapes[lookup.ids]
+        return checked if len(sizes) == 1 else checked.reshape(*sizes)
 
     def _computed(self, plan: Plan, lookup: Lookup) -> Any:
         """Return rows for IDs that the model computes."""

@@ -6,64 +6,32 @@ Shape letters: B batch.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from export.graph.inputs.forward import DEFAULT_OUTPUT
-from export.graph.modules.tree import replace_modules
-from export.graph.tracing.tracer import LINE
-from export.plain.features import Inputs, make_inputs
-from export.plain.given import EXAMPLE_INPUTS, Given, example_of, given_inputs, module_of, with_rows
-from export.plain.lookups import Table, find_tables
+from export.config import PlainOptions
+from export.graph.modules import replace_modules
+from export.graph.tracing.source_location import explained
+from export.plain.check import Converted, check_parts, predicted, problem_of
+from export.plain.features import make_inputs
+from export.plain.given import EXAMPLE_INPUTS, example_of, given_inputs, module_of, with_rows
+from export.plain.lookups import computed_weight, find_tables
 from export.plain.model import PlainModel, with_forward
 from export.plain.moved import moved_nodes
-from export.plain.options import PlainOptions
-from export.plain.plan import Plan, plan_of
-from export.plain.traced import outputs_of, traced
+from export.plain.plan import plan_of
+from export.plain.recipe import Recipe
+from export.plain.traced import PlainGraph, traced, traced_by_export
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
 from recsys.errors import ExportError
 from recsys.inputs.example_rows import EXAMPLE_ROWS, ExampleRows
 from recsys.inputs.signature import Signature
-from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 
 # Of the example inputs.
 _MOST_ROWS = 256
-_RANDOM = {
-    "rand",
-    "randn",
-    "randint",
-    "rand_like",
-    "randn_like",
-    "bernoulli",
-    "multinomial",
-    "normal",
-    "uniform",
-}
-_RANDOM |= {"dropout", "randperm", "gumbel_softmax", "alpha_dropout", "exponential"}
-# Relative to an output's largest number: sums in another order.
-_TOLERANCE = 2.0**-14
-
-
-@dataclass(frozen=True, kw_only=True)
-class Converted:
-    """A converted model, and what was decided.
-
-    Attributes:
-        model: What the pipeline exports.
-        given: The example inputs.
-        inputs: The features and dense inputs.
-        tables: What forward looks IDs up in.
-        plans: How the tables among them are stored.
-    """
-
-    model: PlainModel
-    given: Given
-    inputs: Inputs
-    tables: tuple[Table, ...]
-    plans: tuple[Plan, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,92 +136,68 @@ def converted(model: nn.Module, options: PlainOptions, whole: Whole | None = Non
     Raises:
         ExportError: There are no example inputs, its code cannot be followed, or it has no tables.
     """
+    try:
+        return _checked(model, options, whole)
+    except ExportError:
+        raise
+    except Exception as error:  # torch's and the model's, while parts of it run
+        raise ExportError(f"model: {type(model).__name__} cannot be followed: {explained(error)}") from error
+
+
+def _checked(model: nn.Module, options: PlainOptions, whole: Whole | None) -> Converted:
+    """Return a converted model that predicts what the model does."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ExportError(
+            "model: got a module under TorchScript, expected the Python model that it was made of: it is read as Python"
+        )
     whole = whole or Whole(model=model)
     example = whole.example(options.inputs)
     if example is None:
         raise ExportError(_wanted(model, whole.factory))
     given = given_inputs(model, example, options.method)
     given = with_rows(given, torch.arange(max(2, min(given.num_rows, _MOST_ROWS))) % given.num_rows)
-    expected = _predicted(model, given)
+    expected = predicted(model, given)
     plain = traced(model, given, options.outputs)
+    found = _converted(model, plain, options)
+    problem = problem_of(found, model, expected)
+    if problem and not plain.is_exported:
+        # Changes in place, which torch.fx does not always see.
+        with suppress(Exception):  # torch's, and the model's
+            plain = traced_by_export(model, given, options.outputs)
+            again = _converted(model, plain, options)
+            if not problem_of(again, model, expected):
+                found, problem = again, ""
+    if problem:
+        raise ExportError(problem)
+    check_parts(found, model)
+    return found
+
+
+def _converted(model: nn.Module, plain: PlainGraph, options: PlainOptions) -> Converted:
+    """Return what a graph becomes.
+
+    Raises:
+        ExportError: It has no tables.
+    """
+    given = plain.given
     moved = moved_nodes(plain)
     tables = find_tables(plain, moved, options.tables, options.dense)
     kept = [table for table in tables if not table.stays_dense]
     if not kept:
-        why = "; ".join(f"{one.path!r} stays dense: {one.stays_dense}" for one in tables)
+        why = "; ".join(f"{one.path!r} stays dense: {one.stays_dense}" for one in tables) or computed_weight(
+            plain
+        )
         raise ExportError(
             f"model: {type(model).__name__} looks no IDs of its inputs up{f' ({why})' if why else ''}, expected a "
             "table: a model without tables has nothing to quantize or to shard; torch.export and any server of plain "
             "models do for it"
         )
-    inputs = make_inputs(plain, kept, moved, options.padding)
+    inputs = make_inputs(plain, tables, moved, options.padding)
     plans = tuple(plan_of(table, inputs, moved) for table in kept)
-    made = with_forward(PlainModel(plain, inputs, plans, moved))
+    made = with_forward(PlainModel(Recipe(plain, inputs, plans, moved, tables), plans))
     rows = inputs.request(given)
     setattr(made, EXAMPLE_ROWS, _Examples(num_rows=given.num_rows, dense={}, sparse={}, rows=rows))
-    found = Converted(model=made, given=given, inputs=inputs, tables=tuple(tables), plans=plans)
-    _check_same(found, rows, expected)
-    return found
-
-
-def _predicted(model: nn.Module, given: Given) -> Any:
-    """Return what the model predicts for the example inputs.
-
-    Raises:
-        ExportError: It fails.
-    """
-    try:
-        with torch.no_grad():
-            return outputs_of(given.call(replace_modules(model, {})))
-    except Exception as error:  # user code can raise anything
-        shown = ", ".join(f"{leaf.name} {list(leaf.tensor.shape)} {leaf.dtype}" for leaf in given.leaves)
-        raise ExportError(
-            f"inputs: {type(model).__name__}.{given.method} failed on the example inputs ({shown}): "
-            f"{type(error).__name__}: {error}"
-        ) from error
-
-
-def _check_same(found: Converted, rows: Mapping[str, Any], expected: Any) -> None:
-    """Check that the converted model predicts what the model does, for the example inputs."""
-    dense = {name: torch.tensor(of) for name, of in rows["dense"].items()}
-    bags: Mapping[str, list[list[int]]] = rows["sparse"]
-    features = KeyedJaggedTensor(
-        list(bags),
-        torch.tensor([i for of in bags.values() for bag in of for i in bag], dtype=torch.int64),
-        lengths=torch.tensor([len(bag) for of in bags.values() for bag in of], dtype=torch.int64),
-    )
-    copy: Any = replace_modules(found.model, {})
-    with torch.no_grad():
-        got = copy.run(dense, features)
-    if not isinstance(expected, dict):
-        expected, got = {DEFAULT_OUTPUT: expected}, {DEFAULT_OUTPUT: got}
-    for name, one in expected.items():
-        if name in got and isinstance(one, Tensor) and not _is_close(one, got[name]):
-            drawn = _random_line(found)
-            raise ExportError(
-                f"output {name!r}: the exporter's graph of the model predicts other numbers for the "
-                f"example inputs than the model{f', because of {drawn}' if drawn else ''}; expected a forward that "
-                "draws no random numbers, such as functional.dropout without training=self.training, and keeps nothing "
-                "between calls"
-            )
-
-
-def _random_line(found: Converted) -> str:
-    """Return the line that draws random numbers; empty without one."""
-    for node in found.model.recipe.graph.nodes:
-        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-        if node.op in ("call_function", "call_method") and name.rstrip("_") in _RANDOM and LINE in node.meta:
-            return str(node.meta[LINE])
-    return ""
-
-
-def _is_close(expected: Tensor, got: Tensor) -> bool:
-    finite = expected.double().nan_to_num(0.0, 0.0, 0.0)
-    largest = float(finite.abs().max()) if expected.numel() else 0.0
-    bound = _TOLERANCE * max(largest, 2.0**-10)
-    return expected.shape == got.shape and torch.allclose(
-        got.double(), expected.double(), rtol=0, atol=bound, equal_nan=True
-    )
+    return Converted(model=made, given=given, inputs=inputs, tables=tuple(tables), plans=plans)
 
 
 def _wanted(model: nn.Module, factory: str | None) -> str:

@@ -12,14 +12,17 @@ from typing import Any
 from rich.console import Console
 from torch import Tensor, nn
 
+from export.artifact.writing import make_graphs
 from export.config import ExportConfig
 from export.graph.tracing.source_location import source_locations
-from export.plain.convert import Converted, Whole, converted, is_plain
+from export.plain.check import Converted
+from export.plain.convert import Whole, converted, is_plain
 from export.plain.plan import COMPUTED
 from export.prepare import prepare
 from export.source.torchrec_modules import patch_torchrec_names
 from export.verify.float_model import check_independence, run_float_model
 from export.verify.reference import float_model
+from export.verify.samples import check_warm_up
 from recsys.base.terminal import whole_table
 from recsys.errors import ExportError
 from recsys.inputs.signature import Signature, SparseInput
@@ -90,6 +93,9 @@ def explained(model: nn.Module, config: ExportConfig, whole: Whole | None = None
                 outputs={one.name: one.shape for one in prepared.signature.outputs},
             )
             check_independence(prepared, trained)
+            check_warm_up(prepared, trained)
+            for target in prepared.stored.envs:
+                make_graphs(prepared, target, is_scripted=config.is_scripted)
     except (ExportError, ValueError) as error:
         return replace(found, problem=str(error))
     return found
@@ -164,5 +170,8 @@ def print_explanation(found: Explanation, console: Console) -> None:
         if rows:
             console.print(whole_table(title, columns, rows, left={*range(len(columns))}))
     console.print(
-        f"in the way: {found.problem}" if found.problem else "nothing stands in the way", markup=False
+        f"in the way: {found.problem}"
+        if found.problem
+        else "nothing stands in the way of its graphs; the export compares the artifact's answers with the model's too",
+        markup=False,
     )

@@ -7,19 +7,25 @@ Shape letters: B batch.
 
 from __future__ import annotations
 
+import io
+import logging
 import operator
 import re
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
+from export.graph.tracing.placeholders import tells_apart
 from export.graph.tracing.source_location import Line, is_of_model
 from export.graph.tracing.tracer import LINE
 from export.plain.given import Given
+from recsys.errors import ExportError
 
 # The most rows of a batch; torch.export wants a bound.
 _MOST_ROWS = 1 << 20
@@ -52,15 +58,48 @@ def exported_graph(root: nn.Module, given: Given) -> fx.Graph:
     rows = torch.export.Dim("B", min=1, max=_MOST_ROWS)
     tensors = given.tensors
     shapes = tuple({0: rows} for _ in tensors)
-    with torch.no_grad(), warnings.catch_warnings():
-        # Of flat weights of recurrent layers, which are set as they were.
-        warnings.simplefilter("ignore", UserWarning)
+    with torch.no_grad(), _quiet(), _hashed_sizes():
         program = torch.export.export(
             _Called(root, given), tuple(tensors.values()), dynamic_shapes=(shapes,), strict=False
         )
-        example = root(tensors)
+        if any(map(_changes, program.graph.nodes)):
+            program = program.run_decompositions({})  # without changes in place
+        example = root(given.cloned())
     names = list(example) if isinstance(example, dict) else None
     return _Rewriting(root, given, program.module()).graph(names)
+
+
+@contextmanager
+def _hashed_sizes() -> Iterator[None]:
+    """Let code put sizes into sets and dictionaries, which then compare them."""
+    before = torch.SymInt.__hash__
+
+    def of_any(size: torch.SymInt) -> int:
+        """Return one hash for all sizes that differ between batches; see ``Sizes.key``."""
+        caller = sys._getframe(1)
+        if is_of_model(caller.f_code.co_filename) and not tells_apart(caller):
+            return hash(1)
+        return before(size)
+
+    torch.SymInt.__hash__ = of_any  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        torch.SymInt.__hash__ = before  # type: ignore[method-assign]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep from users what torch prints of code that it cannot follow, and warns of what it calls."""
+    remarks = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = remarks.level
+    remarks.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        remarks.setLevel(level)
 
 
 class _Rewriting:
@@ -95,6 +134,8 @@ class _Rewriting:
         if node.op != "call_function":
             return None  # guards of the example's sizes
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._env.__getitem__)
+        if "functorch" in getattr(node.target, "__module__", ""):
+            raise ExportError("model: torch.vmap and torch.func are not known")
         if not isinstance(node.target, torch._ops.OpOverload):
             return self._new.call_function(node.target, args, kwargs)  # type: ignore[arg-type]
         name = node.target._schema.name.partition("::")[2]
@@ -127,6 +168,11 @@ class _Rewriting:
             return self._new.call_method(name, args, kwargs)
         return self._new.call_function(getattr(torch.ops.aten, name), args, kwargs)
 
+    def op_copy_(self, _: fx.Node, x: Any, __: Any) -> None:
+        """Leave out what a call leaves behind in its inputs, or refuse what it leaves behind in the model."""
+        if isinstance(x, fx.Node) and x.op == "get_attr":
+            raise ExportError(f"model: {changed_buffer(str(x.target))}")
+
     # Operators whose arguments are not those of the function of their name; the node tells shapes.
 
     def op_sym_size(self, _: fx.Node, x: Any, dim: int) -> fx.Node:
@@ -145,6 +191,23 @@ class _Rewriting:
     def op_index(self, _: fx.Node, x: Any, indices: list[Any]) -> fx.Node:
         places = tuple(slice(None) if one is None else one for one in indices)
         return self._new.call_function(operator.getitem, (x, places[0] if len(places) == 1 else places))
+
+    def op_index_put(
+        self, _: fx.Node, x: Any, indices: list[Any], values: Any, accumulate: bool = False
+    ) -> fx.Node:
+        dims = [dim for dim, one in enumerate(indices) if one is not None]
+        if len(dims) == len(indices):
+            return self._new.call_function(torch.index_put, (x, tuple(indices), values, accumulate))
+        # An index behind dimensions that are taken whole, as in x[:, places] = values.
+        index = indices[dims[0]]
+        of_index = next(one for one, made in self._env.items() if made is index).meta["val"]
+        if len(dims) > 1 or of_index.dim() != 1 or of_index.dtype is torch.bool or accumulate:
+            raise ExportError(
+                f"model: an assignment to {len(dims)} indices behind whole dimensions is not known"
+            )
+        replaced = self._new.call_function(torch.index_select, (x, dims[0], index))
+        values = self._new.call_method("expand_as", (values, replaced))
+        return self._new.call_function(torch.index_copy, (x, dims[0], index, values))
 
     def op_embedding(self, _: fx.Node, weight: Any, ids: Any, padding_idx: int = -1, *__: Any) -> fx.Node:
         padding: dict[str, Any] = {} if padding_idx < 0 else {"padding_idx": padding_idx}
@@ -180,6 +243,9 @@ class _Rewriting:
     def op_view(self, _: fx.Node, x: Any, sizes: list[Any]) -> fx.Node:
         return self._new.call_method("reshape", (x, *sizes))
 
+    def op__unsafe_view(self, node: fx.Node, x: Any, sizes: list[Any]) -> fx.Node:
+        return self.op_view(node, x, sizes)  # of a copy whose memory format is dropped
+
     def op_reshape(self, node: fx.Node, x: Any, sizes: list[Any]) -> fx.Node:
         return self.op_view(node, x, sizes)
 
@@ -188,6 +254,19 @@ class _Rewriting:
 
     def op_permute(self, _: fx.Node, x: Any, dims: list[int]) -> fx.Node:
         return self._new.call_method("permute", (x, *dims))
+
+
+def changed_buffer(name: str) -> str:
+    """Return what to say of a model whose calls change a buffer."""
+    return (
+        f"forward changes the buffer {name.removeprefix('model.')!r}, so that answers would depend on the calls "
+        "before: expected a forward that keeps nothing between calls. Change it only `if self.training`"
+    )
+
+
+def _changes(node: fx.Node) -> bool:
+    """Return whether a node changes a tensor that it is given."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _line_of(node: fx.Node) -> Line | None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from export.graph.inputs.nodes import input_name
+from export.graph.tracing.sizes import input_name
 from export.plain.given import Given, Leaf
 from export.plain.lookups import Lookup, Table
 from export.plain.moved import Moved
@@ -118,20 +118,14 @@ def make_inputs(
 
     Args:
         plain: The graph; what it does not read is no input.
-        tables: The tables.
+        tables: What IDs are looked up in, what stays dense too.
         moved: The nodes that hold numbers of the inputs.
         padding: What the user says of features: ``left``, ``right``, ``none``, or ``left:ID``.
 
     Raises:
         ExportError: ``padding`` names no feature, or what it says is not understood.
     """
-    lookups = [
-        (table, lookup)
-        for table in tables
-        if not table.stays_dense
-        for lookup in table.lookups
-        if lookup.ids in moved
-    ]
+    lookups = [(table, lookup) for table in tables for lookup in table.lookups if lookup.ids in moved]
     given, read = plain.given, {input_name(node) for node in plain.graph.nodes}
     numbers = numbers_of(given)
     features: list[Feature] = []

@@ -5,6 +5,7 @@ Shape letters: B batch.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 import sys
@@ -85,6 +86,10 @@ class Given:
         """The leaves' tensors by name."""
         return {leaf.name: leaf.tensor for leaf in self.leaves}
 
+    def cloned(self) -> dict[str, Tensor]:
+        """Return copies of the leaves' tensors by name, which a call may change."""
+        return {name: tensor.clone() for name, tensor in self.tensors.items()}
+
     @property
     def places(self) -> dict[str, range]:
         """By leaf the places of its numbers among all numbers of a row of the inputs."""
@@ -99,9 +104,9 @@ class Given:
 
         Args:
             model: The model, or a copy.
-            value_of: Returns what takes a leaf's place, by name; None for the leaves themselves.
+            value_of: Returns what takes a leaf's place, by name; None for copies of the leaves.
         """
-        args, kwargs = self.filled(value_of or self.tensors.__getitem__)
+        args, kwargs = self.filled(value_of or self.cloned().__getitem__)
         called = model if self.method == "forward" else getattr(model, self.method)
         return called(*args, **kwargs)
 
@@ -139,14 +144,18 @@ def given_inputs(model: nn.Module, example: Any, method: str = "forward") -> Giv
         raise ExportError(
             f"method: {type(model).__name__} has no {method!r}, expected the method that predicts"
         )
-    parameters = _parameters(getattr(model, method))
+    parameters, wanted, takes_others = _parameters(model, method)
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
+    keys = {*example} if isinstance(example, dict) else set()
+    takes_names = keys <= {*parameters}
+    if takes_others and {*wanted} <= keys and (not parameters or keys & {*parameters}):
+        takes_names = True
     if type(example) in (tuple, list):
         args = tuple(example)
         if args and isinstance(args[-1], dict) and set(args[-1]) <= {*parameters[len(args) - 1 :]}:
             args, kwargs = args[:-1], args[-1]
-    elif isinstance(example, dict) and example and set(example) <= {*parameters}:
+    elif isinstance(example, dict) and example and takes_names:
         kwargs = example
     else:
         args = (example,)
@@ -161,6 +170,7 @@ def given_inputs(model: nn.Module, example: Any, method: str = "forward") -> Giv
             f"inputs: got {_shown(example)} for {type(model).__name__}.{method}({', '.join(parameters)}), expected "
             "tensors whose first dimension is the batch: one, a tuple of positional ones, or a dict of named ones"
         )
+    _check_no_offsets([tensor for _, tensor in found])
     num_rows = max(set(sizes), key=sizes.count)
     names = _names(
         [path for path, tensor in found if tensor.dim() and tensor.shape[0] == num_rows], parameters
@@ -171,6 +181,26 @@ def given_inputs(model: nn.Module, example: Any, method: str = "forward") -> Giv
         if path in names
     ]
     return Given(method=method, args=args, kwargs=kwargs, leaves=tuple(leaves))
+
+
+def _check_no_offsets(tensors: Sequence[Tensor]) -> None:
+    """Check that no two tensors are IDs side by side and where the bag of each row begins.
+
+    Raises:
+        ExportError: They are.
+    """
+    flat = [one for one in tensors if one.dim() == 1 and not one.is_floating_point() and one.numel()]
+    for offsets in flat:
+        if int(offsets[0]) or len(offsets) < 2 or bool((offsets.diff() < 0).any()) or not int(offsets[-1]):
+            continue
+        for ids in flat:
+            if len(ids) != len(offsets) and int(offsets[-1]) <= len(ids) > len(offsets):
+                raise ExportError(
+                    f"inputs: got IDs [{len(ids)}] and offsets [{len(offsets)}], expected IDs as [B, L], the bag of "
+                    "each row padded to L: flat IDs have no rows to put a batch together of. An nn.EmbeddingBag "
+                    "takes such IDs without offsets, with padding_idx=ID for an ID that stands for none; or take "
+                    "recsys.EmbeddingBagCollection, whose features are such bags"
+                )
 
 
 def with_rows(given: Given, rows: Tensor) -> Given:
@@ -230,9 +260,18 @@ def _called(found: Any, model: nn.Module) -> Any:
         raise ExportError(f"inputs: {EXAMPLE_INPUTS} failed: {type(error).__name__}: {error}") from error
 
 
-def _parameters(method: Any) -> list[str]:
-    found = inspect.signature(method).parameters.values()
-    return [one.name for one in found if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+def _parameters(model: nn.Module, method: str) -> tuple[list[str], list[str], bool]:
+    """Return a method's parameters, those without defaults, and whether it takes any other names (``**kwargs``)."""
+    inner: Any = model
+    # What stands around a model, such as torch.compile, takes any arguments.
+    while isinstance(inner, (nn.DataParallel, nn.parallel.DistributedDataParallel)) or hasattr(
+        inner, "_orig_mod"
+    ):
+        inner = inner._orig_mod if hasattr(inner, "_orig_mod") else inner.module
+    found = inspect.signature(getattr(inner, method)).parameters.values()
+    named = [one for one in found if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    wanted = [one.name for one in named if one.default is one.empty]
+    return [one.name for one in named], wanted, any(one.kind is one.VAR_KEYWORD for one in found)
 
 
 def _names(paths: Sequence[tuple[Any, ...]], parameters: Sequence[str]) -> dict[tuple[Any, ...], str]:
@@ -288,8 +327,9 @@ def _rebuilt(value: Any, parts: dict[Any, Any]) -> Any:
         return type(value)(**parts)
     if isinstance(value, (list, tuple)):
         return type(value)(parts.values())
-    new = object.__new__(type(value))
-    new.__dict__.update({**vars(value), **parts})
+    new = copy.copy(value)
+    for name, part in parts.items():
+        object.__setattr__(new, name, part)  # of frozen ones too
     return new
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from export.graph.inputs.nodes import descendants, input_name
+from export.graph.tracing.sizes import input_name
 from export.graph.tracing.tracer import LINE
 from export.plain.moved import Moved, is_size
 from export.plain.traced import MODEL, PlainGraph
@@ -25,6 +25,10 @@ from recsys.errors import ExportError
 
 # Below so many rows, a weight that IDs of the model's own making read, such as buckets, stays dense.
 _FEW_ROWS = 1000
+# What takes a tensor's sizes alone.
+_OF_SIZES = {f"{name}_like" for name in ("zeros", "ones", "full", "empty", "rand", "randn")}
+_OF_SIZES |= {f"new_{name}" for name in ("zeros", "ones", "full", "empty")}
+_OF_SIZES_OF_SECOND = {"expand_as", "view_as", "reshape_as", "type_as"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,7 @@ class Table:
         weight: ``[R, D]``.
         lookups: In the order of the graph.
         stays_dense: Why it is no table; empty for tables.
+        is_of_inputs: Whether its IDs follow from the inputs.
     """
 
     name: str = ""
@@ -65,6 +70,7 @@ class Table:
     weight: Tensor
     lookups: list[Lookup] = field(default_factory=list)
     stays_dense: str = ""
+    is_of_inputs: bool = True
 
     @property
     def padding_idx(self) -> int | None:
@@ -94,23 +100,44 @@ def find_tables(
         weight = attribute(plain.root, f"{MODEL}.{lookup.weight}")
         table = found.setdefault(id(weight), Table(path=lookup.weight, weight=weight.detach()))
         table.lookups.append(lookup)
-    inputs = [node for node in plain.graph.nodes if input_name(node) is not None]
-    sizes = [node for node in plain.graph.nodes if is_size(node)]
-    behind = {*inputs, *descendants(plain.graph, inputs, without=sizes)}
+    behind = _behind_inputs(plain.graph)
     read = _read_as_a_whole(plain, found)
+    few = []
     for key, table in found.items():
         if not any(lookup.ids in behind for lookup in table.lookups):
-            table.stays_dense = "its IDs follow from no input, such as positions"
+            table.stays_dense, table.is_of_inputs = "its IDs follow from no input, such as positions", False
         elif key in read:
             table.stays_dense = f"it is read as a whole{read[key]}"
         elif all(lookup.ids not in moved for lookup in table.lookups) and len(table.weight) < _FEW_ROWS:
             table.stays_dense = f"the model computes its IDs, and it has only {len(table.weight)} rows"
+            few.append(table)
+    if all(table.stays_dense for table in found.values()):
+        for table in few:  # or there would be none
+            table.stays_dense = ""
     named = short_names(_module_path(table.path) for table in found.values())
     for table in found.values():
         name = named[_module_path(table.path)].replace(".", "_")
         table.name = f"{name}_table" if name in TAKEN_NAMES else name
     _choose([*found.values()], tables, dense)
+    for key, table in found.items():
+        if key in read and not table.stays_dense:
+            raise ExportError(
+                f"tables: got {table.path!r}, which is read as a whole{read[key]}, expected weights that IDs alone "
+                "read: it stays dense"
+            )
     return [*found.values()]
+
+
+def _behind_inputs(graph: fx.Graph) -> set[fx.Node]:
+    """Return the nodes whose numbers follow from numbers of the inputs, and not from their sizes alone."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        sources = node.all_input_nodes[:1] if name in _OF_SIZES_OF_SECOND else node.all_input_nodes
+        is_of_sizes = is_size(node) or name in _OF_SIZES
+        if input_name(node) is not None or (not is_of_sizes and any(one in found for one in sources)):
+            found.add(node)
+    return found
 
 
 def _choose(found: list[Table], tables: Collection[str], dense: Collection[str]) -> None:
@@ -134,14 +161,32 @@ def _read_as_a_whole(plain: PlainGraph, found: Mapping[int, Table]) -> dict[int,
     lookups = {lookup.node for table in found.values() for lookup in table.lookups}
     read = {}
     for node in plain.graph.nodes:
-        if node.op != "get_attr":
-            continue
-        key = id(attribute(plain.root, str(node.target)))
-        others = [user for user in node.users if user not in lookups]
-        if key in found and others:
-            line = others[0].meta.get(LINE)
-            read[key] = "" if line is None else f" at {line}"
+        held: Any = (
+            attribute(plain.root, str(node.target)) if node.op in ("get_attr", "call_module") else None
+        )
+        if isinstance(held, nn.Module):  # such as a linear layer that shares its weight
+            others = [node] if node not in lookups else []
+        else:
+            others = [user for user in node.users if user not in lookups]
+        for weight in [*held.parameters()] if isinstance(held, nn.Module) else [held]:
+            if id(weight) in found and others:
+                read[id(weight)] = _at(others[0])
     return read
+
+
+def computed_weight(plain: PlainGraph) -> str:
+    """Return what to say of a lookup in rows that forward computes of a weight; empty without one."""
+    behind = _behind_inputs(plain.graph)
+    for node in plain.graph.nodes:
+        is_by_name = node.target in (functional.embedding, functional.embedding_bag)
+        if not is_by_name and node.target not in (operator.getitem, torch.index_select, "index_select"):
+            continue
+        weight = _argument(node, 1, "weight") if is_by_name else node.args[0]
+        if not isinstance(weight, fx.Node) or weight in behind or weight.op == "get_attr":
+            continue
+        if any(one in behind for one in node.all_input_nodes):
+            return f"it looks them up in rows that forward computes{_at(node)}: compute these once, as an nn.Embedding"
+    return ""
 
 
 def _lookups(plain: PlainGraph) -> list[Lookup]:
@@ -230,8 +275,8 @@ def _check_bags(path: str, node: fx.Node, offsets: Any) -> None:
     if offsets is not None:
         raise ExportError(
             f"table {path!r}: got an EmbeddingBag that is given offsets{_at(node)}, expected IDs as [B, L]: flat IDs "
-            "have no rows that a batch could be put together of; give the bags of a row as one padded row, or take "
-            "recsys.EmbeddingBagCollection, whose features are such bags"
+            "have no rows to put a batch together of. Leave offsets out, and pad the bag of each row to L by "
+            "an ID that is the bag's padding_idx; or take recsys.EmbeddingBagCollection, whose features are such bags"
         )
 
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
-from export.graph.modules.tree import replace_modules
+from export.graph.modules import replace_modules
 from export.plain.call import Call
-from export.plain.features import Inputs
-from export.plain.moved import Moved
 from export.plain.plan import COMPUTED, POOLED, SEQUENCES, Plan, computed_name
 from export.plain.recipe import Recipe
-from export.plain.traced import MODEL, PlainGraph
+from export.plain.traced import MODEL
 from recsys.artifact.graphs import attribute
 from recsys.configs import EmbeddingBagConfig, EmbeddingConfig
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
@@ -37,11 +35,9 @@ class PlainModel(nn.Module):
         dense_widths: The numbers of each dense input.
     """
 
-    def __init__(
-        self, plain: PlainGraph, inputs: Inputs, plans: Sequence[Plan], moved: Mapping[fx.Node, Moved]
-    ) -> None:
+    def __init__(self, recipe: Recipe, plans: Sequence[Plan]) -> None:
         super().__init__()
-        self.recipe = Recipe(plain, inputs, plans, moved)
+        self.recipe, plain, inputs = recipe, recipe.plain, recipe.inputs
         self.add_module(MODEL, _without(attribute(plain.root, MODEL), plans))
         for node in plain.graph.nodes:
             name = str(node.target)

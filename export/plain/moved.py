@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from export.graph.inputs.nodes import input_name
+from export.graph.tracing.sizes import input_name
 from export.plain.traced import PlainGraph
 from recsys.artifact.graphs import attribute
 

@@ -9,33 +9,59 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import fx
+from torch.nn import functional
 
+from export.graph.passes import is_pure
 from export.graph.tracing.recorder import Recorder
 from export.plain.features import Inputs
+from export.plain.lookups import Table
 from export.plain.moved import Moved
 from export.plain.plan import COMPUTED, Plan, reduces
-from export.plain.traced import PlainGraph, writes
+from export.plain.traced import PlainGraph
 
 
 class Recipe:
-    """What a call of a plain model follows. Copies of the model share it."""
+    """What a call of a plain model follows. Copies of the model share it.
+
+    Attributes:
+        plan_of: By node the plan of a lookup's table, and the lookup.
+        checked: By node the table that a lookup in dense rows reads, whose IDs follow from requests, and the lookup.
+        shapes: By node the shape of a tensor, with -1 for a size that follows from B.
+        dtypes: By node its type.
+        needed: The nodes that are computed.
+    """
 
     def __init__(
-        self, plain: PlainGraph, inputs: Inputs, plans: Sequence[Plan], moved: Mapping[fx.Node, Moved]
+        self,
+        plain: PlainGraph,
+        inputs: Inputs,
+        plans: Sequence[Plan],
+        moved: Mapping[fx.Node, Moved],
+        tables: Sequence[Table],
     ) -> None:
-        self.graph, self.inputs, self.moved = plain.graph, inputs, moved
+        self.plain, self.graph, self.inputs, self.moved = plain, plain.graph, inputs, moved
         self.given = plain.given
+        # weight[ids] takes IDs that count from the end.
+        self.checked = {
+            lookup.node: (table, lookup)
+            for table in tables
+            if table.stays_dense and table.is_of_inputs
+            for lookup in table.lookups
+            if lookup.node.op == "call_module" or lookup.node.target is functional.embedding
+        }
         self.plan_of = {lookup.node: (plan, lookup) for plan in plans for lookup in plan.table.lookups}
         self.shapes, self.dtypes = shapes_of(plain)
-        self.needed = self._needed_nodes()
+        self.needed = self._needed_nodes(plain)
 
     def __deepcopy__(self, _: object) -> Recipe:
         return self
 
-    def _needed_nodes(self) -> set[fx.Node]:
+    def _needed_nodes(self, plain: PlainGraph) -> set[fx.Node]:
         """Return the nodes that are computed: not those that only lead to rows of features."""
         needed: set[fx.Node] = set()
-        waiting = [node for node in self.graph.nodes if node.op == "output" or writes(node)]
+        waiting = [
+            node for node in self.graph.nodes if node.op != "placeholder" and not is_pure(plain.root, node)
+        ]
         while waiting:
             node = waiting.pop()
             if node in needed:

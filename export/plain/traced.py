@@ -6,7 +6,8 @@ Shape letters: B batch.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +15,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from export.graph.inputs.forward import flat_outputs, parts_of
-from export.graph.modules.tree import replace_modules
+from export.graph.modules import replace_modules
+from export.graph.passes import is_pure
 from export.graph.tracing.sizes import BatchSizes, Sizes
 from export.graph.tracing.tracer import trace
 from export.plain.exported import exported_graph
 from export.plain.given import Given
-from export.plain.normal import normalize
 from recsys.errors import ExportError
 
 #: The attribute of the traced module that is the user's model.
@@ -34,11 +35,13 @@ class PlainGraph:
         root: The traced module: its attribute ``MODEL`` is the user's model in eval mode.
         graph: Its nodes; ``input_name`` tells which are leaves of the inputs.
         given: The example inputs.
+        is_exported: Whether ``torch.export`` made the graph, and not torch.fx.
     """
 
     root: nn.Module
     graph: fx.Graph
     given: Given
+    is_exported: bool = False
 
 
 class _Root(nn.Module):
@@ -72,7 +75,7 @@ def outputs_of(found: Any) -> Any:
 
 
 def traced(model: nn.Module, given: Given, outputs: Collection[str] = ()) -> PlainGraph:
-    """Trace a plain model.
+    """Trace a plain model by torch.fx, or by ``torch.export`` where torch.fx cannot follow its code.
 
     Args:
         model: The model, which is not changed.
@@ -84,21 +87,76 @@ def traced(model: nn.Module, given: Given, outputs: Collection[str] = ()) -> Pla
     """
     root = _Root(replace_modules(model, {}), given, outputs)
     try:
-        graph = trace(root, Sizes(root, root.example, {}))
+        with _without_proxies(root):
+            graph = trace(root, Sizes(root, root.example, {}))
     except ExportError as failure:
         try:
-            graph = exported_graph(root, given)
-        except Exception as error:  # torch's, and the model's
-            raise failure from error
+            return traced_by_export(model, given, outputs)
+        except Exception:  # torch's, and the model's
+            # Its own cause: torch.export fails elsewhere, and in other words.
+            raise failure from failure.__cause__
+    return _plain_graph(root, graph, given, is_exported=False)
+
+
+@contextmanager
+def _without_proxies(root: nn.Module) -> Iterator[None]:
+    """Give modules back what they held where code keeps traced values: ``self.alpha = self.alpha.to(x.device)``."""
+    before = [(module, dict(vars(module))) for module in root.modules()]
+    try:
+        yield
+    finally:
+        for module, held in before:
+            for name in [name for name, value in vars(module).items() if isinstance(value, fx.Proxy)]:
+                del vars(module)[name]
+                vars(module).update({name: held[name]} if name in held else {})
+
+
+def traced_by_export(model: nn.Module, given: Given, outputs: Collection[str] = ()) -> PlainGraph:
+    """Trace a plain model by ``torch.export``, which follows changes in place wherever they are seen.
+
+    Args:
+        model: The model, which is not changed.
+        given: Its example inputs.
+        outputs: The names of the outputs to keep; all if it is empty.
+
+    Raises:
+        Exception: torch.export, or what it cannot follow, fails.
+    """
+    root = _Root(replace_modules(model, {}), given, outputs)
+    return _plain_graph(root, exported_graph(root, given), given, is_exported=True)
+
+
+def _plain_graph(root: nn.Module, graph: fx.Graph, given: Given, *, is_exported: bool) -> PlainGraph:
     for node in reversed(graph.nodes):
-        if not node.users and node.op not in ("placeholder", "output") and not writes(node):
+        if not node.users and node.op != "placeholder" and is_pure(root, node):
             graph.erase_node(node)
-    normalize(root, graph)
-    return PlainGraph(root=root, graph=graph, given=given)
+    _normalize(root, graph)
+    return PlainGraph(root=root, graph=graph, given=given, is_exported=is_exported)
 
 
-def writes(node: fx.Node) -> bool:
-    """Return whether a node changes a tensor that it is given."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    is_in_place = name.endswith("_") and not name.endswith("__")
-    return node.op in ("call_function", "call_method") and (is_in_place or node.target is operator.setitem)
+def _normalize(root: nn.Module, graph: fx.Graph) -> None:
+    """Change the nodes of a graph.
+
+    Args:
+        root: The traced module, which gets the constants.
+        graph: The graph.
+    """
+    for node in list(graph.nodes):
+        if node.target is operator.getitem and len(node.args) == 2 and isinstance(node.args[1], tuple):
+            _index_by_tensors(root, graph, node)
+
+
+def _index_by_tensors(root: nn.Module, graph: fx.Graph, node: fx.Node) -> None:
+    """Let a node take several places of a dimension by a constant, and not by a list of numbers."""
+    source, index = node.args
+    assert isinstance(index, tuple)
+    found: list[Any] = []
+    for one in index:
+        if isinstance(one, (list, tuple)) and one and all(type(place) is int for place in one):
+            name = f"places_{len(list(root.buffers()))}"
+            root.register_buffer(name, torch.tensor(one), persistent=False)
+            with graph.inserting_before(node):
+                found.append(graph.get_attr(name))
+        else:
+            found.append(one)
+    node.args = (source, tuple(found))

@@ -11,11 +11,12 @@ import fcntl
 import hashlib
 import os
 import pickle
+import shutil
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,15 @@ from export.publish.publication import Publication
 from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.delta.file import DeltaFile
 from recsys.artifact.loaded_rows import LoadedRows
+from recsys.base.files import naming_full_disk
 from recsys.errors import ExportError
-from recsys.streams.interface import SUFFIX, DeltaSource, StreamedDelta, next_delta
+from recsys.streams.interface import SUFFIX, DeltaSource, StreamedDelta, StreamError, next_delta
 from recsys.streams.opening import open_sink, open_source
 from recsys.training.messages import receive, send
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 15.0
+# While the process of a training that was killed ends.
+_WAITS_FOR_LOCK_S = (0.5, 1.0, 2.0)
 _NICENESS = 5
 
 
@@ -73,8 +77,8 @@ class _Publisher:
         """
         _, start = self._receive()
         try:
-            with _alone(start), tempfile.TemporaryDirectory(prefix="recsys-publish-") as folder:
-                self._folder = Path(folder)
+            with ExitStack() as held:
+                self._retrying("starting", lambda: self._enter(held, start))
                 self._begin(start)
                 while True:
                     self._handle(*self._receive())
@@ -86,6 +90,25 @@ class _Publisher:
             AttributeError,
         ) as error:
             self._tell("refused", reason=f"{_text(error)}")
+
+    def _enter(self, held: ExitStack, start: Mapping[str, Any]) -> None:
+        """Lock the destination, and make a folder for deltas that are not sent yet.
+
+        Raises:
+            OSError: This is not possible now.
+        """
+        name = hashlib.sha256(f"{start['destination']}\n{start['artifact']}".encode()).hexdigest()[:16]
+        work = Path(tempfile.gettempdir()) / f"recsys-publish-{os.getuid()}-{name}"
+        with ExitStack() as entered:
+            entered.enter_context(_alone(work.with_suffix(".lock")))
+            for left in work.parent.glob(f"{work.name}-*"):  # of processes that were killed
+                shutil.rmtree(left, ignore_errors=True)
+            with naming_full_disk(f"a folder for deltas in {str(work.parent)!r}"):
+                folder = tempfile.TemporaryDirectory(prefix=f"{work.name}-", ignore_cleanup_errors=True)
+            self._folder = Path(entered.enter_context(folder))
+            # What traces write, too, is removed with it.
+            tempfile.tempdir = str(self._folder)
+            held.enter_context(entered.pop_all())
 
     def _begin(self, start: Mapping[str, Any]) -> None:
         self._problem = ""
@@ -121,7 +144,8 @@ class _Publisher:
         """
         path = self._folder / f"{time.time_ns()}{SUFFIX}"
         try:
-            header = self._publication.write(path, state)
+            with naming_full_disk(f"a delta in {str(self._folder.parent)!r}"):
+                header = self._publication.write(path, state)
         except (ValueError, OSError, RuntimeError) as error:  # layers of users can raise anything
             path.unlink(missing_ok=True)
             return _text(error)
@@ -130,7 +154,7 @@ class _Publisher:
             self._publication.clear()
             self._tell("ready", digest=held.state)
             return ""
-        self._retrying("retrying", lambda: self._send(path))
+        self._retrying("retrying", lambda: self._send(path, held))
         self._publication.sent(path)
         path.unlink()
         num_rows = sum(table.num_rows for table in header.tables)
@@ -138,20 +162,27 @@ class _Publisher:
         self._tell("ready", is_published=True, **about)
         return ""
 
-    def _send(self, path: Path) -> None:
-        if _has_moved(self._source, self._publication.held):
-            self._check_ours(path)
-        self._sink.publish(path)
-
-    def _check_ours(self, path: Path) -> None:
-        """Check that what the destination has got is the delta that is sent again after an error.
+    def _send(self, path: Path, held: LoadedRows) -> None:
+        """Publish a delta after the rows that servers hold.
 
         Raises:
-            ExportError: It is another one.
+            ExportError: Somebody else publishes to the destination.
+            OSError: It cannot be used now.
+        """
+        if _has_moved(self._source, held):
+            self._check_ours(path, held)
+        self._sink.publish(path)
+        # Of two that publish at the same time, one at least finds the other's.
+        self._check_ours(path, held)
+
+    def _check_ours(self, path: Path, held: LoadedRows) -> None:
+        """Check that the destination has no other delta after the rows that servers hold.
+
+        Raises:
+            ExportError: It has.
         """
         with DeltaFile(path) as file:
             digest = file.digest
-        held = self._publication.held
         others = [
             d.name for d in self._source.scan() if d.base == held.state and d.digest not in ("", digest)
         ]
@@ -165,15 +196,26 @@ class _Publisher:
         """Call a function until the destination can be used."""
         wait_s = _FIRST_WAIT_S
         while True:
-            if os.getppid() != self._parent:
-                raise _LeftError
+            self._check_parent()
             try:
                 call()
                 return
             except OSError as error:
                 self._tell(state, reason=_text(error))
-            time.sleep(wait_s)
+            until_s = time.monotonic() + wait_s
+            while (left_s := until_s - time.monotonic()) > 0:
+                time.sleep(min(left_s, _FIRST_WAIT_S))
+                self._check_parent()
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def _check_parent(self) -> None:
+        """Check that the training still runs: the next one waits until this process has ended.
+
+        Raises:
+            _LeftError: It does not.
+        """
+        if os.getppid() != self._parent:
+            raise _LeftError
 
     def _receive(self) -> tuple[Any, ...]:
         found: tuple[Any, ...] = receive(self._pipe)
@@ -184,27 +226,31 @@ class _Publisher:
 
 
 @contextmanager
-def _alone(start: Mapping[str, Any]) -> Iterator[None]:
-    """Hold a lock of this host for a destination and an artifact.
+def _alone(path: Path) -> Iterator[None]:
+    """Hold a lock of this host.
+
+    Args:
+        path: Its file, which is made if it does not exist.
 
     Raises:
-        ExportError: Another process holds it.
+        StreamError: Another process holds it, or the file cannot be opened.
     """
-    name = hashlib.sha256(f"{start['destination']}\n{start['artifact']}".encode()).hexdigest()[:16]
-    path = Path(tempfile.gettempdir()) / f"recsys-publish-{os.getuid()}-{name}.lock"
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        for wait_s in (0.5, 1.0, 2.0, None):  # the process of a training that was killed is ending
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise StreamError(f"the lock {str(path)!r} cannot be opened ({error.strerror}): remove it") from None
+    try:
+        for wait_s in _WAITS_FOR_LOCK_S:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if wait_s is None:
-                    raise ExportError(
-                        "another training on this machine publishes deltas of this artifact to this destination; "
-                        "expected none: end one of them"
-                    ) from None
                 time.sleep(wait_s)
+        else:
+            raise StreamError(
+                "another training on this machine publishes deltas of this artifact to this destination; expected "
+                "none: end one of them"
+            )
         yield
     finally:
         os.close(file)

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from export.config import PlainOptions
 from export.plain.convert import Whole, convert_plain
 from export.plain.given import EXAMPLE_INPUTS, module_of
-from export.plain.options import PlainOptions
 from export.source.names import match_names, nearest, some
 from export.source.ranks import LocalShards, rank_parts, read_rank_file
 from export.source.shards import Parts, directory_parts, put_together

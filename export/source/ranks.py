@@ -22,7 +22,7 @@ from torch import Tensor
 from export.source.names import find_state
 from export.source.others import left_out, other_classes, told
 from export.source.shards import Parts, ShardPiece
-from export.tables.mapped import release_unwritten
+from export.tables import release_unwritten
 from recsys.checkpoint.cover import check_cover
 from recsys.errors import CheckpointError
 

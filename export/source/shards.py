@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from export.tables.mapped import MappedTensor, check_free
+from export.tables import MappedTensor, check_free
 from recsys.checkpoint.dcp_metadata import read_chunk, read_stored_tensors
 
 # Smaller ones are held in memory: dense layers, not tables.

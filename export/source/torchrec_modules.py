@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from export.graph.modules.plain_weights import computes_weights
-from export.graph.modules.tree import replace_modules
+from export.graph.modules import computes_weights, replace_modules
 from export.graph.tracing.source_location import is_of_model
 from export.source.torchrec_counterparts import MAKERS
 from recsys.as_torchrec.table import load_table

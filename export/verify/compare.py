@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from export.config import ExportConfig
 from export.graph.graph import as_answered, named_outputs
-from export.verify.retrieval import ItemScores, comparable
 from recsys.errors import ExportError, VerificationError
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.tensor import JaggedTensor
+from recsys.models.retrieval import RetrievalModel
 
 # Rounding of the dense layers' arithmetic, relative to the largest output: sums of a few thousand fp32 terms
 # (2^-24 each), and of bf16 terms (2^-8 each) over the depth of a ranking model.
@@ -37,6 +39,8 @@ MOST_ROUNDED = 16
 _LEAST = 2.0**-10
 
 MeasuredT = TypeVar("MeasuredT")
+# Numbers of scores that the verification's random samples take together: 1 GiB.
+_MAX_SCORES = 2**28
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,27 +229,6 @@ def _check_integers(name: str, got: Tensor, want: Tensor, what: str) -> None:
         )
 
 
-def model_outputs(outputs: Any) -> dict[str, Tensor]:
-    """Return a model's outputs by name, in the types of the artifact's.
-
-    Raises:
-        ExportError: They are neither tensors nor containers of tensors, or complex numbers.
-    """
-    named: dict[str, Tensor] = named_outputs(outputs)
-    for name, output in named.items():
-        if output.is_complex():
-            raise ExportError(
-                f"outputs[{name!r}]: got {output.dtype}, expected real numbers: return torch.view_as_real of them"
-            )
-    integers = integer_outputs(named)
-    return {name: as_answered(output, name in integers) for name, output in named.items()}
-
-
-def integer_outputs(outputs: Mapping[str, Tensor]) -> frozenset[str]:
-    """Return the names of the outputs that hold integers or bools."""
-    return frozenset(name for name, output in outputs.items() if not output.is_floating_point())
-
-
 def hardly_varying(outputs: Mapping[str, Tensor], num_rows: int) -> tuple[str, ...]:
     """Return the outputs that differ from row to row by no more than the comparison tolerates.
 
@@ -269,3 +252,120 @@ def _varies(output: Tensor) -> bool:
     rows = rows.to(torch.float64).nan_to_num(0.0, 0.0, 0.0)
     spread = float((rows.amax(dim=0) - rows.amin(dim=0)).max())
     return spread > END_TO_END_TOLERANCES[torch.float32] * max(float(rows.abs().max()), _LEAST)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemScores:
+    """The scores that a reference gives to each item for the samples.
+
+    Attributes:
+        users: float32 ``[B, D]``.
+        items: float32 ``[N, D]``.
+    """
+
+    users: Tensor
+    items: Tensor
+
+    def of(self, positions: Tensor) -> Tensor:
+        """Return the scores ``[B, K]`` of the items at positions ``[B, K]``.
+
+        Raises:
+            VerificationError: A position is no item's, or is in a row twice.
+        """
+        is_item = (positions >= 0) & (positions < len(self.items))
+        in_order = positions.sort(dim=1).values
+        for wrong, expected in (
+            (~is_item, f"whole numbers from 0 to {len(self.items) - 1}, rows of the items' vectors"),
+            (in_order[:, 1:] == in_order[:, :-1], "each item once"),
+        ):
+            rows = wrong.any(dim=1)
+            if bool(rows.any()):
+                at = int(rows.int().argmax())
+                raise VerificationError(
+                    f"output 'items', row {at} of the samples: got {positions[at].tolist()[:8]}, expected {expected}"
+                )
+        return torch.einsum("bd,bkd->bk", self.users, self.items[positions])
+
+
+def comparable(outputs: Mapping[str, Tensor], reference: ItemScores | None) -> dict[str, Tensor]:
+    """Return outputs that may be compared number by number: positions are replaced by the reference's scores.
+
+    Raises:
+        VerificationError: A position is wrong in itself; see ``ItemScores.of``.
+    """
+    if reference is None:
+        return dict(outputs)
+    return {**outputs, "items": reference.of(outputs["items"])}
+
+
+class ModelOutputs:
+    """What a model returns for some rows, by name.
+
+    Args:
+        model: The model, which returned them.
+        arguments: The keyword arguments that it was called with.
+        outputs: What it returned.
+
+    Attributes:
+        named: The outputs as they are.
+        scores: The scores of any item, if the model retrieves items.
+
+    Raises:
+        ExportError: They are neither tensors nor containers of tensors, or complex numbers.
+    """
+
+    def __init__(self, model: nn.Module, arguments: Mapping[str, Any], outputs: Any) -> None:
+        self.named: dict[str, Tensor] = named_outputs(outputs)
+        for name, output in self.named.items():
+            if output.is_complex():
+                raise ExportError(
+                    f"outputs[{name!r}]: got {output.dtype}, expected real numbers: return torch.view_as_real of them"
+                )
+        self.scores: ItemScores | None = None
+        if isinstance(model, RetrievalModel):
+            with torch.no_grad():
+                self.scores = ItemScores(users=model.user_vectors(**arguments), items=model.vectors)
+
+    @property
+    def integers(self) -> frozenset[str]:
+        """The names of those that hold integers or bools."""
+        return frozenset(name for name, output in self.named.items() if not output.is_floating_point())
+
+    @cached_property
+    def answered(self) -> dict[str, Tensor]:
+        """The outputs in the types of the artifact's."""
+        integers = self.integers
+        return {name: as_answered(output, name in integers) for name, output in self.named.items()}
+
+    @property
+    def comparable(self) -> dict[str, Tensor]:
+        """The same, with scores in place of positions; see ``comparable``."""
+        return comparable(self.answered, self.scores)
+
+
+def check_options(model: nn.Module, config: ExportConfig) -> None:
+    """Check the options for a model that retrieves items.
+
+    Raises:
+        ExportError: An option does not go with it.
+    """
+    if not isinstance(model, RetrievalModel):
+        return
+    if config.context:
+        raise ExportError(
+            f"context: got {list(config.context)}, expected none with top_k: a request holds users alone"
+        )
+    for name in ("dense_dtype", "linear_dtype"):
+        dtype = getattr(config, name)
+        if dtype != "float32":
+            raise ExportError(
+                f"{name}: got {dtype!r}, expected 'float32' with top_k: rounded scores tie, and ties hide the best "
+                "items"
+            )
+
+
+def num_samples(model: nn.Module, wanted: int) -> int:
+    """Return the number of random samples; fewer than wanted where their scores of all items take too much memory."""
+    if not isinstance(model, RetrievalModel):
+        return wanted
+    return max(1, min(wanted, _MAX_SCORES // len(model.vectors)))

@@ -22,14 +22,13 @@ from export.graph.prepared import PreparedModel
 from export.verify.compare import (
     END_TO_END_TOLERANCES,
     MOST_ROUNDED,
+    ItemScores,
+    ModelOutputs,
     capture,
     distance,
-    integer_outputs,
-    model_outputs,
 )
 from export.verify.mixing import Recorded, place_of_mixing, record
 from export.verify.reference import arguments, predicted
-from export.verify.retrieval import ItemScores, comparable, item_scores
 from export.verify.samples import with_numbers_of
 from recsys.artifact.batches.ranking import picked
 from recsys.artifact.batches.samples import Batch, random_batch
@@ -121,15 +120,14 @@ def float_outputs(prepared: PreparedModel, model: nn.Module) -> FloatOutputs:
         raise ExportError(
             f"model: forward failed on the samples: {type(error).__name__}: {error}{_hint(prepared, error)}"
         ) from error
-    named, found, scores = named_outputs(outputs), model_outputs(outputs), item_scores(model, call)
-    are_cast = any(o.dtype != torch.float32 for o in named.values())
+    found = ModelOutputs(model, call, outputs)
     return FloatOutputs(
-        outputs=comparable(found, scores),
-        signature=_signature(prepared, model, found),
+        outputs=found.comparable,
+        signature=_signature(prepared, model, found.answered),
         collections=kept,
-        are_cast=are_cast,
-        integers=integer_outputs(named),
-        item_scores=scores,
+        are_cast=any(output.dtype != torch.float32 for output in found.named.values()),
+        integers=found.integers,
+        item_scores=found.scores,
     )
 
 
@@ -172,21 +170,19 @@ def _signature(
 
     def predict_more() -> dict[str, Tensor]:
         rows = torch.arange(batch.num_rows + 1) % batch.num_rows
-        return _predicted(prepared, model, picked(prepared.signature, batch, rows))[0]
+        return _predicted(prepared, model, picked(prepared.signature, batch, rows))
 
     return request_outputs(outputs, batch.num_rows, predict_more)
 
 
-def _predicted(
-    prepared: PreparedModel, model: nn.Module, rows: Batch
-) -> tuple[dict[str, Tensor], ItemScores | None]:
-    """Return what the float model makes of a part of the samples.
+def _predicted(prepared: PreparedModel, model: nn.Module, rows: Batch) -> dict[str, Tensor]:
+    """Return what the float model makes of a part of the samples, ready to be compared.
 
     Raises:
         ExportError: The model fails.
     """
     try:
-        return predicted(model, prepared.input_mapping, rows)
+        return predicted(model, prepared.input_mapping, rows)[0]
     except ExportError:
         raise
     except Exception as error:  # user code can raise anything
@@ -222,7 +218,7 @@ def check_independence(prepared: PreparedModel, model: nn.Module) -> None:
         batch = with_numbers_of(prepared.clean, batch, signature)
 
     def predict(rows: Batch) -> dict[str, Tensor]:
-        return comparable(*_predicted(prepared, model, rows))
+        return _predicted(prepared, model, rows)
 
     def where(name: str, whole: Batch, choices: Sequence[Tensor]) -> str:
         def run(part: Batch) -> tuple[Tensor, Recorded]:
@@ -254,7 +250,8 @@ def _towers_hint(prepared: PreparedModel) -> str:
 
 def _flat_hint(prepared: PreparedModel) -> str:
     """Return what to do about a dense input that ``forward`` may take as ``[B]``, if there is one of width 1."""
-    said = prepared.config.dense_widths
+    # A converted model of plain PyTorch knows its widths itself.
+    said = {**prepared.config.dense_widths, **dict.fromkeys(getattr(prepared.model, "dense_widths", ()), 0)}
     names = [one.name for one in prepared.signature.dense if one.width == 1 and said.get(one.name) != 0]
     return f". If forward takes {names[0]!r} as [B], say so: --dense-width {names[0]}=0" if names else ""
 
@@ -436,9 +433,11 @@ def _compare(name: str, found: Tensor, of_all: Tensor, rows: Tensor, case: _Case
     if int((difference > bound).sum()) > case.at_most:
         at = int(difference.argmax())
         raise VerificationError(
-            f"output {name!r}, row {int(rows[at])} of the samples: {float(difference[at]):g} away {case.text}, "
-            f"expected at most {bound:g}{case.because(name, int(rows[at]))}: a row must not depend on the others of "
-            "its batch, which come from other requests. Take out of forward what reads the whole batch (a mean or "
-            "softmax over dim 0, attention between rows, a BatchNorm without running statistics); or, if the rows of "
-            "a request belong together, export with --batch request"
+            f"output {name!r}, row {int(rows[at])} of the samples: changes by {float(difference[at]):g} {case.text}, "
+            f"expected at most {bound:g}, for rounding{case.because(name, int(rows[at]))}: a row must not depend on "
+            "the others of its batch, which come from other requests. Take out of forward what reads the whole batch "
+            "(a mean or softmax over dim 0, attention between rows, a BatchNorm without running statistics) or puts "
+            "parts of other rows together (a view or reshape that orders rows and heads otherwise than a cat over dim "
+            "0 does): mending it changes predictions, so train again. Or, if the rows of a request belong together, "
+            "export with --batch request"
         )

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from export.choices import AUTO
 from export.graph.prepared import PreparedModel
+from export.options import AUTO
 from export.verify.samples import with_numbers_of
 from recsys.artifact.batches.samples import random_batch
 from recsys.artifact.load import LoadedArtifact, load_artifact, open_artifact
@@ -153,6 +153,12 @@ def _auc(artifact: LoadedArtifact, data: Path) -> dict[str, float]:
     """Return the AUC of each label on all rows of a table."""
     schema = schema_for(artifact)
     outputs = label_outputs(schema, {output.name: output for output in artifact.signature.outputs})
+    numbers = [label.name for label in schema.labels if label.is_number]
+    if numbers:
+        raise ExportError(
+            f"auto_data: got the label {numbers[0]!r}, a number, expected labels of 0 and 1: the choice is by AUC; "
+            "name the type of the linear layers instead"
+        )
     found = []
     for block in rows_of(data, schema):
         examples = block.take(np.arange(len(block)))

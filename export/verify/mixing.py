@@ -122,19 +122,38 @@ def _differ_in_numbers(whole: Tensor, part: Tensor, rows: Tensor, num_rows: int)
     """Return whether what both have differs: rows, values of the first of them, and padding up to the shorter."""
     if whole.dim() != part.dim():
         return False
-    if whole.dim() and whole.shape[0] == num_rows and part.shape[0] == rows.numel():
-        whole = whole[rows]
-    elif whole.shape[:1] != part.shape[:1] and rows.tolist() != [0]:
+    pairs = list(_rows_of_both(whole, part, rows, num_rows))
+    if not pairs and whole.shape[:1] != part.shape[:1] and rows.tolist() != [0]:
         return False
+    is_again = rows.numel() == num_rows and torch.equal(rows, torch.arange(num_rows))
+    return all(_differ(one, other, is_again=is_again) for one, other in pairs or [(whole, part)])
+
+
+def _rows_of_both(
+    whole: Tensor, part: Tensor, rows: Tensor, num_rows: int
+) -> Iterable[tuple[Tensor, Tensor]]:
+    """Return the rows of the part in the whole, and the part, for each dimension and order that rows may have.
+
+    A dimension holds rows, or several of each, such as heads: one row after the other, or one head after the other.
+    """
+    for dim, (size, of_part) in enumerate(zip(whole.shape, part.shape, strict=True)):
+        if not size or not num_rows or size % num_rows or size * rows.numel() != of_part * num_rows:
+            continue
+        count = size // num_rows
+        yield whole.unflatten(dim, (num_rows, count)).index_select(dim, rows).flatten(dim, dim + 1), part
+        if count > 1:
+            by_count = whole.unflatten(dim, (count, num_rows)).index_select(dim + 1, rows)
+            yield by_count.flatten(dim, dim + 1), part
+
+
+def _differ(whole: Tensor, part: Tensor, *, is_again: bool) -> bool:
+    """Return whether numbers at equal places differ; beyond rounding, unless it is the same computation again."""
     common = tuple(slice(min(a, b)) for a, b in zip(whole.shape, part.shape, strict=True))
     one, other = whole[common].to(torch.float64), part[common].to(torch.float64)
-    if rows.numel() == num_rows and torch.equal(rows, torch.arange(num_rows)):
-        relative = bound = 0.0  # the same computation again
-    else:
-        relative = _RELATIVE
-        sizes = one.abs()
-        sizes = sizes[sizes < _MASK]
-        bound = relative * max(float(sizes.max()) if sizes.numel() else 0.0, 2.0**-10)
+    relative = 0.0 if is_again else _RELATIVE
+    sizes = one.abs()
+    sizes = sizes[sizes < _MASK]
+    bound = relative * max(float(sizes.max()) if sizes.numel() else 0.0, 2.0**-10)
     return not bool(torch.isclose(one, other, rtol=relative, atol=bound, equal_nan=True).all())
 
 

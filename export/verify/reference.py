@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from export.graph.graph import split_features
 from export.graph.inputs.mapping import InputMapping
-from export.graph.modules.tree import replace_modules
+from export.graph.modules import replace_modules
 from export.graph.prepared import PreparedModel
-from export.verify.compare import model_outputs
-from export.verify.retrieval import ItemScores, comparable, item_scores
+from export.verify.compare import ItemScores, ModelOutputs
 from recsys.artifact.batches.ranking import picked
 from recsys.artifact.batches.samples import Batch
 from recsys.artifact.parts import ROWS_NAME, map_rows
@@ -159,10 +158,11 @@ def arguments(
 def predicted(
     model: nn.Module, input_mapping: InputMapping, batch: Batch, dtype: torch.dtype = torch.float32
 ) -> tuple[dict[str, Tensor], ItemScores | None]:
-    """Return the outputs of a model, in the types of answers, and the scores of any item if it retrieves items."""
+    """Return the outputs of a model, ready to be compared, and the scores of any item if it retrieves items."""
     call = arguments(input_mapping, batch, dtype)
     with torch.no_grad():
-        return model_outputs(model(**call)), item_scores(model, call)
+        found = ModelOutputs(model, call, model(**call))
+    return found.comparable, found.scores
 
 
 def float_model(prepared: PreparedModel) -> nn.Module:
@@ -236,5 +236,4 @@ class Reference:
 
     def _predict(self, batch: Batch) -> tuple[dict[str, Tensor], ItemScores | None]:
         prepared = self._prepared
-        outputs, scores = predicted(self._model, prepared.input_mapping, batch, prepared.dense_dtype)
-        return comparable(outputs, scores), scores
+        return predicted(self._model, prepared.input_mapping, batch, prepared.dense_dtype)

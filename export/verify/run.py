@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from export.graph.graph import ExportedModel, Ids
-from export.graph.modules.tree import replace_modules
+from export.graph.modules import replace_modules
 from export.graph.prepared import PreparedModel, target_modules
-from export.tables.tables import on_host
+from export.tables import on_host
 from export.verify.compare import (
     CUDA_ROWS_TOLERANCE,
     END_TO_END_TOLERANCES,
@@ -133,8 +133,8 @@ def _verify_target(
 ) -> _VerifiedTarget:
     """Verify a target in every way that it is run."""
     found = [
-        _verify_way(prepared, _target(prepared, work, manifest, name, way.load), way, reference, floats)
-        for way in _ways(prepared, manifest, name)
+        _verify_way(prepared, way.open(), way, reference, floats)
+        for way in _ways(prepared, work, manifest, name)
     ]
     return _VerifiedTarget(
         differences=largest([one.differences for one in found], lambda difference: difference.max_abs),
@@ -160,15 +160,6 @@ def _verify_way(
     return _VerifiedTarget(
         differences=differences, ranking=ranking, checked=checked, ran_on=target.ran_on, steps=target.steps
     )
-
-
-def _tolerance(prepared: PreparedModel, name: str) -> float:
-    """Return how far a target's outputs may be from the reference, relative to the largest of them."""
-    tolerance = END_TO_END_TOLERANCES[prepared.dense_dtype]
-    env = prepared.stored.envs[name]
-    if not env.lacking() and any(device.type == "cuda" for device in env.devices):
-        return max(tolerance, CUDA_ROWS_TOLERANCE)
-    return tolerance
 
 
 def _hardly_varying(prepared: PreparedModel, outputs: Mapping[str, Tensor]) -> tuple[str, ...]:
@@ -211,30 +202,42 @@ class _Way:
     """A way to run a target.
 
     Attributes:
-        load: Loads it.
+        open: Opens it.
         tolerance: How far its outputs may be from the reference, relative to the largest of them.
         sizes: The sizes of further batches that it is compared on.
     """
 
-    load: Load
+    open: Callable[[], _Target]
     tolerance: float
     sizes: Sequence[int]
 
 
-def _ways(prepared: PreparedModel, manifest: Manifest, name: str) -> list[_Way]:
+def _ways(prepared: PreparedModel, work: Path, manifest: Manifest, name: str) -> list[_Way]:
     """Return the ways in which a target is run: the formats of its graphs, and its program where that runs here."""
-    tolerance = _tolerance(prepared, name)
+    env = prepared.stored.envs[name]
+    is_here = not env.lacking()
+    tolerance = END_TO_END_TOLERANCES[prepared.dense_dtype]
+    if is_here and any(device.type == "cuda" for device in env.devices):
+        tolerance = max(tolerance, CUDA_ROWS_TOLERANCE)
+
+    def way(load: Load, tolerance: float, sizes: Sequence[int]) -> _Way:
+        # Without such a device: the same plan in host memory, not scripted.
+        opened = (
+            partial(_loaded, work, manifest, name, load)
+            if is_here
+            else partial(_on_host, prepared, work, name, on_host(env))
+        )
+        return _Way(open=opened, tolerance=tolerance, sizes=sizes)
+
     ways: list[_Way] = []
     if prepared.config.is_scripted:
-        scripted = partial(load_artifact, scripted=True)
-        ways.append(_Way(load=scripted, tolerance=tolerance, sizes=_SCRIPTED_SIZES))
+        ways.append(way(partial(load_artifact, scripted=True), tolerance, _SCRIPTED_SIZES))
     if prepared.config.is_exported:
-        ways.append(_Way(load=load_exported_artifact, tolerance=tolerance, sizes=_EXPORTED_SIZES))
+        ways.append(way(load_exported_artifact, tolerance, _EXPORTED_SIZES))
     target = next(target for target in manifest.targets if target.name == name)
-    is_here = not prepared.stored.envs[name].lacking()
     if target.program is not None and is_here and not operators.why_missing():
         linear = max(tolerance, LINEAR_TOLERANCES[prepared.config.linear_dtype])
-        ways.append(_Way(load=load_artifact, tolerance=linear, sizes=()))
+        ways.append(way(load_artifact, linear, ()))
     return ways
 
 
@@ -286,12 +289,7 @@ class _Target:
     steps: operators.StepCounts | None = None
 
 
-def _target(prepared: PreparedModel, work: Path, manifest: Manifest, name: str, load: Load) -> _Target:
-    """Return a target."""
-    env = prepared.stored.envs[name]
-    if env.lacking():
-        # Without such a device: the same plan in host memory, not scripted.
-        return _on_host(prepared, work, name, on_host(env))
+def _loaded(work: Path, manifest: Manifest, name: str, load: Load) -> _Target:
     opened = open_artifact(work, manifest, name)
     artifact = load(opened, verify_checksums=False, memory=RowsMemory(random_access=True))
     steps = artifact.graphs.steps if isinstance(artifact.graphs, ProgramGraphs) else ()

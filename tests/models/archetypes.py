@@ -20,6 +20,7 @@ from recsys.inputs.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.models import zoo
 from recsys.models.click import ClickModel
 from recsys.models.dlrm import DLRM
+from recsys.models.networks import factories
 from tests.models import crossing, sequences, several
 from tests.support.helpers import bag, kjt_of, sequence
 
@@ -140,23 +141,17 @@ def _users() -> EmbeddingBagCollection:
     return EmbeddingBagCollection([bag("users", 30, _DIM, ["user"])])
 
 
-def _mmoe() -> ClickModel:
+def _built(factory: Callable[..., ClickModel], *labels: str, **sizes: Any) -> ClickModel:
+    """Return what recsys-train makes: a model of a factory, with labels of their own names."""
     schema = Schema(
-        labels=(LabelColumn(name="click"), LabelColumn(name="buy")),
+        labels=tuple(LabelColumn(name=name) for name in labels or ("click",)),
         dense=tuple(DenseColumn(name=f"d{i}") for i in range(_DENSE)),
         tables=tuple(
             TableSpec(name=f"{name}s", num_embeddings=n, feature_names=(name,))
             for name, (n, _, _) in _BAGS.items()
         ),
     )
-    return zoo.build_mmoe(
-        tables=_tables(_BAGS),
-        dense_in_features=_DENSE,
-        num_experts=3,
-        expert_layer_sizes=[8],
-        tower_layer_sizes=[4],
-        inputs=schema.to_json(),
-    )
+    return factory(tables=_tables(_BAGS), dense_in_features=_DENSE, inputs=schema.to_json(), **sizes)
 
 
 def _din() -> ClickModel:
@@ -219,15 +214,45 @@ ARCHETYPES = {
         make=lambda: crossing.XDeepFM(_bags(), _DENSE), features=_BAGS, dense=_DENSE, options=_DENSE_WIDTH
     ),
     "masknet": Archetype(
-        make=lambda: crossing.MaskNet(_bags(), _DENSE), features=_BAGS, dense=_DENSE, options=_DENSE_WIDTH
-    ),
-    "wukong": Archetype(make=lambda: crossing.Wukong(_bags(), _DENSE), features=_BAGS, dense=_DENSE),
-    "mmoe": Archetype(make=_mmoe, features=_BAGS, dense=_DENSE),
-    "ple": Archetype(
-        make=lambda: several.ProgressiveExtraction(_bags(), _DENSE, ("click", "buy")),
+        make=lambda: _built(factories.build_masknet, num_blocks=2, layer_sizes=[8, 6]),
         features=_BAGS,
         dense=_DENSE,
-        options=_DENSE_WIDTH,
+    ),
+    "finalmlp": Archetype(
+        make=lambda: _built(
+            factories.build_finalmlp,
+            item_features=["item", "genres"],
+            stream_layer_sizes=[12, 8],
+            num_heads=2,
+        ),
+        features=_BAGS,
+        dense=_DENSE,
+    ),
+    "wukong": Archetype(
+        make=lambda: _built(
+            factories.build_wukong, interaction={"layers": 2, "vectors": 3, "rank": 2}, layer_sizes=[8]
+        ),
+        features=_BAGS,
+        dense=_DENSE,
+    ),
+    "mmoe": Archetype(
+        make=lambda: _built(
+            zoo.build_mmoe, "click", "buy", num_experts=3, expert_layer_sizes=[8], tower_layer_sizes=[4]
+        ),
+        features=_BAGS,
+        dense=_DENSE,
+    ),
+    "ple": Archetype(
+        make=lambda: _built(
+            factories.build_ple,
+            "click",
+            "buy",
+            experts={"levels": 2, "number": 2},
+            expert_layer_sizes=[8],
+            tower_layer_sizes=[4],
+        ),
+        features=_BAGS,
+        dense=_DENSE,
     ),
     "two_tower": Archetype(
         make=lambda: several.TwoTowers(_users(), _bags({name: _BAGS[name] for name in ("item", "genres")})),

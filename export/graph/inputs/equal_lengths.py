@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from export.graph.inputs.features import BETWEEN, InputUse
-from export.graph.inputs.nodes import descendants, input_name
 from export.graph.jagged_operators import bags_of
-from export.graph.tracing.sizes import Example, Run
+from export.graph.tracing.sizes import Example, Run, descendants, input_name
 from recsys.jagged.tensor import JaggedTensor
 
 #: A feature of a sparse argument.

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from export.graph.inputs.nodes import input_name
-from export.graph.modules.tree import replace_modules
-from export.graph.tracing.sizes import BatchSizes, Sizes
+from export.graph.modules import replace_modules
+from export.graph.tracing.sizes import BatchSizes, Sizes, input_name
 from export.graph.tracing.source_location import is_of_model
 from export.graph.tracing.tracer import trace
 from recsys.configs import embedding_names
@@ -411,13 +410,15 @@ def _names(collection: FloatCollection) -> list[str]:
 def _found(probes: Mapping[str, _Probe], given: Mapping[str, Sequence[str]]) -> InputUse:
     """Return what the lookups of a trace read, given the features that each argument had."""
     found = InputUse(features={name: [] for name in given}, weighted={name: set() for name in given})
+    # IDs that follow from rows, such as those of the best, are computed.
+    rows = {node for probe in probes.values() for call in probe.calls for node in _of_rows(call.rows)}
     for path, probe in probes.items():
         if not probe.calls:
             continue
         found.reached[path], found.computed[path] = set(), set()
         for call in probe.calls:
             for feature, (nodes, weights) in call.ids.items():
-                sources = _sources(nodes, set())
+                sources = _sources(nodes, rows)
                 if probe.takes_weights and all(kind != _WEIGHTS for _, kind, _ in _sources(weights, set())):
                     found.weighing.add(path)
                 holders = {
@@ -432,6 +433,13 @@ def _found(probes: Mapping[str, _Probe], given: Mapping[str, Sequence[str]]) -> 
                     if feature not in found.features[name]:
                         found.features[name].append(feature)
     return found
+
+
+def _of_rows(found: Any) -> list[fx.Node]:
+    """Return the nodes of the rows that a lookup returns."""
+    if isinstance(found, dict):
+        return [node for one in found.values() for node in _of_rows(one)]
+    return nodes_in(found.values()) if isinstance(found, (KeyedTensor, JaggedTensor)) else []
 
 
 def _add_reads(found: InputUse, root: _Root, graph: fx.Graph, probes: Mapping[str, _Probe]) -> None:

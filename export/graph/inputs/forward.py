@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from export.graph.inputs.computed import RequestFeatures
-from export.graph.modules.plain_weights import shallow_copy
-from export.graph.modules.tree import Copies
+from export.graph.modules import Copies, shallow_copy
 from export.graph.tracing.source_location import place_of_forward
 from recsys.errors import ExportError
 from recsys.jagged.keyed import KeyedTensor

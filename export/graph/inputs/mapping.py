@@ -1,6 +1,6 @@
 """The arguments of a model's ``forward``: which are dense, which are sparse, and which collections look them up.
 
-What the model's schema says of its inputs is added to them, unless the user says otherwise.
+What the model's schema says of its inputs is added to them, unless the user says otherwise: that is the signature.
 
 Shape letters: B batch, F features, N number of IDs.
 """
@@ -13,17 +13,19 @@ from itertools import accumulate
 
 from torch import nn
 
-from export.config import ExportConfig
+from export.config import ALL_FEATURES, ExportConfig
 from export.graph.inputs.equal_lengths import equal_lengths
 from export.graph.inputs.features import Declared, discover
 from export.graph.inputs.forward import StandIn, arguments
 from export.graph.inputs.pruning import reached_inputs
+from export.plain.model import PlainModel
 from recsys.configs import EmbeddingBagConfig
 from recsys.embedding import FloatCollection, takes_weights
 from recsys.errors import ExportError
+from recsys.inputs.columns import HASHED_KINDS
 from recsys.inputs.example_rows import example_rows_of
-from recsys.inputs.schema import HASHED_KINDS, Schema
-from recsys.inputs.signature import DenseInput, IdPolicy, SparseInput, TableUse, value_of
+from recsys.inputs.schema import Schema
+from recsys.inputs.signature import DenseInput, IdPolicy, Signature, SparseInput, TableUse, value_of
 from recsys.quant import float_tables
 from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.sharded import ShardedCollection
@@ -196,16 +198,53 @@ def _check_names(field_name: str, given: Collection[str], expected: Collection[s
         raise ExportError(f"{field_name}: got unknown arguments {unknown}, expected some of {list(expected)}")
 
 
-def sparse_inputs(
-    input_mapping: InputMapping, collections: Mapping[str, FloatCollection], policies: Mapping[str, IdPolicy]
-) -> tuple[SparseInput, ...]:
-    """Return the signature's sparse inputs, argument by argument.
+def signature_of(
+    model: nn.Module,
+    original: nn.Module,
+    input_mapping: InputMapping,
+    collections: Mapping[str, FloatCollection],
+    policies: Mapping[str, IdPolicy],
+    config: ExportConfig,
+) -> Signature:
+    """Return the signature without its outputs, which a run of the float model tells.
 
     Args:
-        input_mapping: The input_mapping.
+        model: The model whose arguments were mapped.
+        original: The user's.
+        input_mapping: The use of its arguments.
         collections: The float collections by path.
         policies: ID policies by table path.
+        config: What the user says of inputs.
+
+    Raises:
+        ExportError: The user names an input that there is not, or texts where a table takes no hashes.
     """
+    sparse = _with_texts(_sparse_inputs(input_mapping, collections, policies, config), config)
+    return Signature(
+        dense=_dense_inputs(input_mapping, model),
+        sparse=_with_sizes(sparse, original),
+        outputs=(),
+        context=_context(input_mapping, config.context),
+        by_request=config.batch == "request",
+    )
+
+
+def _sparse_inputs(
+    input_mapping: InputMapping,
+    collections: Mapping[str, FloatCollection],
+    policies: Mapping[str, IdPolicy],
+    config: ExportConfig,
+) -> tuple[SparseInput, ...]:
+    """Return the sparse inputs, argument by argument, with the equal lengths that the user tells.
+
+    Raises:
+        ExportError: A name is not an input.
+    """
+    unknown = sorted({name for group in config.same_lengths for name in group} - {*input_mapping.wire_names})
+    if unknown:
+        raise ExportError(
+            f"features: got equal lengths of {unknown}, expected some of {input_mapping.wire_names[:20]}"
+        )
     found = []
     for argument, features in input_mapping.sparse.items():
         for feature in features:
@@ -237,7 +276,7 @@ def sparse_inputs(
                     weighted=weighted,
                 )
             )
-    return with_same_lengths(found, _named_groups(input_mapping))
+    return _with_same_lengths(found, [*_named_groups(input_mapping), *config.same_lengths])
 
 
 def _named_groups(input_mapping: InputMapping) -> list[list[str]]:
@@ -252,7 +291,7 @@ def _named_groups(input_mapping: InputMapping) -> list[list[str]]:
     ]
 
 
-def with_same_lengths(
+def _with_same_lengths(
     inputs: Sequence[SparseInput], groups: Iterable[Collection[str]]
 ) -> tuple[SparseInput, ...]:
     """Return inputs of which each in a group has the lengths of the first in it, beside what they have already."""
@@ -267,9 +306,18 @@ def with_same_lengths(
     )
 
 
-def dense_inputs(input_mapping: InputMapping) -> tuple[DenseInput, ...]:
-    """Return the signature's dense inputs."""
-    return tuple(DenseInput(name=name, width=width) for name, width in input_mapping.dense.items())
+def _dense_inputs(input_mapping: InputMapping, model: nn.Module) -> tuple[DenseInput, ...]:
+    """Return the dense inputs, with the schema's columns, and whether the model fills missing numbers."""
+    inputs = tuple(DenseInput(name=name, width=width) for name, width in input_mapping.dense.items())
+    schema = schema_of(model)
+    if schema is None:
+        return inputs
+    fills = not all(column.is_plain for column in schema.dense)
+    starts = accumulate((one.width for one in inputs), initial=0)
+    return tuple(
+        replace(one, missing=fills, columns=schema.dense_names[start : start + one.width])
+        for one, start in zip(inputs, starts, strict=False)
+    )
 
 
 def schema_of(model: nn.Module) -> Schema | None:
@@ -303,6 +351,8 @@ def with_inputs_of(model: nn.Module, config: ExportConfig) -> ExportConfig:
                 "IDs by it, and by another they read rows of others; leave the option out"
             )
     policies = hashed if config.id_policy is None else {}
+    # The model gives rows of crossed features, or what their tables must refuse.
+    policies |= {cross.name: IdPolicy.REJECT for cross in schema.crosses}
     return replace(
         config,
         strings={**strings, **config.strings},
@@ -328,14 +378,55 @@ def _quotes_separators(model: nn.Module, feature: str, separator: str) -> bool:
     return any(value_of(text.encode(), separator) is None for text in texts)
 
 
-def with_columns(inputs: tuple[DenseInput, ...], model: nn.Module) -> tuple[DenseInput, ...]:
-    """Return the dense inputs with the names of the schema's columns, and whether the model fills missing numbers."""
+def _context(input_mapping: InputMapping, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return the inputs of the context in the signature's order.
+
+    Raises:
+        ExportError: A name is not an input.
+    """
+    inputs = [*input_mapping.dense, *input_mapping.wire_names]
+    unknown = sorted(set(wanted) - set(inputs))
+    if unknown:
+        raise ExportError(f"context: got unknown inputs {unknown}, expected some of {inputs[:20]}")
+    return tuple(name for name in inputs if name in wanted)
+
+
+def _with_sizes(inputs: Sequence[SparseInput], model: nn.Module) -> tuple[SparseInput, ...]:
+    """Return the inputs with the numbers of IDs that a plain model's take (``export.plain``), and 1 where crossed."""
+    sizes: Mapping[str, int] = model.num_ids if isinstance(model, PlainModel) else {}
     schema = schema_of(model)
-    if schema is None:
-        return inputs
-    fills = not all(column.is_plain for column in schema.dense)
-    starts = accumulate((one.width for one in inputs), initial=0)
+    crossed = {name: 1 for cross in (schema.crosses if schema else ()) for name in cross.feature_names}
     return tuple(
-        replace(one, missing=fills, columns=schema.dense_names[start : start + one.width])
-        for one, start in zip(inputs, starts, strict=False)
+        replace(feature, num_ids={**crossed, **sizes}.get(feature.name), fixed=feature.name in sizes)
+        for feature in inputs
     )
+
+
+def _with_texts(inputs: Sequence[SparseInput], config: ExportConfig) -> tuple[SparseInput, ...]:
+    """Return the inputs with the hashes of their texts and the separators of their lists.
+
+    Raises:
+        ExportError: A name is not an input, or a table of a hashed input takes no IDs beyond its rows.
+    """
+    names, strings = [feature.name for feature in inputs], config.strings
+    unknown = sorted(set(strings) - {*names, ALL_FEATURES})
+    if unknown:
+        raise ExportError(
+            f"strings: got unknown features {unknown}, expected {ALL_FEATURES} or some of {names[:20]}"
+        )
+    hashed = [
+        replace(
+            feature,
+            strings=strings.get(feature.name, strings.get(ALL_FEATURES, "")),
+            separator=config.separators.get(feature.name, ""),
+        )
+        for feature in inputs
+    ]
+    for feature in hashed:
+        for table in feature.tables if feature.strings else ():
+            if table.id_policy in (IdPolicy.REJECT, IdPolicy.ZERO):
+                raise ExportError(
+                    f"strings[{feature.name!r}]: got {feature.strings!r}, but table {table.name!r} has the ID policy "
+                    f"{table.id_policy.value}, expected hash, fmix64 or a managed table: hardly any hash is a row"
+                )
+    return tuple(hashed)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from export.graph.inputs.features import BETWEEN, Call, InputUse, nodes_in
-from export.graph.inputs.nodes import input_name
-from export.graph.modules.tree import replace_modules
+from export.graph.modules import replace_modules
+from export.graph.tracing.sizes import input_name
 from recsys.configs import embedding_names, tables_with
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, FloatCollection
 from recsys.errors import ExportError

@@ -1,4 +1,4 @@
-"""What stands for functions of Python and torch while a model is traced, where these do not take placeholders."""
+"""What stands for functions of Python, NumPy and torch that do not take placeholders, while a model is traced."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch.amp.autocast_mode import autocast
 from torch.fx import _symbolic_trace as symbolic_trace
 
-from export.graph.tracing.array_patches import arrays_patched
+from export.graph.tracing.packed import packing_patched
 from export.graph.tracing.placeholders import known
 from export.graph.tracing.source_location import is_of_model
 from recsys.jagged.keyed import KeyedTensor
@@ -37,6 +38,19 @@ _LAYERS = tuple(
     }
 )
 _JAGGED = (JaggedTensor, KeyedJaggedTensor, KeyedTensor)
+# Functions of NumPy that take sizes.
+_ARRAYS_OF_SIZES = ("arange", "zeros", "ones", "full", "eye")
+# torch.LongTensor(ids) and its kin: the dtypes of what they return.
+_OLD_CONSTRUCTORS = {
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "HalfTensor": torch.float16,
+    "BoolTensor": torch.bool,
+    "ByteTensor": torch.uint8,
+    "ShortTensor": torch.int16,
+    "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+}
 
 
 @contextmanager
@@ -45,7 +59,9 @@ def patched(root: nn.Module) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(_wrapped_functions_taking_jagged())
         stack.enter_context(_len_of_traced(root))
-        stack.enter_context(arrays_patched())
+        stack.enter_context(_arrays_patched())
+        stack.enter_context(packing_patched(root))
+        stack.enter_context(patch.object(torch._C.ScriptFunction, "__call__", _unscripted()))
         for name in ("finfo", "iinfo"):
             stack.enter_context(patch.object(torch, name, _of_dtype(getattr(torch, name))))
         for name in ("tensor", "as_tensor"):
@@ -58,14 +74,14 @@ def patched(root: nn.Module) -> Iterator[None]:
         yield
 
 
-def _of_known_sizes(original: Callable[..., None]) -> Callable[..., None]:
-    """Return the constructor of a layer that takes traced sizes, such as ``nn.LayerNorm(x.size(-1))``."""
+def _of_known_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that takes traced sizes, such as the constructor of ``nn.LayerNorm(x.size(-1))``."""
 
     @wraps(original)
-    def init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
-        original(self, *map(known, args), **{name: known(value) for name, value in kwargs.items()})
+    def make(*args: Any, **kwargs: Any) -> Any:
+        return original(*map(known, args), **{name: known(value) for name, value in kwargs.items()})
 
-    return init
+    return make
 
 
 @contextmanager
@@ -185,6 +201,19 @@ def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
     return enter
 
 
+def _unscripted() -> Callable[..., Any]:
+    """Return a call of functions under ``torch.jit.script``: over placeholders their Python runs."""
+    original: Any = torch._C.ScriptFunction.__call__
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        of_python: Any = getattr(self, "_torchdynamo_inline", None)
+        if of_python is None or _first_proxy([args, kwargs]) is None:
+            return original(self, *args, **kwargs)
+        return of_python(*args, **kwargs)
+
+    return call
+
+
 def _called_or_recorded(function: Callable[..., Any]) -> Callable[..., Any]:
     recorded = symbolic_trace._create_wrapped_func(function)
 
@@ -203,3 +232,42 @@ def has_jagged(value: Any) -> bool:
     if isinstance(value, dict):
         return any(has_jagged(part) for part in value.values())
     return isinstance(value, _JAGGED)
+
+
+@contextmanager
+def _arrays_patched() -> Iterator[None]:
+    """Let code that makes tensors by way of NumPy take placeholders, as ``np.tile(np.arange(5), [x.size(0), 1])``."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(np, "tile", _tile(np.tile)))
+        for name in _ARRAYS_OF_SIZES:
+            stack.enter_context(patch.object(np, name, _of_known_sizes(getattr(np, name))))
+        for name, dtype in _OLD_CONSTRUCTORS.items():
+            stack.enter_context(patch.object(torch, name, _constructor(getattr(torch, name), dtype)))
+        yield
+
+
+def _tile(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def tile(A: Any, reps: Any) -> Any:
+        counts = reps if isinstance(reps, (list, tuple)) else (reps,)
+        if not any(isinstance(count, fx.Proxy) for count in counts) or isinstance(A, fx.Proxy):
+            return original(A, reps)
+        # A method of torch's that takes traced sizes.
+        return torch.from_numpy(np.ascontiguousarray(A)).tile(tuple(counts))
+
+    return tile
+
+
+def _constructor(original: Any, dtype: torch.dtype) -> Any:
+    """Return an old constructor that converts a traced tensor; it stays a class for ``isinstance``."""
+
+    class Kind(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, original)
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            if len(args) == 1 and isinstance(args[0], fx.Proxy) and not kwargs:
+                return args[0].to(dtype)
+            return original(*args, **kwargs)
+
+    return Kind(original.__name__, (), {})

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import dis
+import inspect
+import sys
+import textwrap
+from functools import cache
+from types import CodeType, FrameType
 from typing import Any
 
-from torch.fx.proxy import Attribute, Proxy
+from torch.fx.proxy import Attribute, Proxy, TraceError
 
+_IN = dis.opmap["CONTAINS_OP"]
 OPEN_LENGTH = "the number of its parts differs between batches, so that Python cannot take it"
 
 
@@ -36,6 +44,13 @@ class _Number:
             raise TypeError(OPEN_LENGTH)
         return count
 
+    def __hash__(self) -> int:
+        """Return a hash by which sets and dictionaries compare numbers and shapes; a tensor equals itself alone."""
+        key, is_open = self.tracer.sizes.key(self.node)  # type: ignore[attr-defined]
+        if is_open and tells_apart(sys._getframe(1)):
+            raise TraceError("control flow: a size that differs between batches is looked up among numbers")
+        return object.__hash__(self) if key is None else hash(key)
+
     def _constant(self) -> Any:
         return self.tracer.sizes.constant(self.node)  # type: ignore[attr-defined]
 
@@ -52,6 +67,42 @@ class Placeholder(_Number, Proxy):
 
 class PlaceholderAttribute(_Number, Attribute):
     """Stands for an attribute of a traced value."""
+
+
+def tells_apart(caller: FrameType) -> bool:
+    """Return whether code may look an open size up among other numbers, with which Python would not compare it.
+
+    Args:
+        caller: The code that asks for the size's hash, which is that of 1.
+    """
+    code = caller.f_code
+    return code.co_code[caller.f_lasti] == _IN or _has_numbers(code, caller.f_lineno)
+
+
+@cache
+def _has_numbers(code: CodeType, line: int) -> bool:
+    """Return whether a statement has a set or a dictionary of other integers than 1."""
+    try:
+        lines, first = inspect.getsourcelines(code)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, SyntaxError):  # a part of a statement, such as a lambda, or without source
+        return False
+    around = [
+        one
+        for one in ast.walk(tree)
+        if isinstance(one, ast.stmt) and one.lineno <= line - first + 1 <= (one.end_lineno or one.lineno)
+    ]
+    if not around:
+        return False
+    statement = max(around, key=lambda one: one.lineno)
+    keys = [
+        key
+        for one in ast.walk(statement)
+        for key in (one.elts if isinstance(one, ast.Set) else one.keys if isinstance(one, ast.Dict) else ())
+        if key is not None
+    ]
+    parts = [part for key in keys for part in (key.elts if isinstance(key, ast.Tuple) else (key,))]
+    return any(isinstance(one, ast.Constant) and type(one.value) is int and one.value > 1 for one in parts)
 
 
 def known(value: Any) -> Any:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from export.graph.tracing.tracer import LINE
+
 
 class Recorder(fx.Interpreter):
     """Runs a graph, and keeps a tensor without numbers for each node that is one.
@@ -25,7 +27,10 @@ class Recorder(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         """Run a node, and keep what it is."""
+        # Read by export.graph.tracing.source_location, for errors.
+        model_line = n.meta.get(LINE)
         result = super().run_node(n)
+        del model_line
         if isinstance(result, Tensor):
             self.found[n] = torch.empty_like(result, device="meta")
         return result

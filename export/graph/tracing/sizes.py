@@ -12,7 +12,7 @@ Shape letters: B batch, Q contexts, N number of IDs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,11 +29,12 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import DimDynamic, GuardOnDataDependentSymNode, ShapeEnv
 
 from export.graph.inputs.computed import checked_ids
-from export.graph.inputs.nodes import descendants, input_name
 
 _shape_config: Any = torch.fx.experimental._config
 #: Stands for what differs between batches, or follows from numbers in tensors.
 OPEN = object()
+#: The types of numbers in which a symbol is left.
+SYMBOLIC = (SymInt, SymFloat, SymBool)
 # What symbols stand for where a kernel must choose: a prime, which hardly is a size of a model's own.
 _ANY = 10_007
 # What torch raises where it needs numbers.
@@ -164,7 +165,14 @@ class Sizes:
             if sizes.follow_from_widths(value.node.expr):
                 self._guessed.append((sizes, value.node.expr))
                 return bool(value)
-        return OPEN if isinstance(value, (Tensor, SymInt, SymFloat, SymBool)) else value
+        return OPEN if isinstance(value, (Tensor, *SYMBOLIC)) else value
+
+    def follows_from_width(self, node: fx.Node) -> bool:
+        """Return whether a node's value is a number that follows from the width of a dense argument, which is open."""
+        value = self._value(node)
+        if self._run is None or not isinstance(value, SYMBOLIC):
+            return False
+        return not value.node.expr.free_symbols.isdisjoint(self._run.sizes.unknown)
 
     def remove_asked(self, graph: fx.Graph) -> None:
         """Take nodes out of the graph whose constants alone were asked for, and what only led to them."""
@@ -177,6 +185,15 @@ class Sizes:
     def holds_tensors(self, node: fx.Node) -> bool:
         """Return whether a node's value is a tensor, or holds some."""
         return _holds_tensors(self._value(node))
+
+    def key(self, node: fx.Node) -> tuple[Any, bool]:
+        """Return a value's key for its hash, and whether it differs between batches; None if it is or holds a tensor.
+
+        What differs between batches is a 1 there, so that Python compares it with its like, and with a size of 1.
+        """
+        value = self._value(node)
+        self._asked.append(node)
+        return (None, False) if _holds_tensors(value) else (_key(value), _is_open(value))
 
     def num_parts(self, node: fx.Node) -> int | None:
         """Return how many parts a tuple, a list, or a tensor along its first dimension has; None if it is open."""
@@ -239,7 +256,7 @@ class Sizes:
             run = self._run = self._run or self._new_run(node.graph)
             try:
                 with self.running():
-                    value = run.value(node)
+                    value = _settled(run.value(node))
             except Exception as error:  # torch's, and the model's: it stays open
                 self._run = None
                 if run.failed is None or not self._learn_width(run, run.failed):
@@ -364,6 +381,26 @@ class Run(fx.Interpreter):
         return super().call_method(target, args, kwargs)
 
 
+def _settled(value: Any) -> Any:
+    """Return a number or a bool in whose expression no symbol is left as such; other values as they are."""
+    found = value.node.expr if isinstance(value, SYMBOLIC) else None
+    if found is None or found.free_symbols:
+        return value
+    return bool(found) if isinstance(value, SymBool) else type(value.node.hint)(found)
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_key, value))
+    return 1 if _is_open(value) else value
+
+
+def _is_open(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_is_open, value))
+    return value is OPEN or isinstance(value, SYMBOLIC)
+
+
 def _holds_tensors(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return any(_holds_tensors(part) for part in value)
@@ -377,3 +414,24 @@ def _is_fixed(value: Any) -> bool:
 
 def _is_float(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def input_name(node: fx.Node) -> str | None:
+    """Return the name under which a node takes an input from the root's argument; that of a dense one is its own."""
+    if node.op != "call_function" or len(node.args) != 2 or not isinstance(node.args[1], str):
+        return None
+    source = node.args[0]
+    return node.args[1] if isinstance(source, fx.Node) and source.op == "placeholder" else None
+
+
+def descendants(
+    graph: fx.Graph, sources: Collection[fx.Node], without: Collection[fx.Node] = ()
+) -> list[fx.Node]:
+    """Return what descends from nodes, in the order of the graph, but not through those of ``without``."""
+    found = set(sources)
+    behind = []
+    for node in graph.nodes:
+        if node not in found and node not in without and not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+            behind.append(node)
+    return behind

@@ -30,9 +30,28 @@ _NOT_THEIRS = tuple(
         sysconfig.get_paths()["stdlib"],
     )
 )
+#: Where torch's code lies.
+TORCH = f"{Path(torch.__file__).parent}/"
+# What torch.fx says, and what it means to someone who does not know torch.fx.
+_IN_OTHER_WORDS = (
+    (r"Proxy object cannot be iterated\..*", "a tensor of a batch cannot be iterated"),
+    (
+        "symbolically traced variables cannot be used as inputs to control flow",
+        "control flow (if, while, and, or, assert) that follows from what a batch holds, or from its number of rows",
+    ),
+    (r" for tensor subclasses\.$", " for a batch's tensors"),
+    (r"\(got Placeholder\)", "(got a tensor of a batch)"),
+    (r"Proxy\(\w+\)", "a traced value"),
+    (r"vmap\(.*", "torch.vmap takes no tensors of a batch"),
+    ("`__cuda_array_interface__` must be a dict", "torch.tensor of what a batch holds"),
+)
+# A place that a message already has.
+_HAS_PLACE = re.compile(r"\bAt \S+:\d+ in ")
+# What a model is called within the modules that we, and torch.export, put around it.
+_AROUND = re.compile(r"^(_export_root\.|root\.)*(model(\.|$))?")
 _EXPORT = str(Path(export.__file__).parent)
 # What runs the graph of a plain model in place of its code.
-_RUNNER = "export/plain/call.py"
+_RUNNERS = ("export/plain/call.py", "export/graph/tracing/recorder.py")
 # Packages there whose modules may be a model's code.
 _PACKAGES = ("site-packages/", "dist-packages/", f"{Path(recsys.__file__).resolve().parent}/models/")
 _ADVICE = (
@@ -46,15 +65,51 @@ _ADVICE = (
         "all of its features",
     ),
     (
+        "is given packed rows",
+        "let this layer take the padded tensor [B, L, D]: loop over range(x.size(1)), and take each row's state by "
+        "gather at its length - 1",
+    ),
+    (
+        "packed rows",
+        "run nn.GRU, nn.LSTM or nn.RNN alone over packed rows, of any depth and in both directions, and unpack what "
+        "they return by pad_packed_sequence(..., total_length=x.size(1)); or run layers over the padded rows, and "
+        "gather the state at each row's length - 1",
+    ),
+    (
         "cannot be iterated",
-        "split it with unbind, split or chunk into a number that the module knows, in place of a loop, * or unpacking",
+        "split it with unbind, split or chunk into a number that the module knows, in place of a loop, * or unpacking; "
+        "in place of a loop over rows, work on all at once: x.gather(1, places) reads a place of each row, "
+        "x.scatter(1, places, values) sets one, torch.where chooses",
+    ),
+    (
+        "width of a dense argument",
+        "say how wide the argument is by --dense-width NAME=N, or let a layer take it first",
     ),
     (
         "control flow",
         "choose between values with torch.where, and decide by an attribute of the module or a size that every batch "
-        "has; the width of a dense argument is told by its first layer, or by --dense-width NAME=N",
+        "has. A branch for empty histories goes together with the selection x[mask] that it guards: run all rows, with "
+        "lengths.clamp(min=1), then torch.where(mask, result, 0). Put what only training needs under `if "
+        "self.training:`",
+    ),
+    (
+        r"\.numpy\(\) is not supported|expected np\.ndarray \(got",
+        "write the whole function from this line to its return with torch, for all rows at once: "
+        "(x.unsqueeze(2) == x.unsqueeze(1)).long().argmax(2) in place of np.unique over each row, gather to reverse or "
+        "shift rows, and scatter, torch.where, sort or cumsum. Only a small result may be computed before the model "
+        "and given to forward as an input",
+    ),
+    (
+        "instead found type",
+        "what torch.jit.script compiled cannot be traced: in the factory's module, replace it where forward looks it "
+        "up (package.module.name = …) by Python that does the same",
     ),
     (r"^TypeError: squeeze\(\)", "name the dimension, such as squeeze(1)"),
+    (r"one_hot\(\) without", "say how many: one_hot(ids, NUM_CLASSES)"),
+    (
+        "vmap",
+        "write the function for all rows at once, by broadcasting, einsum or bmm, in place of torch.vmap",
+    ),
     (
         "number of its parts differs",
         "take a number of rows by x.size(0) in place of len(x), and split tensors with unbind, split or chunk into a "
@@ -121,6 +176,10 @@ _ADVICE = (
 # Errors that say all by themselves.
 _PLAIN = (KeyError, IndexError, AssertionError)
 _DEFAULT_ADVICE = "forward must not depend on the values of tensors (no `if`, `bool`, `int` or `len` of them)"
+_OWN_CHECK = (
+    "a check of the model's own fails for traced values: take it out or, in a package, replace the function in the "
+    "factory's module, where forward looks it up (package.module.name = …)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +213,7 @@ def line_of_caller(frame: FrameType | None) -> Line | None:
 def _line_of_graph(frame: FrameType | None) -> Line | None:
     """Return the line of the model's code whose node a graph is being run at (``export.plain.call``)."""
     while frame is not None and frame.f_code.co_filename.startswith(_EXPORT):
-        if frame.f_code.co_filename.endswith(_RUNNER):
+        if frame.f_code.co_filename.endswith(_RUNNERS):
             line = frame.f_locals.get("model_line")
             if isinstance(line, Line):
                 return line
@@ -170,7 +229,7 @@ def place_of(error: BaseException) -> str:
         (frame, line) for frame, line in frames if _is_theirs(frame.f_code.co_filename, packages=True)
     ]
     if not theirs:
-        of_graph = _line_of_graph(frames[-1][0]) if frames else None
+        of_graph = next((at for frame, _ in reversed(frames) if (at := _line_of_graph(frame))), None)
         return "" if of_graph is None else str(of_graph)
     frame, line = theirs[-1]
     file = frame.f_code.co_filename
@@ -201,6 +260,7 @@ def explained(error: BaseException, default: str = _DEFAULT_ADVICE, place: str =
         place: Where it arose, if no line of the model's code ran then.
     """
     place = place_of(error) or place
+    default = _OWN_CHECK if default and ": `raise " in place else default
     said = advice(error) or ("" if isinstance(error, _PLAIN) else default)
     at = f". At {place}" if place else ""
     return (
@@ -221,7 +281,7 @@ def source_locations() -> Iterator[None]:
     except ExportError as error:
         cause = error.__cause__
         place = "" if cause is None else place_of(cause)
-        if not place or cause is None or place in str(error):
+        if not place or cause is None or place in str(error) or _HAS_PLACE.search(str(error)):
             raise
         said = advice(cause)
         raise type(error)(f"{error}. At {place}{f'. {said[0].upper()}{said[1:]}' if said else ''}") from cause
@@ -242,7 +302,7 @@ def is_of_model(file: str | None) -> bool:
 
 @cache  # asked of every frame below each operation of a recorded run
 def _is_theirs(file: str, *, packages: bool) -> bool:
-    if file.startswith("<") or "/torch/" in file:
+    if file.startswith(("<", TORCH)):
         return False
     if any(part in file for part in _PACKAGES):
         return packages
@@ -264,8 +324,7 @@ def _layer(frames: list[FrameType]) -> tuple[str, str]:
             parts.append(path)
         inside = module
     path = ".".join(parts)
-    # The module around a user's model calls it so.
-    path = path.removeprefix("model.") if path != "model" else ""
+    path = _AROUND.sub("", path)
     kind = type(inside).__name__
     size = inside.extra_repr() if inside is not None else ""
     return path, f"{kind}({size})" if size else kind
@@ -277,4 +336,7 @@ def _short(file: str) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    found = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    for pattern, said in _IN_OTHER_WORDS:
+        found = re.sub(pattern, said, found)
+    return found

@@ -12,12 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from export.graph.modules.tree import has_hooks
-from export.graph.tracing import array_patches, patches, placeholders
+from export.graph.modules import has_hooks
+from export.graph.tracing import layers, packed, patches, placeholders
+from export.graph.tracing.layers import own_call
+from export.graph.tracing.packed import PackedRows, called_on_packed
 from export.graph.tracing.patches import has_jagged, patched
 from export.graph.tracing.placeholders import OPEN_LENGTH, Placeholder
-from export.graph.tracing.sizes import OPEN, Sizes
-from export.graph.tracing.source_location import Line, explained, line_of_caller
+from export.graph.tracing.sizes import OPEN, SYMBOLIC, Sizes
+from export.graph.tracing.source_location import TORCH, Line, explained, line_of_caller
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection
 from recsys.errors import ExportError
 
@@ -29,7 +31,7 @@ _FACTORIES = (torch.zeros, torch.ones, torch.empty, torch.full, torch.arange, to
 _AS_SCRIPTED = {"axis": "dim", "keepdims": "keepdim"}
 _NOT_SCRIPTED = ("requires_grad", "pin_memory")
 # Code that stands between the model's and the graph.
-_HERE = {__file__, array_patches.__file__, patches.__file__, placeholders.__file__}
+_HERE = {__file__, layers.__file__, packed.__file__, patches.__file__, placeholders.__file__}
 #: Where a node's ``meta`` has the line of the model's code that made it.
 LINE = "line"
 
@@ -72,6 +74,8 @@ class ModelTracer(fx.Tracer):
             TraceError: It depends on the batch.
         """
         found = self.sizes.constant(obj.node)
+        if found is OPEN and self.sizes.follows_from_width(obj.node):
+            raise fx.proxy.TraceError("control flow that follows from the width of a dense argument")
         return super().to_bool(obj) if found is OPEN else bool(found)
 
     def iter(self, obj: fx.Proxy) -> Iterator[Any]:
@@ -130,6 +134,8 @@ class ModelTracer(fx.Tracer):
         kwargs = {names.get(name, name): value for name, value in kwargs.items() if name not in _NOT_SCRIPTED}
         if target is operator.getitem:
             args = (args[0], _indices(args[1]))
+        if target is nn.functional.one_hot and [*args[1:], *kwargs.values()][:1] in ([], [-1]):
+            raise TypeError("one_hot() without num_classes: how many there are differs between batches")
         if target in ("squeeze", torch.squeeze) and self._keeps_rows(*args, **kwargs):
             return args[0]
         if target in ("squeeze", torch.squeeze) and len(args) == 1 and not kwargs:
@@ -188,9 +194,20 @@ class ModelTracer(fx.Tracer):
                 f"model: a {type(m).__name__} is called that is no submodule, so that its tables cannot be served: "
                 "make it an attribute of a module, or an item of a ModuleList or ModuleDict"
             )
+        if args and isinstance(args[0], PackedRows):
+            return called_on_packed(m, args[0], args[1:] or tuple(kwargs.values()), self._called_part)
+        instead = None if self.sizes.is_running else own_call(m)
+        if instead is not None:
+            return instead(*args, **kwargs)
         if self.sizes.is_running or has_jagged(args) or has_jagged(kwargs) or not is_part:
             return forward(*args, **kwargs)
         return super().call_module(m, forward, args, kwargs)
+
+    def _called_part(self, layer: nn.Module, name: str, part: nn.Module, args: tuple[Any, ...]) -> Any:
+        """Call what a layer of the model is made of; the layer holds it from now on, under a name."""
+        part = layer._modules.setdefault(name, part) or part
+        self.submodule_paths = {**(self.submodule_paths or {}), part: f"{self.path_of_module(layer)}.{name}"}
+        return super().call_module(part, part.forward, args, {})
 
     def _is_own(self, tensor: Tensor) -> bool:
         return any(tensor is one for one in self.root.parameters())
@@ -239,14 +256,16 @@ def _explained(error: Exception, sizes: Sizes) -> tuple[Exception, str]:
 
 
 def _number(found: Any) -> Any:
-    if found is OPEN or isinstance(found, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+    if found is OPEN or isinstance(found, SYMBOLIC):
         raise TypeError("a size that differs between batches cannot be interpreted as an integer of a layer")
     return found
 
 
 def _line_of_model() -> Line | None:
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and (frame.f_code.co_filename in _HERE or "/torch/" in frame.f_code.co_filename):
+    while frame is not None and (
+        frame.f_code.co_filename in _HERE or frame.f_code.co_filename.startswith(TORCH)
+    ):
         frame = frame.f_back
     return line_of_caller(frame)
 

@@ -5,8 +5,9 @@ Shape letters: B rows, V vectors, D embedding dim.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -57,6 +58,16 @@ class RowContext:
         return NumRows(Space.ROWS)
 
 
+def of_view(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function of a view take any value."""
+
+    @wraps(function)
+    def called(value: Viewed, *args: Any, **kwargs: Any) -> Any:
+        return function(strided(value), *args, **kwargs)
+
+    return called
+
+
 def dim_of(value: Viewed, dim: int) -> int:
     """Return a dimension counted from the front, B included."""
     return dim + value.ndim if dim < 0 else dim
@@ -82,9 +93,9 @@ def dropout(value: Viewed, p: float = 0.5, training: bool = False, inplace: bool
     return value
 
 
-def reshaped(value: Viewed, dims: Sequence[int]) -> Any:
+@of_view
+def reshaped(view: Strided, dims: Sequence[int]) -> Any:
     """Return the same numbers of each row with other dimensions."""
-    view = strided(value)
     if prod(dims) != prod(axis.size for axis in view.of_row):
         raise NotLoweredError("it reshapes rows into others")
     if view.has_rows and view.axes[0] is not None:
@@ -97,11 +108,11 @@ def reshaped(value: Viewed, dims: Sequence[int]) -> Any:
 
 
 @operator("reshape", "view", views=True)
-def reshape(value: Viewed, *sizes: Any) -> Any:
+@of_view
+def reshape(view: Strided, *sizes: Any) -> Any:
     """Return the same numbers with other dimensions."""
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         sizes = tuple(sizes[0])
-    view = strided(value)
     if view.has_rows:
         first, *dims = sizes
         if not (first == -1 and -1 not in dims) and first != NumRows(view.value.space):
@@ -129,19 +140,19 @@ def flatten(value: Viewed, start_dim: int = 0, end_dim: int = -1) -> Any:
 
 
 @operator("unsqueeze", views=True)
-def unsqueeze(value: Viewed, dim: int) -> Any:
+@of_view
+def unsqueeze(view: Strided, dim: int) -> Any:
     """Return rows with one more dimension."""
-    view = strided(value)
     at = dim + view.ndim + 1 if dim < 0 else dim
     return with_axes(view, [*view.axes[:at], Axis(1, 0), *view.axes[at:]])
 
 
 @operator("squeeze", views=True)
-def squeeze(value: Viewed, dim: Any = None) -> Any:
+@of_view
+def squeeze(view: Strided, dim: Any = None) -> Any:
     """Return rows without a dimension of 1."""
     if dim is None:
         raise NotLoweredError("squeeze() without dim")
-    view = strided(value)
     dims = {dim_of(view, d) for d in (dim if isinstance(dim, (tuple, list)) else [dim])}
     if any(view.axes[d] is None for d in dims):
         raise NotLoweredError("it squeezes the batch")
@@ -158,9 +169,9 @@ def transpose(value: Viewed, dim0: int, dim1: int) -> Any:
 
 
 @operator("permute", views=True)
-def permute(value: Viewed, *dims: Any) -> Any:
+@of_view
+def permute(view: Strided, *dims: Any) -> Any:
     """Return rows with their dimensions in another order."""
-    view = strided(value)
     order = [dim_of(view, d) for d in (dims[0] if isinstance(dims[0], (tuple, list)) else dims)]
     return with_axes(view, [view.axes[d] for d in order])
 
@@ -172,10 +183,10 @@ def transposed(value: Viewed) -> Any:
 
 
 @operator("expand", views=True)
-def expand(value: Viewed, *sizes: Any) -> Any:
+@of_view
+def expand(view: Strided, *sizes: Any) -> Any:
     """Return rows whose dimensions of 1 are repeated."""
     sizes = tuple(sizes[0]) if isinstance(sizes[0], (tuple, list)) else sizes
-    view = strided(value)
     axes: list[Axis | None] = [*[Axis(1, 0)] * (len(sizes) - view.ndim), *view.axes]
     found: list[Axis | None] = []
     for axis, size in zip(axes, sizes, strict=True):
@@ -205,10 +216,10 @@ def lifted_to(value: Value, space: Space) -> Value:
 
 
 @operator("repeat", views=True)
-def repeat(value: Viewed, *times: Any) -> Any:
+@of_view
+def repeat(view: Strided, *times: Any) -> Any:
     """Return rows whose dimensions of 1 are repeated."""
     times = tuple(times[0]) if isinstance(times[0], (tuple, list)) else times
-    view = strided(value)
     sizes = (*[1] * (len(times) - view.ndim), *view.shape)
     if any(
         count != 1 and (size != 1 or (isinstance(count, NumRows) and view.has_rows))
@@ -219,9 +230,9 @@ def repeat(value: Viewed, *times: Any) -> Any:
 
 
 @operator("narrow", views=True)
-def narrow(value: Viewed, dim: int, start: int, length: int) -> Any:
+@of_view
+def narrow(view: Strided, dim: int, start: int, length: int) -> Any:
     """Return a part of a dimension."""
-    view = strided(value)
     at = dim_of(view, dim)
     axis = view.axes[at]
     if axis is None or not isinstance(start, int) or not isinstance(length, int):
@@ -234,9 +245,10 @@ def narrow(value: Viewed, dim: int, start: int, length: int) -> Any:
 
 
 @operator("select", views=True)
-def select(value: Viewed, dim: int, index: int) -> Any:
+@of_view
+def select(view: Strided, dim: int, index: int) -> Any:
     """Return one of a dimension."""
-    view = strided(narrow(value, dim, index, 1))
+    view = strided(narrow(view, dim, index, 1))
     at = dim_of(view, dim)
     return with_axes(view, [*view.axes[:at], *view.axes[at + 1 :]])
 

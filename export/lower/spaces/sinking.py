@@ -24,8 +24,7 @@ from export.lower.bags import IdsSpace, Length, Rows, ids_space
 from export.lower.effects import calls_code
 from export.lower.lookups import Slot
 from export.lower.operators.sequences import Ids
-from export.lower.spaces.contexts import Contexts
-from export.lower.spaces.functions import NodeFunctions, flat, is_value
+from export.lower.spaces.contexts import Contexts, NodeFunctions, flat, is_value
 from export.lower.spaces.report import Journal
 from export.lower.strided import Strided
 from export.lower.values import Called, Expand, NumRows, Space, Value, set_path

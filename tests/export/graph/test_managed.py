@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from export.config import ExportConfig
 from export.graph.graph import ExportedModel, finished, traced_model
-from export.graph.modules.tree import replace_modules
+from export.graph.modules import replace_modules
 from export.graph.prepared import shard_without_rows
 from export.pipeline import export_model
 from export.prepare import prepare

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from export.config import ExportConfig
 from export.graph.graph import ExportedModel, Ids, finished, traced_model
-from export.graph.modules.tree import replace_modules
+from export.graph.modules import replace_modules
 from export.graph.prepared import PreparedModel, empty_ranks, ranking_of, sharded_of
 from export.graph.ranking import jagged_places
 from export.prepare import prepare
@@ -127,14 +127,21 @@ PLANS: dict[str, Callable[[Any], Any]] = {
 class TestPooledEmbeddings:
     """Outputs that are the pooled values themselves, under every plan, type and policy."""
 
-    @pytest.mark.parametrize("cut", PLANS.values(), ids=PLANS)
-    @pytest.mark.parametrize("dense_dtype", ["float32", "bfloat16"])
-    @pytest.mark.parametrize("weighted", [False, True], ids=["unweighted", "weighted"])
-    def test_of_every_plan(
-        self, tmp_path: Path, cut: Callable[[Any], Any], dense_dtype: str, weighted: bool
-    ) -> None:
+    # Every pair of a plan, a type and whether there are weights.
+    @pytest.mark.parametrize(
+        ("cut", "dense_dtype", "weighted"),
+        [
+            ("by rows", "float32", False),
+            ("by rows", "bfloat16", True),
+            ("by columns", "float32", True),
+            ("by columns", "bfloat16", False),
+            ("on another device", "float32", False),
+            ("on another device", "bfloat16", True),
+        ],
+    )
+    def test_of_every_plan(self, tmp_path: Path, cut: str, dense_dtype: str, weighted: bool) -> None:
         model = bare(weighted=weighted)
-        plan = ShardingPlan(plan={"": {t.name: cut(t) for t in float_tables(model)}})
+        plan = ShardingPlan(plan={"": {t.name: PLANS[cut](t) for t in float_tables(model)}})
         context = ("user", "last_item")
         artifact = ranked(
             model, tmp_path / "a", context, targets=(("cpu", "cpu"),), plan=plan, dense_dtype=dense_dtype
@@ -172,9 +179,14 @@ class TestPooledEmbeddings:
 
 
 class TestManaged:
-    @pytest.mark.parametrize("plan", list(MANAGED_PLANS))
     @pytest.mark.parametrize(
-        "context", [("user", "day"), ("friend", "price"), ("user", "friend", "day", "ware")], ids=",".join
+        ("plan", "context"),
+        [
+            ("placed", ("user", "day")),
+            ("rows", ("friend", "price")),
+            ("placed", ("user", "friend", "day", "ware")),
+            ("rows", ("user", "friend", "day", "ware")),
+        ],
     )
     def test_raw_ids(self, tmp_path: Path, plan: str, context: tuple[str, ...]) -> None:
         targets = ("cpu",) if plan == "placed" else ("cpu", "cpu")

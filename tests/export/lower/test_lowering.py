@@ -62,12 +62,13 @@ LOWERED = {
     "deepfm": {"lookup": 1, "linear": 4, "elementwise": 10},
     "wide_and_deep": {"lookup": 2, "linear": 4, "elementwise": 7},
     "masknet": {"lookup": 1, "linear": 8, "elementwise": 10},
+    "finalmlp": {"lookup": 1, "linear": 12, "elementwise": 15},
     "mmoe": {"lookup": 1, "linear": 9, "elementwise": 10},
+    "ple": {"lookup": 1, "linear": 21, "elementwise": 29},
 }
 #: Those that have steps by forms, of which graphs without a program know nothing.
 FORMED: dict[str, dict[str, int]] = {
-    "wukong": {"lookup": 1, "linear": 7, "contract": 8, "elementwise": 11},
-    "ple": {"lookup": 1, "linear": 19, "contract": 5, "elementwise": 16},
+    "wukong": {"lookup": 1, "linear": 7, "contract": 8, "elementwise": 8},
     "xdeepfm": {"lookup": 1, "linear": 4, "contract": 2, "broadcast": 4, "elementwise": 7},
     "din": {
         "lookup": 1,

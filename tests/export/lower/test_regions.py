@@ -59,6 +59,15 @@ def _between(m: Scored, x: Tensor) -> Tensor:
     return m.wide(torch.relu(torch.cat([torch.digamma(odd.abs() + 1), odd * x], dim=1)))
 
 
+def _from_zeros(m: Scored, x: Tensor) -> Tensor:
+    """A recurrence that begins with zeros, whose states a region reads."""
+    state, states = torch.zeros(x.size(0), 16), []
+    for part in (x * 2, x):
+        states.append(torch.tanh(m.hidden(state)))
+        state = torch.tanh(part + states[-1])
+    return m.over(torch.erfinv(torch.stack([states[0], state], dim=1) * 0.5).sum(dim=1))
+
+
 class OfIds(nn.Module):
     """Computes with the rows of single IDs what no step does."""
 
@@ -116,6 +125,10 @@ REGIONS: dict[str, tuple[Any, list[str]]] = {
         ["plan", "region", "plan"],
     ),
     "a number between regions": (lambda: Scored(_counted), ["plan", "region", "plan", "region"]),
+    "rows of constants alone": (
+        lambda: Scored(_from_zeros, hidden=nn.Linear(16, 16)),
+        ["plan", "region", "plan"],
+    ),
     "rows of single IDs": (OfIds, ["region", "plan", "region"]),
     "computed IDs": (Shifted, ["region", "plan"]),
     "mapped IDs": (Pooled, ["plan", "region", "plan"]),

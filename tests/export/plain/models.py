@@ -115,6 +115,22 @@ class Recurrent(nn.Module):
         return states[:, -1] @ self.targets.weight.T
 
 
+class Tied(nn.Module):
+    """A history whose items score all items by the table that it is looked up in, as BERT4Rec has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items = nn.Embedding(NUM_ITEMS, DIM, padding_idx=0)
+        self.users = nn.Embedding(FIELDS[0], DIM)
+        self.over = nn.Linear(DIM, NUM_ITEMS)
+        self.over.weight = self.items.weight
+
+    def forward(self, history: Tensor, user: Tensor) -> Tensor:
+        seen = self.items(history).sum(dim=1) / (history != 0).sum(dim=1, keepdim=True)
+        found: Tensor = self.over(seen + self.users(user))
+        return found
+
+
 class Assigning(nn.Module):
     """Assignments to items, which torch.fx does not follow and torch.export does; indices and arguments of NumPy."""
 
@@ -206,6 +222,12 @@ CASES = {
         example=lambda: {"history": history("right"), "user": ids(FIELDS[0]).squeeze(1)},
         sparse={"history": "right", "user": 1},
         tables={f"sequences_{DIM}.items", "tables.users"},
+    ),
+    "tied": Case(
+        make=Tied,
+        example=lambda: {"history": history("right"), "user": ids(FIELDS[0]).squeeze(1)},
+        sparse={"history": "right", "user": 1},
+        tables={"tables.users"},
     ),
     "recurrent": Case(
         make=Recurrent,

@@ -9,9 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from export.config import ExportConfig
+from export.config import ExportConfig, PlainOptions
 from export.pipeline import export_model
-from export.plain.options import PlainOptions
 from recsys.artifact.parts import read_manifest
 
 _ROWS, _PLACES = 12, 5

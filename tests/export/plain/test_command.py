@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from export.cli import main
-from export.config import ExportConfig
+from export.config import ExportConfig, PlainOptions
 from export.pipeline import export_model
-from export.plain.options import PlainOptions
+from export.plain.explain import explained
 from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import load_artifact
 from recsys.artifact.parts import read_manifest
@@ -137,6 +138,39 @@ class Deciding(Single):
         return rows.sum(dim=-1) if bool((x > 3).any()) else rows.mean(dim=-1)
 
 
+class Even(Single):
+    """Takes an even number of rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.table(x).view(2, -1, DIM).sum(dim=-1).flatten()
+
+
+class Foreign(Single):
+    """Calls an operator that no artifact may call."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = torch.ops.prims.sin(self.table(x).sum(dim=-1))
+        return found
+
+
+class DecidingInPart(Deciding):
+    """Does what torch.fx cannot follow; its part does what torch.export cannot either."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Deciding()
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.table(x)
+        return torch.vmap(torch.dot)(rows, rows) + self.part(x)
+
+
+def test_a_refusal_names_one_place() -> None:
+    said = explained(DecidingInPart(), ExportConfig(plain=PlainOptions(inputs=torch.arange(8)))).problem
+    assert "in DecidingInPart.forward: " in said
+    assert (said.count(" At "), said.count(".py:"), "root" in said) == (1, 1, False)
+
+
 @pytest.mark.parametrize(
     ("model", "inputs", "message"),
     [
@@ -146,20 +180,39 @@ class Deciding(Single):
         (
             Single(),
             torch.rand(8, 3),
-            r"inputs: Single.forward failed on the example inputs \(x \[8, 3\] float32\)",
+            r"inputs: Single.forward failed on the example inputs \(x \[8, 3\] float32\).* At "
+            r"\S*test_command.py:\d+ in Single.forward, layer 'table' .*fails in plain PyTorch too",
         ),
-        (Random(), torch.arange(8), r"because of .*test_command.py:\d+ in Random.forward"),
+        (Random(), torch.arange(8), r"draws random numbers .*test_command.py:\d+ in Random.forward"),
         (Matrix(), torch.arange(8), "--submodule"),
         (Deciding(), torch.arange(8), r"control flow.*At .*test_command.py:\d+ in Deciding.forward"),
+        (
+            Even(),
+            torch.arange(8),
+            r"Even cannot be followed: RuntimeError: shape .*test_command.py:\d+ in .*view",
+        ),
+        (Foreign(), torch.arange(8), r"the graph calls \['prims::sin'\]"),
     ],
-    ids=["no example", "no tensors", "max_norm", "no IDs", "random numbers", "pairs of a batch", "decisions"],
+    ids=[
+        "no example",
+        "no tensors",
+        "max_norm",
+        "no IDs",
+        "random numbers",
+        "pairs of a batch",
+        "decisions",
+        "even rows",
+        "foreign operators",
+    ],
 )
 def test_what_cannot_be_exported_is_said(
     tmp_path: Path, model: nn.Module, inputs: object, message: str
 ) -> None:
+    config = ExportConfig(plain=PlainOptions(inputs=inputs))
     with pytest.raises(ExportError, match=message):
-        export_model(model, tmp_path / "a", ExportConfig(plain=PlainOptions(inputs=inputs)))
+        export_model(model, tmp_path / "a", config)
     assert not (tmp_path / "a").exists()
+    assert re.search(message, explained(model, config).problem)
 
 
 class Labelled(nn.Module):

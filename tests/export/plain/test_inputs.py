@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from export.config import ExportConfig
-from export.plain.convert import Converted, Whole, convert_plain, converted
+from export.config import ExportConfig, PlainOptions
+from export.plain.check import Converted
+from export.plain.convert import Whole, convert_plain, converted
 from export.plain.given import given_inputs, read_inputs
-from export.plain.options import PlainOptions
 from export.prepare import prepare
 from recsys import EmbeddingBagCollection
 from recsys.errors import ExportError
@@ -118,6 +118,41 @@ def test_tensors_within_objects_are_inputs_by_their_names() -> None:
     }
 
 
+class Named(Items):
+    """Takes any names."""
+
+    def forward(self, history: Tensor, **others: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(history) + others["price"]
+
+
+@dataclass(slots=True, frozen=True)
+class Slots:
+    """A batch."""
+
+    history: Tensor
+
+
+class OfSlots(Items):
+    """Takes them."""
+
+    def forward(self, batch: Slots) -> Tensor:  # type: ignore[override]
+        return super().forward(batch.history)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (Named(0), {"history": history("left"), "price": torch.rand(16)}),
+        (OfSlots(0), Slots(history("left"))),
+        (nn.DataParallel(Items(0)), {"history": history("left")}),
+        (nn.DataParallel(Items(0)), history("left")),
+    ],
+    ids=["any names", "slots", "names of what is wrapped", "a place of what is wrapped"],
+)
+def test_inputs_have_the_names_that_forward_gives_them(model: nn.Module, inputs: Any) -> None:
+    assert features_of(model.eval(), inputs) == {"history": (6, "left", 0)}
+
+
 def test_names_that_would_be_equal_get_what_is_before_them() -> None:
     class Two(nn.Module):
         def forward(self, a: dict[str, Tensor], b: dict[str, Tensor]) -> Tensor:
@@ -150,6 +185,19 @@ def test_models_with_collections_stay_as_they_are() -> None:
     assert convert_plain(model, PlainOptions()) is model
     prepared = prepare(model, ExportConfig(), lambda *_: None)
     assert [(one.num_ids, one.fixed) for one in prepared.signature.sparse] == [(None, False)]
+
+
+def test_ids_that_follow_from_rows_are_no_input() -> None:
+    """Those of the best of a history, by the rows that they are looked up in."""
+
+    class Best(Items):
+        def forward(self, history: Tensor) -> Tensor:
+            best = self.items(history).sum(dim=2).topk(2, dim=1).indices
+            return self.items(history.gather(1, best)).sum(dim=(1, 2))
+
+    made = converted(Best().eval(), PlainOptions(inputs=history("right"))).model
+    prepared = prepare(made, ExportConfig(), lambda *_: None)
+    assert [one.name for one in prepared.signature.sparse] == ["history"]
 
 
 def test_inputs_may_be_a_file(tmp_path: Path) -> None:

@@ -15,16 +15,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from export.config import ExportConfig
+from export.config import ExportConfig, PlainOptions
 from export.pipeline import export_model
-from export.plain.options import PlainOptions
 from recsys import DataType
 from recsys.artifact.parts import read_manifest
 from serve.client import Client
 from serve.client.errors import InvalidRequestError
 from serve.config.models import ModelSettings
 from serve.config.settings import ServerConfig
-from tests.export.plain.models import CASES, Case, bags_of, made
+from tests.export.plain.models import CASES, NUM_ITEMS, Case, bags_of, made
 from tests.support.serve.live import LiveServer, built_engines
 
 
@@ -116,5 +115,22 @@ def test_servers_refuse_bags_of_other_sizes(
         with (
             Client(address, model=f"m{list(CASES).index('columns')}") as client,
             pytest.raises(InvalidRequestError, match=said),
+        ):
+            client.predict({}, sparse)
+
+
+@pytest.mark.parametrize("wrong", [NUM_ITEMS, -1])
+def test_servers_refuse_ids_beyond_a_weight_that_stays_dense(
+    addresses: Mapping[str, str], wrong: int
+) -> None:
+    _, example = made(CASES["tied"])
+    _, sparse = _request(CASES["tied"], example)
+    sparse["history"][2] = [3, wrong]
+    for address in addresses.values():
+        with (
+            Client(address, model=f"m{list(CASES).index('tied')}") as client,
+            pytest.raises(
+                InvalidRequestError, match=f"table 'items' got {wrong}, expected 0 <= ID < {NUM_ITEMS}"
+            ),
         ):
             client.predict({}, sparse)

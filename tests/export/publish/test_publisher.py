@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
-import random
+import re
+import resource
+import socket
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -15,19 +18,21 @@ from torch import nn
 from export.delta.compact import compact
 from export.delta.delta import DeltaConfig, export_delta
 from export.pipeline import export_model
+from export.publish.process import _Publisher
 from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.delta.file import DeltaFile
 from recsys.artifact.load import LoadedArtifact, load_artifact
-from recsys.errors import ArtifactError
+from recsys.errors import ArtifactError, ExportError
+from recsys.streams.folder import FolderSink, FolderSource
 from recsys.training import Publisher
 from recsys.training.slices import Pace
 from tests.export.delta.test_delta import rows_of
 from tests.export.delta.test_mappings import assert_same
-from tests.recsys.artifact.delta.deltas import header_of
+from tests.recsys.artifact.delta.deltas import header_of, write_delta
 from tests.support.children.publishers import forked_publishers
 from tests.support.helpers import kjt_of
 from tests.support.models.export_models import batch_of, dlrm
-from tests.support.models.managed import POOL, Managed
+from tests.support.models.managed import Managed, train_managed
 
 __all__ = ["forked_publishers"]
 # test_train and test_kafka start processes as users do.
@@ -165,6 +170,11 @@ def test_a_process_that_is_killed_is_started_again(
         exported.steps()
         assert not publisher.publish()
         assert publisher.finish(), publisher.status
+        monkeypatch.setattr("recsys.training.publisher_process._RESTART_S", 0.5)
+        publisher._process._process.kill()
+        until(lambda: publisher.status.state == "ended")
+        exported.steps()
+        assert publisher.finish(), publisher.status
     assert lines[0] == "publish: ended: the process has ended; it is started again"
     assert_is(followed(tmp_path / "a", tmp_path / "deltas"), exported.model, tmp_path)
 
@@ -192,6 +202,35 @@ def test_a_training_from_an_older_checkpoint_continues_the_chain(exported: Loop,
     assert_is(loaded, again.model, tmp_path)
 
 
+def test_a_training_waits_for_the_end_of_another_one(
+    exported: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    lines: list[str] = []
+    exported.steps()
+    with publisher_of(exported, tmp_path) as first:
+        assert first.finish()
+        second = publisher_of(exported, tmp_path, lines)
+        until(lambda: bool(second.status.reason))
+        assert second.status.state == "starting"
+        assert not second.publish()
+        # As a process leaves it that is killed while it writes.
+        (left,) = tmp_path.glob("recsys-publish-*.lock")
+        left = left.with_name(f"{left.stem}-killed")
+        left.mkdir()
+        (left / "1.delta").write_bytes(b"recsys")
+    exported.steps()
+    with second:
+        assert second.finish(), second.status
+        assert not left.exists()
+    assert [path.suffix for path in tmp_path.glob("recsys-publish-*")] == [".lock"]
+    assert [line.split(";")[0] for line in lines] == [
+        "publish: starting: another training on this machine publishes deltas of this artifact to this destination",
+        "publish: deltas are published again",
+    ]
+    assert_is(followed(tmp_path / "a", tmp_path / "deltas"), exported.model, tmp_path)
+
+
 class TestRefused:
     def reason(self, loop: Loop, folder: Path) -> str:
         lines: list[str] = []
@@ -216,12 +255,6 @@ class TestRefused:
         (tmp_path / "deltas" / "x.delta").write_bytes(b"recsys")
         assert "'x.delta', which cannot be read" in self.reason(exported, tmp_path)
 
-    def test_two_trainings(self, exported: Loop, tmp_path: Path) -> None:
-        exported.steps()
-        with publisher_of(exported, tmp_path) as publisher:
-            assert publisher.finish()
-            assert "another training on this machine publishes" in self.reason(exported, tmp_path)
-
     def test_a_delta_of_somebody_else(self, exported: Loop, tmp_path: Path) -> None:
         old = copy.deepcopy(exported.model).eval()
         with publisher_of(exported, tmp_path) as publisher:
@@ -233,6 +266,29 @@ class TestRefused:
             assert not publisher.finish()
             assert "'theirs.delta' after state" in publisher.status.reason
             assert "another one publishes there" in publisher.status.reason
+
+    def test_a_delta_of_somebody_else_at_the_same_time(self, exported: Loop, tmp_path: Path) -> None:
+        rows = load_artifact(tmp_path / "a").rows
+        (tmp_path / "deltas").mkdir()
+        for seed, name in enumerate(("ours", "theirs")):
+            write_delta(
+                tmp_path / f"{name}.delta", rows, {rows.manifest.tables[0].table.name: [seed]}, seed=seed
+            )
+
+        class Together(FolderSink):
+            def publish(self, path: Path) -> None:
+                super().publish(tmp_path / "theirs.delta")
+                super().publish(path)
+
+        ours, theirs = socket.socketpair()
+        with theirs, Connection(ours.detach()) as pipe:
+            publisher = _Publisher(pipe)
+            publisher._source, publisher._sink = (
+                FolderSource(tmp_path / "deltas"),
+                Together(tmp_path / "deltas"),
+            )
+            with pytest.raises(ExportError, match=r"'theirs\.delta' after state"):
+                publisher._send(tmp_path / "ours.delta", rows)
 
     def test_another_model(self, exported: Loop, tmp_path: Path) -> None:
         other = Loop()
@@ -260,6 +316,26 @@ def test_rows_that_are_no_numbers_are_not_published(exported: Loop, tmp_path: Pa
     assert_is(followed(tmp_path / "a", tmp_path / "deltas"), exported.model, tmp_path)
 
 
+def test_a_full_disk_is_said_once_and_costs_no_delta(exported: Loop, tmp_path: Path) -> None:
+    lines: list[str] = []
+    with publisher_of(exported, tmp_path, lines) as publisher:
+        assert publisher.finish()
+        assert publisher._process is not None
+        assert publisher._process._process is not None
+        pid = publisher._process._process.pid
+        before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+        for _ in range(3):
+            exported.steps()
+            assert not publisher.finish()
+            assert publisher.status.state == "failed"
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+        assert publisher.finish(), publisher.status
+    assert len(lines) == 2, lines
+    assert re.search(r"failed: .* cannot be written: File too large; have the limit on the size", lines[0])
+    assert lines[1] == "publish: deltas are published again"
+    assert_is(followed(tmp_path / "a", tmp_path / "deltas"), exported.model, tmp_path)
+
+
 def test_what_cannot_be_published_at_all(exported: Loop, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="artifact"):
         Publisher(exported.model, tmp_path / "b", tmp_path / "deltas")
@@ -270,16 +346,6 @@ def test_what_cannot_be_published_at_all(exported: Loop, tmp_path: Path) -> None
     exported.model.extra = Local()
     with pytest.raises(ValueError, match="cannot be sent to the process that publishes"):
         publisher_of(exported, tmp_path)
-
-
-def train_managed(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
-    """A step on raw IDs, some of them new."""
-    rng = random.Random(seed)
-    bags = {name: [[i] for i in rng.sample(POOL, 6)] for name in ("user", "friend", "ware", "word")}
-    optimizer.zero_grad()
-    features = kjt_of({**bags, "day": [[i] for i in range(6)]})
-    model(torch.rand(6, 2), features)["score"].sum().backward()
-    optimizer.step()
 
 
 def test_mappings_of_raw_ids(tmp_path: Path) -> None:

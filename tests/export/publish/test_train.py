@@ -20,8 +20,8 @@ from recsys.data.batches import EpochOrder, batches
 from recsys.data.sources.synthetic import synthetic
 from recsys.train.commands.train import main as train
 from recsys.train.config import ModelConfig, TrainConfig
-from recsys.train.ranks import Ranks, process_group
-from recsys.train.trainer import Trainer
+from recsys.train.stepping.ranks import Ranks, process_group
+from recsys.train.stepping.trainer import Trainer
 from recsys.training import Publisher, PublishStatus
 from tests.export.delta.test_delta import rows_of
 from tests.export.publish.test_publisher import followed

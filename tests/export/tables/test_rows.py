@@ -12,7 +12,7 @@ import torch
 
 from export.config import ExportConfig
 from export.pipeline import export_model
-from export.tables.tables import StoredModel, drop_cached, write_rows
+from export.tables import StoredModel, drop_cached, write_rows
 from recsys.artifact.parts import ROWS_NAME
 from recsys.configs import DataType
 from recsys.embedding import EmbeddingBagCollection

@@ -17,8 +17,8 @@ from export.config import ExportConfig
 from export.delta.delta import DeltaConfig, export_delta
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingCollection, EmbeddingConfig, KeyedJaggedTensor
+from recsys.artifact.batches.answers import made_batch
 from recsys.artifact.batches.samples import random_batch
-from recsys.artifact.batches.warm_up import made_batch
 from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.errors import ExportError

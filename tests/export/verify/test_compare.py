@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import export.artifact.writing
-import export.tables.tables
+import export.tables
 from export.artifact import single_file
 from export.artifact.single_file import write_apart
 from export.config import ExportConfig
@@ -76,7 +76,7 @@ def _inject(monkeypatch: pytest.MonkeyPatch, victim: str, fault: Fault) -> None:
 
         return store_table(weight, table, layout, damaged, on_rows)
 
-    monkeypatch.setattr(export.tables.tables, "store_table", faulty)
+    monkeypatch.setattr(export.tables, "store_table", faulty)
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)

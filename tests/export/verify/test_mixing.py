@@ -58,6 +58,22 @@ class _Longest(nn.Module):
         return rows / longest
 
 
+class _Heads(nn.Module):
+    """Puts heads behind one another in two orders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.ebc = EmbeddingBagCollection([bag("t", 33, 8, ["f"])])
+
+    def forward(self, features: KeyedJaggedTensor) -> Tensor:
+        rows = self.ebc(features).values()
+        heads = torch.cat(rows.split(4, dim=1), dim=0) * 2
+        others = rows.view(rows.size(0) * 2, 4).sigmoid()
+        found = heads + others  # here
+        return torch.cat(found.split(rows.size(0), dim=0), dim=1)
+
+
 @torch.fx.wrap
 def _padded(values: Tensor, offsets: Tensor, longest: Tensor) -> Tensor:
     return torch.ops.fbgemm.jagged_to_padded_dense(values, [offsets], [int(longest.item())], 0.0)
@@ -70,6 +86,14 @@ def test_padding_is_not_to_blame_for_what_is_done_with_it(tmp_path: Path) -> Non
         VerificationError, match=r"got shape .*, because of .*`return torch.ops.*jagged_to_padded_dense"
     ):
         export_model(_Longest(is_padded=True), tmp_path / "a")
+
+
+def test_rows_and_heads_in_two_orders_are_to_blame_where_they_meet(tmp_path: Path) -> None:
+    message = (
+        r"row \d+ of the samples: changes by .*because of .*in _Heads\.forward: `[^`]*# here`.*train again"
+    )
+    with pytest.raises(VerificationError, match=message):
+        export_model(_Heads(), tmp_path / "a")
 
 
 @pytest.mark.parametrize("case", ["random", "in place"])

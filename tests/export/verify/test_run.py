@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import export.graph.prepared
-import export.tables.tables
+import export.tables
 import export.verify.run
 from export.config import ExportConfig
 from export.pipeline import export_model
@@ -58,7 +58,7 @@ def _damage_row(monkeypatch: pytest.MonkeyPatch, victim: str, row: int) -> None:
 
         return store_table(weight, table, layout, damaged, on_rows)
 
-    monkeypatch.setattr(export.tables.tables, "store_table", faulty)
+    monkeypatch.setattr(export.tables, "store_table", faulty)
 
 
 @pytest.mark.parametrize("row", [5, 7], ids=["first call", "second call"])

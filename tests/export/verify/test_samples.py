@@ -34,7 +34,7 @@ from recsys.models.dense import DenseTransforms
 from recsys.train.callbacks import Callback
 from recsys.train.config import ModelConfig, RunConfig, TrainConfig
 from recsys.train.job import TrainJob, train_over_ranks
-from recsys.train.ranks import ONE_RANK
+from recsys.train.stepping.ranks import ONE_RANK
 from tests.support.helpers import bag
 
 _EPOCH_MS = 1_700_000_000_000.0

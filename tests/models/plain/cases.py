@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from export.config import PlainOptions
 from export.plain.convert import converted
 from export.plain.given import given_inputs
-from export.plain.options import PlainOptions
 from recsys.configs import DataType
 from recsys.inputs.signature import IdPolicy, Signature
 from recsys.rows.format import RowFormat, dequantize_rows, quantize_rows

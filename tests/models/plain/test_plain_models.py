@@ -19,11 +19,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from export.config import ExportConfig, target_name
+from export.config import ExportConfig, PlainOptions, target_name
 from export.delta.delta import DeltaConfig, export_delta
 from export.pipeline import export_model
 from export.plain.convert import convert_plain
-from export.plain.options import PlainOptions
 from export.verify.compare import END_TO_END_TOLERANCES
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.manifest_file import MANIFEST_NAME

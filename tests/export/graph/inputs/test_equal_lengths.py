@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys import EmbeddingCollection, KeyedJaggedTensor
+from recsys.artifact.batches.answers import made_batch
 from recsys.artifact.batches.samples import random_batch
-from recsys.artifact.batches.warm_up import made_batch
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.errors import ExportError, ManifestError
 from recsys.inputs.signature import Signature

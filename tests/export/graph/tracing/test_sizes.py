@@ -47,6 +47,21 @@ class _Decides(_Model):
         return found if found.ndim == 2 and not found.is_sparse else found[0]
 
 
+class _Sets(_Model):
+    """Looks sizes up in sets and dictionaries."""
+
+    def forward(self, dense: Tensor, features: KeyedJaggedTensor) -> dict[str, Tensor]:
+        found = self.rows(dense, features)
+        if dense.dim() not in {2, 3} or found.dtype not in {torch.float32, torch.float64}:
+            raise ValueError("dense")
+        if len({dense.shape[0], found.shape[0]}) > 1 or len({dense.shape[:1], found.shape[:-1]}) > 1:
+            raise ValueError("rows")
+        if len({(dense.size(0), dense.size(1)), found.shape, torch.Size([3])}) != 3:
+            raise ValueError("shapes")
+        scale = {3: 1.0, 8: 2.0}[found.size(1)] + {self.scales: 1.0}[self.scales]
+        return {"sums": found.sum(1) * scale, "fewer": found[:, : min({found.size(1), 5})]}
+
+
 class _Squeezes(_Model):
     def forward(self, dense: Tensor, features: KeyedJaggedTensor) -> dict[str, Tensor]:
         found = self.norm(self.rows(dense, features))
@@ -111,6 +126,7 @@ _SPLIT = {"user": {"f": "f", "h": "h"}, "item": {"g": "g"}}
     ("make", "split"),
     [
         (_Decides, None),
+        (_Sets, None),
         (_Squeezes, None),
         (_Loops, None),
         (_Sequences, None),
@@ -148,6 +164,9 @@ def _without_torch(x: Tensor) -> Tensor:
     return torch.from_numpy(x.numpy() * 2)
 
 
+_IN_SETS = ("set", "in", "set with 4", "get", "intersection", "shape in")
+
+
 class _Rows(_Model):
     """Decides by the number of rows, and by numbers in tensors."""
 
@@ -159,6 +178,18 @@ class _Rows(_Model):
         found = self.rows(dense, features)
         if self.case == "rows":
             return found if found.size(0) % 2 else -found  # here
+        if self.case == "set":
+            return found if len({dense.size(0), 1}) == 1 else -found  # here
+        if self.case == "in":
+            return found if dense.size(0) in {2, 4} else -found  # here
+        if self.case == "set with 4":
+            return found if len({dense.size(0), 4}) == 1 else -found  # here
+        if self.case == "get":
+            return found * {4: 2, 8: 3}.get(dense.size(0), 1)  # here
+        if self.case == "intersection":
+            return found if {dense.size(0)} & {2, 4} else -found  # here
+        if self.case == "shape in":
+            return found if (dense.size(0), 3) in {(2, 3): 1} else -found  # here
         if self.case == "values":
             return found if self.scales.sum() > 0 else -found  # here
         if self.case == "number of IDs":
@@ -168,7 +199,7 @@ class _Rows(_Model):
         return found.sum(dim=1) if len(list(found)) == 3 else found  # here
 
 
-@pytest.mark.parametrize("case", ["rows", "values", "number of IDs", "squeezed", "parts"])
+@pytest.mark.parametrize("case", ["rows", *_IN_SETS, "values", "number of IDs", "squeezed", "parts"])
 def test_what_differs_between_batches_is_refused(tmp_path: Path, case: str) -> None:
     with pytest.raises(ExportError, match=r"(?s)At \S*test_sizes.py:\d+ in _Rows.forward: `.*# here`"):
         export_model(_Rows(case), tmp_path / "a")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from export.graph.tracing.source_location import place_of, source_locations
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.errors import ExportError, VerificationError
+from recsys.scripting import torchscript
 from tests.support.helpers import bag
 
 
@@ -98,6 +100,34 @@ class _Key(_Model):
         return found
 
 
+class _DecidesByWidth(_Model):
+    def forward(self, dense: Tensor, features: KeyedJaggedTensor) -> Tensor:
+        if dense.size(1) > dense.size(0):  # here
+            return self.ebc(features).values()
+        return self.layer(dense)
+
+
+class _Checks(_Model):
+    def forward(self, dense: Tensor, features: KeyedJaggedTensor) -> Tensor:
+        found: Tensor = self.ebc(features).values()
+        if str(found.size(1)) != "4":
+            raise ValueError(f"got {dense.size(0)} rows")  # here
+        return found + self.layer(dense)
+
+
+class _Compiled(_Model):
+    def __init__(self) -> None:
+        super().__init__()
+        # From text: there is no Python of it.
+        code = "def twice(x: Dict[str, Tensor]):\n    return x['a'] * 2\n"
+        with torchscript.quiet():
+            self.twice: Any = torch.jit.CompilationUnit(code).twice
+
+    def forward(self, dense: Tensor, features: KeyedJaggedTensor) -> Tensor:
+        found: Tensor = self.twice({"a": self.layer(dense)})  # here
+        return found + self.ebc(features).values()
+
+
 LINES = Path(__file__).read_text().splitlines()
 
 
@@ -109,7 +139,14 @@ def line_of(model: type[nn.Module]) -> int:
 @pytest.mark.parametrize(
     ("model", "layer", "what"),
     [
-        (_Branch, "", "Choose between values with torch.where"),
+        (
+            _Branch,
+            "",
+            r"Choose between values with torch.where(?!.*dense-width).*guards: .*clamp.*`if self.training:`",
+        ),
+        (_DecidesByWidth, "", "Say how wide the argument is by --dense-width NAME=N"),
+        (_Checks, "", "A check of the model's own fails for traced values"),
+        (_Compiled, "", "in the factory's module, replace it where forward looks it up"),
         (_Loop, "", "Split it with unbind"),
         (_Factory, "", r"Make a tensor of a traced size by torch.full\(\(x.size\(0\),\), k\)"),
         (_DenseIds, r", layer 'places' \(Embedding\(3, 4\)\)", r"make IDs of one by x.squeeze\(1\).long\(\)"),

@@ -1,26 +1,34 @@
 """The tables of an artifact: how they are stored, and their rows, written a few at a time, with digests of blocks.
 
+Tables in mapped files need not fit in memory: the system can drop their pages.
+
 Shape letters: R rows, D embedding dim.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import math
+import mmap
 import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from export.config import ExportConfig, target_name
-from export.tables.mapped import release
 from recsys.base.files import reserve, write_all_at
 from recsys.configs import BaseEmbeddingConfig
 from recsys.embedding import FloatCollection
-from recsys.errors import ExportError
+from recsys.errors import CheckpointError, ExportError
 from recsys.inputs.signature import IdPolicy
 from recsys.planner.devices import DeviceOptions, plan_devices
 from recsys.quant import float_tables
@@ -33,6 +41,11 @@ from recsys.sharding.plan.plan import ParameterSharding, ShardingPlan, ShardMeta
 from recsys.sharding.plan.sharding_types import table_wise, without_replicas
 
 T = TypeVar("T")
+# Bytes written before their pages are released: enough for long writes, little compared to a table.
+_BLOCK_BYTES = 16 << 20
+_MADV_DONTNEED = 4  # Linux, include/uapi/asm-generic/mman-common.h
+# The mapping behind each tensor that `MappedTensor` made, by its address, as long as the tensor lives.
+_MAPPINGS: weakref.WeakValueDictionary[int, mmap.mmap] = weakref.WeakValueDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,17 +84,15 @@ def plan_tables(
         PlanError: The plan does not fit, or nothing fits the memory.
         ValueError: A column cut does not suit a row type.
     """
-    names = [
-        (path, table.name) for path, collection in collections.items() for table in float_tables(collection)
-    ]
-    types = _by_path(config.table_data_types, config.data_type, names, "table_data_types")
-    policies = _policies(config, names, mapped)
+    floats = {path: float_tables(collection) for path, collection in collections.items()}
+    paths = {
+        (path, table.name): table_path(path, table.name) for path, group in floats.items() for table in group
+    }
+    types = _by_path(config.table_data_types, config.data_type, paths, "table_data_types")
+    policies = _policies(config, paths, mapped)
     tables = {
-        path: [
-            replace(table, data_type=types[table_path(path, table.name)])
-            for table in float_tables(collection)
-        ]
-        for path, collection in collections.items()
+        path: [replace(table, data_type=types[paths[path, table.name]]) for table in group]
+        for path, group in floats.items()
     }
     envs = {target_name(target): ShardingEnv.over_devices(target) for target in config.targets}
     plans = {
@@ -89,9 +100,8 @@ def plan_tables(
         for name, env in envs.items()
     }
     cuts = {
-        table_path(path, table.name): _common_cuts([plan.of(path)[table.name] for plan in plans.values()])
-        for path, group in tables.items()
-        for table in group
+        at: _common_cuts([plan.of(path)[name] for plan in plans.values()])
+        for (path, name), at in paths.items()
     }
     stored = {
         name: StoredTable(
@@ -104,14 +114,12 @@ def plan_tables(
         )
         for path, group in tables.items()
         for table in group
-        for name in [table_path(path, table.name)]
+        for name in [paths[path, table.name]]
     }
     refined = {
         target: ShardingPlan(
             plan={
-                path: {
-                    name: _refined(sharding, cuts[table_path(path, name)]) for name, sharding in group.items()
-                }
+                path: {name: _refined(sharding, cuts[paths[path, name]]) for name, sharding in group.items()}
                 for path, group in plan.plan.items()
             }
         )
@@ -128,7 +136,7 @@ def plan_tables(
 
 
 def _policies(
-    config: ExportConfig, names: Sequence[tuple[str, str]], mapped: Collection[str]
+    config: ExportConfig, paths: Mapping[tuple[str, str], str], mapped: Collection[str]
 ) -> dict[str, IdPolicy]:
     if IdPolicy.MAPPED in (config.id_policy, *config.table_id_policies.values()):
         raise ExportError(
@@ -136,10 +144,9 @@ def _policies(
             "holds a managed collision module for it, and nowhere else"
         )
     policies = _by_path(
-        config.table_id_policies, config.id_policy or IdPolicy.REJECT, names, "table_id_policies"
+        config.table_id_policies, config.id_policy or IdPolicy.REJECT, paths, "table_id_policies"
     )
-    for path, name in names:
-        at = table_path(path, name)
+    for (_, name), at in paths.items():
         if at in mapped:
             asked = config.table_id_policies.get(at, config.table_id_policies.get(name))
             if asked is not None:
@@ -152,17 +159,14 @@ def _policies(
 
 
 def _by_path(
-    named: Mapping[str, T], default: T, names: Sequence[tuple[str, str]], option: str
+    named: Mapping[str, T], default: T, paths: Mapping[tuple[str, str], str], option: str
 ) -> dict[str, T]:
     """Return a value for each table by path; options name tables by path or by name."""
-    known = {table_path(path, name) for path, name in names} | {name for _, name in names}
+    known = {*paths.values(), *(name for _, name in paths)}
     unknown = sorted(set(named) - known)
     if unknown:
         raise ExportError(f"{option}: got unknown tables {unknown}, expected some of {sorted(known)[:20]}")
-    return {
-        table_path(path, name): named.get(table_path(path, name), named.get(name, default))
-        for path, name in names
-    }
+    return {at: named.get(at, named.get(name, default)) for (_, name), at in paths.items()}
 
 
 def _plan(
@@ -308,3 +312,92 @@ def write_rows(
                 raise ExportError(str(error)) from None
             release(weights[name])
         return rows.finish(), errors
+
+
+def check_free(folder: Path, num_bytes: int) -> None:
+    """Check that a folder's disk has room for tables.
+
+    Raises:
+        CheckpointError: Says how much is needed and how much is free.
+    """
+    free = shutil.disk_usage(folder).free
+    if num_bytes > free:
+        raise CheckpointError(
+            f"out: the tables are put together in a file beside it, which takes {num_bytes:,} bytes until the "
+            f"export ends, but only {free:,} are free there; choose --out on a larger disk"
+        )
+
+
+class MappedTensor:
+    """A tensor in an unnamed file, which is deleted with the last reference, even if the process is killed.
+
+    Args:
+        shape: Its shape, such as ``[R, D]``; without zeros.
+        dtype: The dtype of its elements.
+        folder: The folder of the file.
+
+    Raises:
+        CheckpointError: The disk is full.
+    """
+
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype, folder: Path) -> None:
+        num_bytes = math.prod(shape) * dtype.itemsize
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - it is closed by close()
+        try:
+            # Allocates all blocks now: on a full disk, a later write to the mapping would kill the process.
+            reserve(self._file.fileno(), num_bytes)
+        except OSError as error:
+            self._file.close()
+            raise CheckpointError(f"out: no room beside it for a table: {error.strerror}") from None
+        self._mapping = mmap.mmap(self._file.fileno(), num_bytes)
+        self._mapping.madvise(mmap.MADV_RANDOM)
+        self.tensor = torch.frombuffer(self._mapping, dtype=dtype).view(*shape)
+        _MAPPINGS[self.tensor.data_ptr()] = self._mapping
+
+    def write(self, offsets: Sequence[int], values: Tensor) -> None:
+        """Copy a rectangle to its place, a few rows at a time."""
+        place = self.tensor
+        for dim, (start, size) in enumerate(zip(offsets, values.shape, strict=True)):
+            place = place.narrow(dim, start, size)
+        row_bytes = self.tensor.stride(0) * self.tensor.element_size()
+        step = max(1, _BLOCK_BYTES // row_bytes)
+        for first in range(0, len(values), step):
+            rows = values[first : first + step]
+            place[first : first + step].copy_(rows)
+            start = (offsets[0] + first) * row_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+            end = (offsets[0] + first + len(rows)) * row_bytes
+            self._mapping.madvise(mmap.MADV_DONTNEED, start, end - start)
+
+    def finish(self) -> Tensor:
+        """Return the whole tensor, none of it in memory."""
+        self._mapping.flush()
+        # Otherwise cached neighbouring pages would be mapped with each row that is read.
+        os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        self.close()
+        return self.tensor
+
+    def close(self) -> None:
+        """Close the file; the tensor keeps its mapping."""
+        self._file.close()
+
+
+def release(tensor: Tensor) -> None:
+    """Release the pages of a ``MappedTensor``'s tensor; they reload from its file. Ignore other tensors."""
+    mapping = _MAPPINGS.get(tensor.data_ptr())
+    if mapping is not None:
+        mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def release_unwritten(tensor: Tensor) -> None:
+    """Release the pages of a tensor that ``torch.load(mmap=True)`` mapped and that was not written to.
+
+    A tensor in private memory, or one that was written to, would lose its contents.
+    """
+    storage = tensor.untyped_storage()
+    # Only whole pages of the storage: the memory around it belongs to other objects.
+    start = -(-storage.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+    end = (storage.data_ptr() + storage.nbytes()) // mmap.PAGESIZE * mmap.PAGESIZE
+    if end > start:
+        madvise = ctypes.CDLL(None, use_errno=True).madvise
+        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        madvise(start, end - start, _MADV_DONTNEED)

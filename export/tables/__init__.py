@@ -1,1 +1,0 @@
-"""Tables: quantization, sharding, writing."""
