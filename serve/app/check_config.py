@@ -12,8 +12,8 @@ from rich.console import Console
 
 from recsys.artifact.load import choose_target
 from recsys.artifact.manifest import Manifest
-from recsys.artifact.native_kernels import has_running_programs
 from recsys.artifact.parts import check_sizes
+from recsys.artifact.programs import has_running_programs
 from recsys.base.cli import near_misses
 from recsys.base.remote import RemoteError
 from recsys.base.terminal import whole_table

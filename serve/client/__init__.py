@@ -25,11 +25,12 @@ import threading
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from functools import partial
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from serve.client.errors import PredictError, error_on_stream, predict_error
 from serve.client.feedback import Feedback, feedback_request
@@ -58,26 +59,19 @@ class _Calls:
     """The service's methods on a channel of either kind."""
 
     def __init__(self, channel: Any) -> None:
-        self.predict = channel.unary_unary(
-            PREDICT,
-            request_serializer=wire.PredictRequest.SerializeToString,
-            response_deserializer=wire.PredictResponse.FromString,
+        self.predict = _method(channel.unary_unary, PREDICT, wire.PredictRequest, wire.PredictResponse)
+        self.stream = _method(channel.stream_stream, PREDICT_STREAM, wire.PredictRequest, wire.StreamResponse)
+        self.metadata = _method(
+            channel.unary_unary, GET_MODEL_METADATA, wire.GetModelMetadataRequest, wire.ModelMetadata
         )
-        self.stream = channel.stream_stream(
-            PREDICT_STREAM,
-            request_serializer=wire.PredictRequest.SerializeToString,
-            response_deserializer=wire.StreamResponse.FromString,
+        self.feedback = _method(
+            channel.unary_unary, FEEDBACK, feedback_pb2.FeedbackRequest, feedback_pb2.FeedbackResponse
         )
-        self.metadata = channel.unary_unary(
-            GET_MODEL_METADATA,
-            request_serializer=wire.GetModelMetadataRequest.SerializeToString,
-            response_deserializer=wire.ModelMetadata.FromString,
-        )
-        self.feedback = channel.unary_unary(
-            FEEDBACK,
-            request_serializer=feedback_pb2.FeedbackRequest.SerializeToString,
-            response_deserializer=feedback_pb2.FeedbackResponse.FromString,
-        )
+
+
+def _method(kind: Any, name: str, request: type[Message], answer: type[Message]) -> Any:
+    """Return a method of a channel by its full name."""
+    return kind(name, request_serializer=request.SerializeToString, response_deserializer=answer.FromString)
 
 
 def _settings(settings: Settings | None, timeout_s: float, model: str) -> Settings:
@@ -273,12 +267,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
@@ -367,12 +356,7 @@ class AsyncClient:
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:

@@ -47,14 +47,14 @@ def frame_requests(
         ValueError: The package is the client alone, a column is missing, or a value is wrong.
     """
     try:
-        from recsys.data.tables.columns import Columns
+        from recsys.data.tables.columns import Columns, with_elements
         from recsys.data.tables.reading.pieces import Frame
     except ImportError as error:
         raise ValueError(
             f"dense: got a {type(frame).__name__}, which needs all of recsys-serving ({error}), expected arrays "
             "by name: install recsys-serving in place of recsys-serving-client"
         ) from None
-    table = Frame(frame).table
+    table = with_elements(Frame(frame).table, [name for one in metadata.dense for name in one.columns])
     _check_columns(table.column_names, metadata)
     most = metadata.limits.max_rows or max(table.num_rows, 1)
     for first in range(0, max(table.num_rows, 1), most):
@@ -97,7 +97,7 @@ def _dense(table: Any, columns: Columns, one: wire.DenseSignature) -> Any:
 
 def _sparse(columns: Columns, one: wire.SparseSignature) -> Any:
     """Return the bags of B rows, of IDs or of texts."""
-    from recsys.inputs.schema import RAW, TableSpec
+    from recsys.inputs.columns import RAW, TableSpec
 
     spec = TableSpec(
         name=one.name,

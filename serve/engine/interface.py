@@ -8,7 +8,6 @@ counters.
 from __future__ import annotations
 
 import socket
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,14 +63,11 @@ class ModelInfo:
     @classmethod
     def of_manifest(cls, manifest: Manifest) -> ModelInfo:
         """Return the identity of an artifact. A repository names its version."""
-        table_bytes: Counter[str] = Counter()
-        for block in manifest.layout.blocks:
-            table_bytes[block.table] += block.num_bytes
         versions = manifest.versions
         return cls(
             name=manifest.name,
             digest=artifact_digest(manifest),
-            table_bytes=table_bytes,
+            table_bytes=manifest.layout.table_bytes,
             format_version=str(manifest.format_version),
             torch_version=versions.get("torch", ""),
             fbgemm_version=versions.get("fbgemm-gpu-cpu") or versions.get("fbgemm-gpu", ""),

@@ -15,10 +15,12 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields as fields_of
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from recsys import errors
 from recsys.artifact.parts import read_manifest
 from recsys.artifact.store.address import parse_nodes
 from recsys.base.machine import num_processors
@@ -33,7 +35,6 @@ from serve.engine.interface import (
     SubmitOptions,
     Submitted,
 )
-from serve.engine.native_errors import ERROR_OF_KIND
 from serve.engine.native_events import (
     NativeBlock,
     captured_of,
@@ -50,10 +51,28 @@ from serve.engine.native_settings import (
 )
 from serve.engine.records import TRACE_PARENT, Observer
 from serve.engine.routes import Routes, RouteTable
-from serve.errors import QueueFullError, status_of
+from serve.errors import ERROR_KINDS, QueueFullError, status_of
 from serve.net.tls import TlsFiles, TlsMaterial
 from serve.threads import in_thread
 
+#: The classes of the native engine's errors, by the names of their kinds (``recsys::KindName``).
+ERROR_OF_KIND: Mapping[str, type[Exception]] = {
+    **{kind.name: kind.error for kind in ERROR_KINDS},
+    "artifact_not_found": errors.ArtifactNotFoundError,
+    "foreign_file": errors.ForeignFileError,
+    "manifest": errors.ManifestError,
+    "newer_format": errors.NewerVersionError,
+    "missing_part": errors.MissingPartError,
+    "part_size": errors.PartSizeError,
+    "checksum": errors.ChecksumError,
+    "target": errors.TargetError,
+    "rows_memory": errors.RowsMemoryError,
+    "delta": errors.DeltaError,
+    "library": errors.ArtifactError,
+    "listen": OSError,
+    "config": ValueError,
+    "internal": RuntimeError,
+}
 _log = logging.getLogger("serve")
 _FOLDER = Path(__file__).parent
 _BINDING = "serve.engine._engine"
@@ -172,28 +191,17 @@ class NativeEngine:
         memory = settings.rows_memory
         manifest = read_manifest(path)
         is_random = not memory.copy_rows and memory.reads_at_random(manifest.layout.num_bytes)
-        values = VersionSettings(
-            name=name,
-            version=version,
-            target=settings.target,
-            verify_checksums=settings.verify_checksums,
-            copy_rows=settings.copy_rows,
-            lock_rows=settings.lock_rows,
-            numa=settings.numa,
-            random_access=is_random,
-            allow_non_finite=settings.allow_non_finite,
-            context_cache_bytes=settings.context_cache_bytes,
-            rows=_nodes(settings.rows),
-            rows_replicas=_nodes(settings.rows_replicas),
-            rows_over_bytes=settings.rows_over_bytes,
-            rows_cache_bytes=settings.rows_cache_bytes,
-            rows_deadline_ms=settings.rows_deadline_ms,
-            rows_hedge_ms=settings.rows_hedge_ms,
-            rows_zero=settings.rows_zero,
-            limits=settings.limits,
-            num_executors=settings.max_executors,
-            cpus=settings.cpus,
-        )
+        own: dict[str, Any] = {
+            "name": name,
+            "version": version,
+            "random_access": is_random,
+            "rows": _nodes(settings.rows),
+            "rows_replicas": _nodes(settings.rows_replicas),
+            "num_executors": settings.max_executors,
+        }
+        # The others have the same names and values in both.
+        same = {f.name: getattr(settings, f.name) for f in fields_of(VersionSettings) if f.name not in own}
+        values = VersionSettings(**own, **same)
         captured = list(itertools.islice(warm_up, _MAX_CAPTURED))
         with self.own_errors(), _signals_blocked():
             opened = self._engine.open(str(path), as_json(values), captured)

@@ -320,6 +320,12 @@ def _port(counts: dict[str, int]) -> Iterator[Metric]:
         (CounterMetricFamily, "recsys_connections_accepted", "accepted", "Connections that were opened"),
         (
             CounterMetricFamily,
+            "recsys_connections_moved",
+            "moved",
+            "Connections that went from one polling thread to another",
+        ),
+        (
+            CounterMetricFamily,
             "recsys_stream_resets",
             "resets",
             "Calls that clients reset before their answer",

@@ -33,6 +33,8 @@ class DeltaStream:
         self._state = artifact
         # Every state of the rows so far.
         self._passed = {artifact}
+        # Files that could not be read when the last delta was there: the chain has gone on without them, perhaps.
+        self._past: dict[str, tuple[int, int | str]] = {}
         # Files that could not be applied: their stamps, and why.
         self._failed: dict[str, tuple[tuple[int, int | str], StreamState, str]] = {}
         # Deltas that were waiting at the last poll that was due, and those that were at the one before, too.
@@ -42,7 +44,10 @@ class DeltaStream:
     def next(self, found: Sequence[StreamedDelta]) -> StreamedDelta | None:
         """Return the delta to apply next, of those that have not failed; None if there is none."""
         usable = [delta for delta in found if not self._has_failed(delta)]
-        return next_delta(usable, self._artifact, self._state, self._passed)
+        following = next_delta(usable, self._artifact, self._state, self._passed)
+        if following is not None:
+            self._past = {delta.name: delta.stamp for delta in found if delta.error}
+        return following
 
     def applied(self, delta: StreamedDelta, at_s: float = 0.0) -> None:
         """Note that a delta was applied.
@@ -86,7 +91,7 @@ class DeltaStream:
         last_s = self.status.last_created_s
         ours = [d for d in found if self._is_ahead(d)]
         waiting = [d for d in ours if not d.error]
-        unreadable = [d for d in found if d.error and d.created_s >= last_s and (not d.artifact or d in ours)]
+        unreadable = [d for d in found if d.error and self._is_new(d) and (not d.artifact or d in ours)]
         strange = [d for d in found if d.artifact and d.artifact not in artifacts]
         foreign = [d for d in strange if d.created_s > max(last_s, self._since_s)]
         now = {d.name: d.stamp for d in (*unreadable, *waiting, *foreign)}
@@ -141,6 +146,11 @@ class DeltaStream:
         is_ours = delta.artifact == self._artifact and delta.digest not in self._passed
         leads_on = delta.leads_on(self._artifact, self._state, self._passed)
         return is_ours and (leads_on or delta.base not in self._passed)
+
+    def _is_new(self, delta: StreamedDelta) -> bool:
+        """Return whether a delta came after the last one that was applied; clocks may go wrong."""
+        came_later = self._past.get(delta.name) != delta.stamp
+        return came_later or delta.created_s >= self.status.last_created_s
 
     def _has_failed(self, delta: StreamedDelta) -> bool:
         failed = self._failed.get(delta.name)

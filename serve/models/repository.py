@@ -106,6 +106,107 @@ class ModelSource(Protocol):
         ...
 
 
+class ManyModels:
+    """What repositories do alike: they pass over names that no model or version has, and say so once.
+
+    Args:
+        models: those to serve; empty for all.
+    """
+
+    is_single = False
+
+    def __init__(self, models: Sequence[str]) -> None:
+        self._models = frozenset(models)
+        self._told: set[str] = set()
+
+    def all_names(self) -> list[str]:
+        """See ``ModelSource``."""
+        raise NotImplementedError
+
+    def names(self) -> list[str]:
+        """See ``ModelSource``.
+
+        Raises:
+            OSError: the repository cannot be read.
+        """
+        return [name for name in self.all_names() if not self._models or name in self._models]
+
+    def _is_model(self, entry: str) -> bool:
+        """Return whether a name in the root may be a model's."""
+        if entry.startswith("."):
+            return False
+        if not is_name(entry):
+            self._tell(f"{entry[:64]!r} is passed over: a model's name has letters, digits and _ - .")
+        return is_name(entry)
+
+    def _is_version(self, model: str, entry: str, version: str) -> bool:
+        """Return whether a name in a model's folder, less the end of single files, may be a version's."""
+        if entry == DELTAS or entry.startswith("."):
+            return False
+        if not is_version(version):
+            self._tell(f"{model}/{entry[:64]!r} is passed over: versions are whole numbers from 1")
+        return is_version(version)
+
+    def _check_delta(self, name: str, file_name: str) -> None:
+        """Raise ModelNotFoundError or RequestError for names that no model and no delta has."""
+        if not is_name(name):
+            raise ModelNotFoundError(f"model: got {name[:64]!r}, expected one that lies in the repository")
+        check_file_name(file_name)
+
+    def _tell(self, text: str) -> None:
+        """Log a text once, although the repository is scanned repeatedly."""
+        if text not in self._told:
+            self._told.add(text)
+            _log.warning("repository: %s", text)
+
+
+class OneModel:
+    """What single artifacts do alike: each is a model of version 1, with the name in its manifest."""
+
+    is_single = True
+    version = ONLY_VERSION
+
+    def _manifest(self) -> bytes:
+        """Return the manifest, not yet checked."""
+        raise NotImplementedError
+
+    @cached_property
+    def name(self) -> str:
+        """The name in the manifest, which is read when this is first asked for: that takes torch.
+
+        Raises:
+            ArtifactError: the manifest is damaged.
+        """
+        from recsys.artifact.manifest import Manifest
+
+        return Manifest.loads(self._manifest()).name
+
+    def names(self) -> list[str]:
+        """See ``ModelSource``."""
+        return [self.name]
+
+    def all_names(self) -> list[str]:
+        """See ``ModelSource``."""
+        return [self.name]
+
+    def versions(self, name: str) -> list[str]:
+        """See ``ModelSource``."""
+        return [self.version] if name == self.name else []
+
+    def _check(self, name: str, version: str) -> None:
+        """Raise ModelNotFoundError for another model or version."""
+        if (name, version) != (self.name, self.version):
+            raise ModelNotFoundError(
+                f"version: got {version[:64]!r} of model {name[:64]!r}, expected {self.version!r} of {self.name!r}"
+            )
+
+    def _check_delta(self, name: str, file_name: str) -> None:
+        """Raise ModelNotFoundError for another model, and RequestError for a name that no delta has."""
+        if name != self.name:
+            raise ModelNotFoundError(f"model: got {name[:64]!r}, expected {self.name!r}")
+        check_file_name(file_name)
+
+
 class _OnDisk:
     """What sources on this machine's disk do alike."""
 
@@ -130,7 +231,7 @@ class _OnDisk:
         """See ``ModelSource``."""
 
 
-class Repository(_OnDisk):
+class Repository(ManyModels, _OnDisk):
     """A folder of models.
 
     Args:
@@ -138,20 +239,9 @@ class Repository(_OnDisk):
         models: those to serve; empty for all.
     """
 
-    is_single = False
-
     def __init__(self, root: Path, models: Sequence[str] = ()) -> None:
+        super().__init__(models)
         self._root = root
-        self._models = frozenset(models)
-        self._told: set[str] = set()
-
-    def names(self) -> list[str]:
-        """See ``ModelSource``.
-
-        Raises:
-            OSError: the root cannot be read.
-        """
-        return [name for name in self.all_names() if not self._models or name in self._models]
 
     def all_names(self) -> list[str]:
         """See ``ModelSource``.
@@ -159,18 +249,11 @@ class Repository(_OnDisk):
         Raises:
             OSError: the root cannot be read.
         """
-        found = []
-        for entry in sorted(self._root.iterdir()):
-            name = entry.name
-            if name.startswith("."):
-                continue
-            if not is_name(name):
-                self._tell(
-                    f"repository: {name[:64]!r} is passed over: a model's name has letters, digits and _ - ."
-                )
-            elif self._holds(entry, name, Path.is_dir):
-                found.append(name)
-        return found
+        return [
+            entry.name
+            for entry in sorted(self._root.iterdir())
+            if self._is_model(entry.name) and self._holds(entry, entry.name, Path.is_dir)
+        ]
 
     def versions(self, name: str) -> list[str]:
         """See ``ModelSource``."""
@@ -180,20 +263,15 @@ class Repository(_OnDisk):
         try:
             entries = sorted(folder.iterdir())
         except OSError as error:
-            self._tell(f"repository: {name} is passed over: {error.strerror}")
+            self._tell(f"{name} is passed over: {error.strerror}")
             return []
-        found = []
-        for entry in entries:
-            version = entry.name.removesuffix(FILE_SUFFIX)
-            if entry.name == DELTAS or entry.name.startswith("."):
-                continue
-            if not is_version(version):
-                self._tell(
-                    f"repository: {name}/{entry.name[:64]!r} is passed over: versions are whole numbers from 1"
-                )
-            elif self._holds(entry, f"{name}/{entry.name}", _is_whole):
-                found.append(version)
-        return sorted(set(found), key=version_order)
+        found = {
+            version
+            for entry in entries
+            if self._is_version(name, entry.name, version := entry.name.removesuffix(FILE_SUFFIX))
+            and self._holds(entry, f"{name}/{entry.name}", _is_whole)
+        }
+        return sorted(found, key=version_order)
 
     def path(self, name: str, version: str) -> Path:
         """See ``ModelSource``. If a version exists both as a folder and as a file, the folder counts."""
@@ -208,9 +286,7 @@ class Repository(_OnDisk):
 
     def delta_path(self, name: str, file_name: str) -> Path:
         """See ``ModelSource``."""
-        if not is_name(name):
-            raise ModelNotFoundError(f"model: got {name[:64]!r}, expected one that lies in the repository")
-        check_file_name(file_name)
+        self._check_delta(name, file_name)
         path = self._root / name / DELTAS / file_name
         return _delta(path, is_inside=self._holds(path, f"{name}/{DELTAS}/{file_name}", Path.is_file))
 
@@ -226,20 +302,14 @@ class Repository(_OnDisk):
             return False
         # RuntimeError: pathlib's for a link that leads to itself, up to Python 3.12.
         except (OSError, RuntimeError) as error:
-            self._tell(f"repository: {what} is passed over: {getattr(error, 'strerror', None) or error}")
+            self._tell(f"{what} is passed over: {getattr(error, 'strerror', None) or error}")
             return False
         if not is_inside:
-            self._tell(f"repository: {what} is passed over: it leads out of the repository")
+            self._tell(f"{what} is passed over: it leads out of the repository")
         return is_inside
 
-    def _tell(self, text: str) -> None:
-        """Log a text once, although the repository is scanned repeatedly."""
-        if text not in self._told:
-            self._told.add(text)
-            _log.warning("%s", text)
 
-
-class SingleArtifact(_OnDisk):
+class SingleArtifact(OneModel, _OnDisk):
     """One artifact as a repository of one model with version 1. Its deltas are in ``<artifact>.deltas``.
 
     Args:
@@ -249,49 +319,21 @@ class SingleArtifact(_OnDisk):
         ArtifactError: the path is not an artifact.
     """
 
-    is_single = True
-
     def __init__(self, path: Path) -> None:
         read_manifest_bytes(path)
         self._path = path
-        self.version = ONLY_VERSION
 
-    @cached_property
-    def name(self) -> str:
-        """The name in the manifest, which is read when this is first asked for: that takes torch.
-
-        Raises:
-            ArtifactError: the manifest is damaged.
-        """
-        from recsys.artifact.parts import read_manifest
-
-        return read_manifest(self._path).name
-
-    def names(self) -> list[str]:
-        """See ``ModelSource``."""
-        return [self.name]
-
-    def all_names(self) -> list[str]:
-        """See ``ModelSource``."""
-        return [self.name]
-
-    def versions(self, name: str) -> list[str]:
-        """See ``ModelSource``."""
-        return [self.version] if name == self.name else []
+    def _manifest(self) -> bytes:
+        return read_manifest_bytes(self._path)
 
     def path(self, name: str, version: str) -> Path:
         """See ``ModelSource``."""
-        if (name, version) != (self.name, self.version):
-            raise ModelNotFoundError(
-                f"version: got {version[:64]!r} of model {name[:64]!r}, expected {self.version!r} of {self.name!r}"
-            )
+        self._check(name, version)
         return self._path
 
     def delta_path(self, name: str, file_name: str) -> Path:
         """See ``ModelSource``."""
-        if name != self.name:
-            raise ModelNotFoundError(f"model: got {name[:64]!r}, expected {self.name!r}")
-        check_file_name(file_name)
+        self._check_delta(name, file_name)
         folder = self._path.with_name(f"{self._path.name}.{DELTAS}")
         path = folder / file_name
         try:

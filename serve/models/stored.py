@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 
 from recsys.artifact.remote.cache import ArtifactCache, Copy
@@ -22,11 +21,10 @@ from serve.models.fetched import Fetched, FetchedFile
 from serve.models.repository import (
     DELTAS,
     FILE_SUFFIX,
-    ONLY_VERSION,
     Fingerprint,
-    check_file_name,
+    ManyModels,
+    OneModel,
     is_name,
-    is_version,
 )
 from serve.models.routing import version_order
 
@@ -65,7 +63,7 @@ class _Copies:
         return copy.path
 
 
-class StoredRepository:
+class StoredRepository(ManyModels):
     """A repository of models in a store; see ``ModelSource``.
 
     Args:
@@ -78,8 +76,6 @@ class StoredRepository:
         AddressError: the package that opens the store is not installed.
     """
 
-    is_single = False
-
     def __init__(
         self,
         address: RemoteAddress,
@@ -88,8 +84,8 @@ class StoredRepository:
         *,
         starts_from_copies: bool = True,
     ) -> None:
+        super().__init__(models)
         self._folder = RemoteFolder(address)
-        self._models = frozenset(models)
         self._store = ArtifactStore(self._folder, cache)
         self._copies = _Copies(self._store)
         # The versions of each model, as they were last listed.
@@ -101,15 +97,6 @@ class StoredRepository:
         self._starts_from_copies = starts_from_copies
         # Models that were listed once, and the root as an empty name; until then copies of an earlier process stand in.
         self._seen: set[str] = set()
-        self._told: set[str] = set()
-
-    def names(self) -> list[str]:
-        """See ``ModelSource``.
-
-        Raises:
-            RemoteError: the store cannot be asked.
-        """
-        return [name for name in self.all_names() if not self._models or name in self._models]
 
     def all_names(self) -> list[str]:
         """See ``ModelSource``.
@@ -122,17 +109,7 @@ class StoredRepository:
         except RemoteError as error:
             return sorted({model for model, _ in self._copies_instead("", error)})
         self._seen.add("")
-        names = []
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if not is_name(entry.name):
-                self._tell(
-                    f"{entry.name[:64]!r} is passed over: a model's name has letters, digits and _ - ."
-                )
-            elif entry.is_folder:
-                names.append(entry.name)
-        return names
+        return [entry.name for entry in entries if self._is_model(entry.name) and entry.is_folder]
 
     def versions(self, name: str) -> list[str]:
         """See ``ModelSource``. A version that is not whole yet does not count.
@@ -154,11 +131,9 @@ class StoredRepository:
         there: set[str] = set()
         for entry in entries:
             version = entry.name if entry.is_folder else entry.name.removesuffix(FILE_SUFFIX)
-            if entry.name == DELTAS or entry.name.startswith("."):
+            if not self._is_version(name, entry.name, version):
                 continue
-            if not is_version(version):
-                self._tell(f"{name}/{entry.name[:64]!r} is passed over: versions are whole numbers from 1")
-            elif entry.is_folder:
+            if entry.is_folder:
                 there.add(version)
                 whole = self._whole(f"{name}/{entry.name}")
                 if whole is not None:
@@ -199,9 +174,7 @@ class StoredRepository:
 
     def delta_path(self, name: str, file_name: str) -> Path:
         """See ``ModelSource``."""
-        if not is_name(name):
-            raise ModelNotFoundError(f"model: got {name[:64]!r}, expected one that lies in the repository")
-        check_file_name(file_name)
+        self._check_delta(name, file_name)
         return _delta(self._copies, f"{name}/{DELTAS}/{file_name}", name, file_name)
 
     def _copies_instead(self, name: str, error: RemoteError) -> Fetched:
@@ -255,14 +228,8 @@ class StoredRepository:
                     "loaded again; new weights are a new version"
                 )
 
-    def _tell(self, text: str) -> None:
-        """Log a text once, although the repository is scanned repeatedly."""
-        if text not in self._told:
-            self._told.add(text)
-            _log.warning("repository: %s", text)
 
-
-class StoredSingleArtifact:
+class StoredSingleArtifact(OneModel):
     """One artifact in a store as a repository of one model with version 1. Its deltas are in ``<artifact>.deltas``.
 
     Args:
@@ -275,38 +242,15 @@ class StoredSingleArtifact:
         RemoteError: the store cannot be asked.
     """
 
-    is_single = True
-
     def __init__(self, address: RemoteAddress, cache: ArtifactCache) -> None:
         is_bucket = address == address.parent
         self._name = "" if is_bucket else address.name
         self._store = ArtifactStore(RemoteFolder(address.parent), cache)
         self._copies = _Copies(self._store)
         self._found = self._look()
-        self.version = ONLY_VERSION
 
-    @cached_property
-    def name(self) -> str:
-        """The name in the manifest, which is read when this is first asked for: that takes torch.
-
-        Raises:
-            ArtifactError: the manifest is damaged.
-        """
-        from recsys.artifact.manifest import Manifest
-
-        return Manifest.loads(self._store.manifest_bytes(self._found)).name
-
-    def names(self) -> list[str]:
-        """See ``ModelSource``."""
-        return [self.name]
-
-    def all_names(self) -> list[str]:
-        """See ``ModelSource``."""
-        return [self.name]
-
-    def versions(self, name: str) -> list[str]:
-        """See ``ModelSource``."""
-        return [self.version] if name == self.name else []
+    def _manifest(self) -> bytes:
+        return self._store.manifest_bytes(self._found)
 
     def files(self, name: str, version: str) -> Fingerprint:
         """See ``ModelSource``."""
@@ -316,7 +260,7 @@ class StoredSingleArtifact:
     def manifest_bytes(self, name: str, version: str) -> bytes:
         """See ``ModelSource``."""
         self._check(name, version)
-        return self._store.manifest_bytes(self._found)
+        return self._manifest()
 
     def path(self, name: str, version: str) -> Path:
         """See ``ModelSource``."""
@@ -335,9 +279,7 @@ class StoredSingleArtifact:
 
     def delta_path(self, name: str, file_name: str) -> Path:
         """See ``ModelSource``."""
-        if name != self.name:
-            raise ModelNotFoundError(f"model: got {name[:64]!r}, expected {self.name!r}")
-        check_file_name(file_name)
+        self._check_delta(name, file_name)
         return _delta(self._copies, f"{self._name}.{DELTAS}/{file_name}", name, file_name)
 
     def _look(self) -> StoredArtifact:
@@ -347,12 +289,6 @@ class StoredSingleArtifact:
                 f"artifact: {self._store.shown(self._name)}: {found.missing}; it may still be uploaded"
             )
         return found
-
-    def _check(self, name: str, version: str) -> None:
-        if (name, version) != (self.name, self.version):
-            raise ModelNotFoundError(
-                f"version: got {version[:64]!r} of model {name[:64]!r}, expected {self.version!r} of {self.name!r}"
-            )
 
 
 def _fingerprint(found: StoredArtifact) -> Fingerprint:

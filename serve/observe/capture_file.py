@@ -1,7 +1,22 @@
-"""The capture file format; docs/operate/capture.md describes its layout.
+"""The file format of captures.
 
-All numbers are little-endian. A header, then records: a head (length and checksum of the body, and a checksum
-of both, so that a damaged length is not mistaken for a truncated file), then the body.
+All numbers are little-endian and unsigned. CRC-32 is that of zlib and PNG. A header:
+
+* 8 bytes: ``RECSCAP`` and a line feed
+* 4 bytes: version of the format, 1
+* 8 bytes: microseconds since the epoch at which the records' times begin
+* 4 bytes: CRC-32 of the 20 bytes before
+
+Then, for each request, a record. The checksum of its head keeps a damaged length from looking like a truncated file:
+
+* 4 bytes: bytes of the body
+* 4 bytes: CRC-32 of the body
+* 4 bytes: CRC-32 of the 8 bytes before
+* the body: 8 bytes, microseconds since the beginning at which the request was taken in; 2 bytes, bytes of the model's
+  name; 2 bytes, bytes of the version; the name and the version of the model that answered, UTF-8; a serialized
+  ``recsys.v1.PredictRequest`` with ``num_rows`` and the inputs alone
+
+Records are ordered by time. A file may end within a record.
 """
 
 from __future__ import annotations
@@ -15,7 +30,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from types import TracebackType
 
 from google.protobuf.message import DecodeError
 
@@ -118,12 +132,7 @@ class CaptureReader:
     def __enter__(self) -> CaptureReader:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def __iter__(self) -> Iterator[CapturedRequest]:

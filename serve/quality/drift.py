@@ -58,7 +58,7 @@ class InputWatch:
         now: returns the present time in seconds; it never goes back.
 
     Attributes:
-        table: returns the route table of a model; None if it has none. Set once the routing is there.
+        table: returns the route table of a model; None if it has none. Set when the routing exists.
     """
 
     def __init__(self, config: QualityConfig, now: Callable[[], float] = time.monotonic) -> None:

@@ -15,7 +15,7 @@ from serve.wire import feedback_pb2 as wire
 
 #: What becomes of a label; docs/operate/quality.md says what each means.
 RESULTS = ("taken", "late", "unknown", "doubled", "invalid")
-#: Items of one call: so many are taken in about 60 ms, during which no other call of Python is answered.
+#: The most items of one call. They take about 60 ms, in which Python answers no other call.
 MAX_ITEMS = 4096
 MAX_LABELS = 1 << 17
 _MAX_REFUSALS = 100

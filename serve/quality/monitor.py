@@ -48,8 +48,8 @@ class LabelledQuality:
         now: returns the present time in seconds; it never goes back.
 
     Attributes:
-        table: returns the route table of a model; None if it has none. Set once the routing is there.
-        num_dropped: returns the number of records of answers that the engine dropped. Set once it is there.
+        table: returns the route table of a model; None if it has none. Set when the routing exists.
+        num_dropped: returns the number of records of answers that the engine dropped. Set when the engine exists.
     """
 
     def __init__(self, config: QualityConfig, now: Callable[[], float] = time.monotonic) -> None:

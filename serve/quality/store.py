@@ -20,7 +20,7 @@ from serve.config.settings import QualityConfig
 
 #: Memory of a block beside its numbers: objects, as CPython 3.11 and numpy have them; and of a label's marks.
 BLOCK_BYTES, MARKS_BYTES = 1200, 400
-# The share of the bytes for the keys of answers that were let go.
+# The share of the bytes for the keys of expired answers.
 _EXPIRED_SHARE = 1 / 8
 # A block has at most this share of the bytes, so that room is made bit by bit.
 _BLOCK_SHARE = 1 / 16
@@ -140,7 +140,7 @@ class Found(NamedTuple):
 class AnswerStore:
     """Keeps answers until they are too old or too many; the oldest go first, a block at a time. Thread-safe.
 
-    A second answer of the same version to the same request ID takes the place of the first. The keys of answers that
+    A second answer of the same version to the same request ID replaces the first. The keys of answers that
     were too old stay for a while, so that labels that come late are told from those for answers that were never kept.
 
     Args:
@@ -215,7 +215,7 @@ class AnswerStore:
             marks = answer.block.marks.get(key)
             if marks is None:
                 marks = np.zeros(answer.num_rows, dtype=np.bool_)
-                if answer.number in self._blocks:  # else it was let go meanwhile
+                if answer.number in self._blocks:  # otherwise it has expired meanwhile
                     answer.block.marks[key] = marks
                     self._bytes += _bytes_of_marks(marks)
                     self._make_room()

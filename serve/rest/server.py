@@ -41,6 +41,7 @@ from serve.quality.labels import items_of_json
 from serve.rest.pages.guard import refuse_other_sites
 from serve.rest.plain_json import read_plain, write_plain
 from serve.rest.query import query_number, whole_number
+from serve.rest.row_json import is_rows, plain_of_rows, write_rows
 from serve.rest.tensors_json import HEADER_LENGTH, Inference, entry, parse_json, plain, write_json
 from serve.rpc.backend import Backend
 from serve.rpc.feedback import take_labels
@@ -60,7 +61,7 @@ _MS_PER_S = 1e3
 _TIMEOUT = "timeout_ms"
 _LIVE = "/v2/health/live"
 _ADDRESSES = (
-    "expected POST /v1/models/MODEL:predict or /v2/models/MODEL/infer, GET /v2/models/MODEL, "
+    "expected POST /v1/models/MODEL:predict, /invocations or /v2/models/MODEL/infer, GET /v2/models/MODEL, "
     "POST /v2/repository/index (the models) or GET /v2/health/ready"
 )
 # Idle time of connections; aiohttp's default is an hour.
@@ -234,7 +235,9 @@ def _application(
             ]
         )
     application.router.add_get("/v2/models/stats", models.statistics)
-    for at in ("/v1/models/{model}:predict", "/v1/models/{model}/versions/{version}:predict"):
+    # MLflow's and SageMaker's addresses of the only model.
+    application.router.add_get("/ping", models.ready)
+    for at in ("/v1/models/{model}:predict", "/v1/models/{model}/versions/{version}:predict", "/invocations"):
         application.router.add_post(at, inference.predict)
     return application
 
@@ -329,7 +332,7 @@ class _Inference:
         return web.Response(body=body.data, content_type=_BINARY, headers=headers)
 
     async def predict(self, request: web.Request) -> web.Response:
-        """Answer a request in plain JSON."""
+        """Answer a request in plain JSON: lists per input, or objects per row."""
         with self._counted():
             timeout_s = _timeout_s(request)
             data = await _body(request)
@@ -343,7 +346,11 @@ class _Inference:
             servable = self._backend.servable(model, version)
             draws = not version and not self._backend.is_keyed(model)
         with self._counted(servable):
-            message = read_plain(body, servable.signature, servable.settings.limits)
+            signature, limits = servable.signature, servable.settings.limits
+            by_row = is_rows(body)
+            message = read_plain(
+                plain_of_rows(body, signature, limits) if by_row else body, signature, limits
+            )
         head = wire.PredictRequest(
             model=servable.info.name,
             version=servable.info.version if draws else version,
@@ -354,7 +361,7 @@ class _Inference:
         answer = await self._answer(
             request, message.SerializeToString(), "recsys", timeout_s, drew_version=draws
         )
-        return web.Response(body=write_plain(answer), content_type=_JSON)
+        return web.Response(body=(write_rows if by_row else write_plain)(answer), content_type=_JSON)
 
     async def _answer(
         self,

@@ -57,7 +57,7 @@ def parse_json(data: bytes, max_bytes: int) -> dict[str, Any]:
             f"body: got {len(data)} bytes that are not JSON in UTF-8, or nested too deep"
         ) from None
     if not isinstance(parsed, dict):
-        raise RequestError(f"body: got {_kind(parsed)}, expected an object")
+        raise RequestError(f"body: got {kind_text(parsed)}, expected an object")
     return parsed
 
 
@@ -184,12 +184,12 @@ def entry(holder: Any, name: str, kind: type, at: str) -> Any:
         RequestError: the holder is not an object, or the entry has another type.
     """
     if not isinstance(holder, dict):
-        raise RequestError(f"{at}: got {_kind(holder)}, expected an object")
+        raise RequestError(f"{at}: got {kind_text(holder)}, expected an object")
     value = holder.get(name)
     if value is None:
         return kind()
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise RequestError(f"{at}[{name[:64]!r}]: got {_kind(value)}, expected {_KINDS[kind]}")
+        raise RequestError(f"{at}[{name[:64]!r}]: got {kind_text(value)}, expected {_KINDS[kind]}")
     return value
 
 
@@ -339,5 +339,6 @@ _KINDS: dict[type, str] = {
 }
 
 
-def _kind(value: Any) -> str:
+def kind_text(value: Any) -> str:
+    """Return what kind of JSON a value is, for messages."""
     return _KINDS[type(value)]

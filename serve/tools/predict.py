@@ -28,6 +28,7 @@ example:
   recsys-predict 127.0.0.1:8500 --example > request.json
   recsys-predict 127.0.0.1:8500 --json-request request.json
   recsys-predict model.artifact --data big.parquet --out scores.parquet --keep user_id
+  recsys-predict model.pt --data today.csv --explain --rows 3
 
 A request in JSON, rows outermost ("weights" only for weighted inputs):
   {"dense": {"dense": [[0.5, 1.0]]}, "sparse": {"user": [[7]], "genres": [[1, 4]]}, "weights": {}}
@@ -62,6 +63,12 @@ _REQUEST = (
     ),
 )
 _TABLE = (
+    Option(
+        "--explain",
+        SWITCH,
+        "with --data, of a .pt file of recsys-train: print what each feature of the first --rows rows reads, and adds "
+        "to the logit",
+    ),
     Option("--out", PATH, "where the scores go: .parquet or .csv", old=("--output",)),
     Option("--keep", SOME_NAMES, "columns of the table to write too", default=()),
     Option("--schema", PATH, "of the table (default: the artifact's)"),
@@ -201,6 +208,8 @@ def _run(client: Client, args: argparse.Namespace) -> None:
 
 def _score(args: argparse.Namespace) -> int:
     """Score a table with an artifact in this process."""
+    if args.explain:
+        return _explain(args)
     if args.out is None:
         raise ValueError("--out: missing, expected the file for the scores of --data")
     if not is_address(args.address) and not Path(args.address).exists():
@@ -233,6 +242,19 @@ def _score(args: argparse.Namespace) -> int:
     return 0
 
 
+def _explain(args: argparse.Namespace) -> int:
+    """Explain rows of a table."""
+    if args.out is not None or not Path(args.address).exists():
+        raise ValueError(
+            f"--explain: got {args.address!r}, expected the .pt file of recsys-train, and no --out: it is printed"
+        )
+    from recsys.data.explain.command import explained, lines_of
+
+    rows = explained(Path(args.address), args.data, args.rows)
+    print(json.dumps([row.to_json() for row in rows]) if args.json else "\n".join(lines_of(rows)))
+    return 0
+
+
 def _settings(args: argparse.Namespace) -> Settings:
     return Settings(timeout_s=args.timeout_s, model=args.model, version=args.version, tls=tls_of(args))
 
@@ -243,6 +265,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.data is not None:
             return _score(args)
+        if args.explain:
+            raise ValueError("--explain: got it without --data, expected the table whose rows are explained")
         with Client(args.address, settings=_settings(args)) as client:
             _run(client, args)
     except (InvalidRequestError, ValueError, OSError) as error:
@@ -252,10 +276,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"recsys-predict: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
 
 
 _WIDTH = 100
@@ -313,3 +333,7 @@ def _filled(texts: list[str], indent: str) -> list[str]:
         else:
             lines.append(indent + text)
     return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from serve.engine.native_errors import ERROR_OF_KIND
+from serve.engine.native import ERROR_OF_KIND
 from serve.engine.native_events import error_of_answer
 from serve.errors import (
     ERROR_KINDS,

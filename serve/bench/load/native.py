@@ -11,7 +11,6 @@ import json
 import math
 import time
 from collections import Counter
-from types import TracebackType
 from typing import Any
 
 import grpc
@@ -75,12 +74,7 @@ class NativeLoad:
     def __enter__(self) -> NativeLoad:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # Deleting the sender cancels its open calls.
         self._native = None
 

@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TextIO
 
 from rich.console import Console, ConsoleRenderable
@@ -48,12 +47,7 @@ class Display:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def begin(self, what: str, length_s: float) -> Tell:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import grpc
@@ -25,13 +26,18 @@ from serve.engine.reference.protocols.torchrec import PredictionRequest
 from serve.net.limits import channel_options
 from serve.net.sockets import add_port
 from serve.protocols import open_inference
-from serve.protocols.calls import abort, headers_of
-from serve.protocols.streams import infer_stream, predict_stream
+from serve.protocols.calls import BytesMethod, abort, headers_of
+from serve.protocols.streams import Write, infer_stream, predict_stream
 
 # Metadata keys of a TorchRec call for the model and its version.
 MODEL_KEY, VERSION_KEY = "recsys-model", "recsys-version"
 # The engine limits the drain time itself.
 _UNLIMITED_S = 1e6
+
+_Kind = type[PredictRequest] | type[InferRequest] | type[PredictionRequest]
+_UnaryHandler = Callable[[bytes, Any], Awaitable[bytes]]
+_StreamHandler = Callable[[AsyncIterator[bytes], Any], Awaitable[None]]
+_AnswerStream = Callable[[BytesMethod, AsyncIterator[bytes], Write, int], Awaitable[None]]
 
 
 class Port:
@@ -103,62 +109,31 @@ class Port:
         """Return handlers without (de)serializers: they take and return bytes."""
         methods: dict[str, dict[str, grpc.RpcMethodHandler]] = defaultdict(dict)
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
-        methods[recsys_v1.SERVICE]["Predict"] = unary(self.predict)
-        methods[recsys_v1.SERVICE]["PredictStream"] = stream(self.predict_stream)
-        methods[open_inference.SERVICE]["ModelInfer"] = unary(self.model_infer)
-        methods[open_inference.SERVICE]["ModelStreamInfer"] = stream(self.model_stream_infer)
-        methods[torchrec.SERVICE]["Predict"] = unary(self.predict_torchrec)
+        methods[recsys_v1.SERVICE]["Predict"] = unary(self._unary(PredictRequest))
+        methods[recsys_v1.SERVICE]["PredictStream"] = stream(self._stream(PredictRequest, predict_stream))
+        methods[open_inference.SERVICE]["ModelInfer"] = unary(self._unary(InferRequest))
+        methods[open_inference.SERVICE]["ModelStreamInfer"] = stream(self._stream(InferRequest, infer_stream))
+        # Model and version are in the call's metadata.
+        methods[torchrec.SERVICE]["Predict"] = unary(self._unary(PredictionRequest))
         for name, call in calls.items():
             _, service, method = name.split("/")
-            methods[service][method] = stream(_stream_of(call)) if call.is_stream else unary(_unary_of(call))
+            methods[service][method] = stream(_stream_of(call)) if call.is_stream else unary(_alone(call))
         return tuple(
             grpc.method_handlers_generic_handler(service, of_service)
             for service, of_service in methods.items()
         )
 
-    async def predict(self, data: bytes, context: Any) -> bytes:
-        """``recsys.v1.PredictionService.Predict``."""
-        try:
-            return await self._answer(PredictRequest, data, context)
-        except Exception as error:
-            await abort(context, error)
+    def _unary(self, kind: _Kind) -> _UnaryHandler:
+        return _unary_of(lambda data, context: self._answer(kind, context, data))
 
-    async def predict_stream(self, requests: AsyncIterator[bytes], context: Any) -> None:
-        """``recsys.v1.PredictionService.PredictStream``."""
+    def _stream(self, kind: _Kind, answer_stream: _AnswerStream) -> _StreamHandler:
+        async def answer(requests: AsyncIterator[bytes], context: Any) -> None:
+            one = partial(self._answer, kind, context)
+            await answer_stream(one, requests, context.write, self._max_stream_requests)
 
-        async def answer(data: bytes) -> bytes:
-            return await self._answer(PredictRequest, data, context)
+        return answer
 
-        await predict_stream(answer, requests, context.write, self._max_stream_requests)
-
-    async def model_infer(self, data: bytes, context: Any) -> bytes:
-        """``inference.GRPCInferenceService.ModelInfer``."""
-        try:
-            return await self._answer(InferRequest, data, context)
-        except Exception as error:
-            await abort(context, error)
-
-    async def model_stream_infer(self, requests: AsyncIterator[bytes], context: Any) -> None:
-        """``inference.GRPCInferenceService.ModelStreamInfer``."""
-
-        async def answer(data: bytes) -> bytes:
-            return await self._answer(InferRequest, data, context)
-
-        await infer_stream(answer, requests, context.write, self._max_stream_requests)
-
-    async def predict_torchrec(self, data: bytes, context: Any) -> bytes:
-        """``predictor.Predictor.Predict``; model and version are in the call's metadata."""
-        try:
-            return await self._answer(PredictionRequest, data, context)
-        except Exception as error:
-            await abort(context, error)
-
-    async def _answer(
-        self,
-        kind: type[PredictRequest] | type[InferRequest] | type[PredictionRequest],
-        data: bytes,
-        context: Any,
-    ) -> bytes:
+    async def _answer(self, kind: _Kind, context: Any, data: bytes) -> bytes:
         request: Request
         try:
             request = kind.parse(data)
@@ -177,17 +152,23 @@ class Port:
         return await self._gateway.predict(request)
 
 
-def _unary_of(call: HostCall) -> Callable[[bytes, Any], Awaitable[bytes]]:
+def _unary_of(call: _UnaryHandler) -> _UnaryHandler:
+    """Return a handler that aborts a call whose answer fails."""
+
     async def answer(data: bytes, context: Any) -> bytes:
         try:
-            return await call.answer(data)
+            return await call(data, context)
         except Exception as error:
             await abort(context, error)
 
     return answer
 
 
-def _stream_of(call: HostCall) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
+def _alone(call: HostCall) -> _UnaryHandler:
+    return _unary_of(lambda data, _context: call.answer(data))
+
+
+def _stream_of(call: HostCall) -> _StreamHandler:
     async def answer(requests: AsyncIterator[bytes], context: Any) -> None:
         try:
             async for data in requests:

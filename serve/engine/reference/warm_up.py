@@ -16,9 +16,9 @@ from itertools import cycle
 import torch
 from torch import Tensor
 
+from recsys.artifact.batches.answers import warm_up_rows, warm_up_sizes
 from recsys.artifact.batches.ranking import picked, ranking_batch
 from recsys.artifact.batches.samples import Batch
-from recsys.artifact.batches.warm_up import warm_up_rows, warm_up_sizes
 from recsys.inputs.signature import Signature
 from serve.config.models import BatchLimits
 from serve.engine.reference.request_check import CheckedRequest, RequestChecker
@@ -44,7 +44,7 @@ def warm_up_batches(
     Args:
         signature: signature of the model.
         limits: bounds of the batches, except of the one with one row.
-        verified: rows that the model takes, in place of made ones: see ``recsys.artifact.batches.warm_up``.
+        verified: rows that the model takes, in place of made ones: see ``recsys.artifact.batches.answers``.
     """
     for is_ranking in (False, True) if signature.context else (False,):
         for num_requests, num_rows in warm_up_sizes(signature):

@@ -74,7 +74,7 @@ class _File:
         os.close(self._descriptor)
 
     def discard(self) -> None:
-        """Delete what is there."""
+        """Delete the file."""
         with contextlib.suppress(OSError):
             self._partial.unlink()
         with contextlib.suppress(OSError):
@@ -86,7 +86,7 @@ class Folder:
 
     Args:
         config: the folder and its bounds.
-        count: is told of requests and what became of them: ``written`` once their file is whole, or ``write_failed``.
+        count: called with requests and their outcome: ``written`` once their file is whole, or ``write_failed``.
 
     Raises:
         OSError: the folder cannot be made or written to.

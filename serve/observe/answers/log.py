@@ -40,7 +40,7 @@ _REPORT_S = 60.0
 
 
 class _Part(NamedTuple):
-    """A block, of whose requests so many are chosen."""
+    """A block of requests, and how many of them are chosen."""
 
     block: AnsweredBlock
     num_requests: int

@@ -34,8 +34,8 @@ class Topic:
     Args:
         config: its bounds.
         address: the topic.
-        count: is told of requests and what became of them.
-        report: is told of failures.
+        count: called with requests and their outcome.
+        report: called with failures.
 
     Raises:
         StreamError: a property of the user's is wrong.

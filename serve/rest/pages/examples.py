@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from recsys.inputs.columns import vectors_in
 from recsys.inputs.signature import Signature
 from serve.client.sampling import JsonRequest, example_request
 from serve.engine.interface import Servable
 from serve.protocols.open_inference import FLOAT, ID, LENGTH, TEXT
 from serve.rpc.metadata import servable_metadata
 
-ROWS, RANKING = "rows", "ranking"
+ROWS, RANKING, INSTANCES = "rows", "ranking", "instances"
 _NUM_ROWS = 2
 _MOST_EXAMPLES = 1024
 
@@ -30,6 +31,31 @@ def plain_examples(servable: Servable, seed: int) -> dict[str, JsonRequest]:
     metadata = servable_metadata(servable, 0, _MOST_EXAMPLES)
     rows = example_request(metadata, num_rows, np.random.default_rng(seed))
     return {ROWS: rows, RANKING: _ranking(rows, signature)} if signature.context else {ROWS: rows}
+
+
+def row_examples(signature: Signature, plain: dict[str, JsonRequest]) -> dict[str, dict[str, Any]]:
+    """Return the same rows as objects; none where an output has no entry for each row."""
+    if any(output.batch_dims[:1] != (0,) for output in signature.outputs):
+        return {}
+    request = plain[ROWS]
+    columns: dict[str, list[Any]] = {}
+    for dense in signature.dense:
+        rows = request["dense"][dense.name]
+        names = dense.columns or ((dense.name,) if dense.width == 1 else ())
+        by_name = {name: [row[i] for row in rows] for i, name in enumerate(names)} or {dense.name: rows}
+        for name, size in vectors_in(names).items():
+            elements = [by_name.pop(f"{name}[{i}]") for i in range(size)]
+            by_name[name] = [list(row) for row in zip(*elements, strict=True)]
+        columns |= by_name
+    for sparse in signature.sparse:
+        columns[sparse.name] = request["sparse"][sparse.name]
+        if sparse.weighted:
+            columns[f"{sparse.name}.weights"] = request["weights"][sparse.name]
+    return {
+        INSTANCES: {
+            "instances": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        }
+    }
 
 
 def tensor_examples(signature: Signature, plain: dict[str, JsonRequest]) -> dict[str, dict[str, Any]]:

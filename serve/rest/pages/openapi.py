@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from recsys.base.machine import package_version
 from serve.engine.interface import Servable
 from serve.quality.labels import MAX_ITEMS, RESULTS
-from serve.rest.pages.examples import RANKING, ROWS, plain_examples, tensor_examples
+from serve.rest.pages.examples import INSTANCES, RANKING, ROWS, plain_examples, row_examples, tensor_examples
 from serve.rest.pages.schemas import (
     Json,
     arrays,
@@ -20,6 +20,8 @@ from serve.rest.pages.schemas import (
     objects,
     plain_answer,
     plain_request,
+    rows_answer,
+    rows_request,
     tensor_answer,
     tensor_request,
 )
@@ -29,11 +31,16 @@ from serve.wire import open_inference_pb2 as wire
 OPENAPI = "3.1.0"
 SERVER_TAG = "server"
 PLAIN, TENSORS = "plain JSON", "tensors"
-_SUMMARIES = {ROWS: "a score for each row", RANKING: "a ranking: the context's row stands for all rows"}
+_SUMMARIES = {
+    ROWS: "a score for each row",
+    RANKING: "a ranking: the context's row stands for all rows",
+    INSTANCES: "an object per row",
+}
 _JSON = "application/json"
 _ABOUT = (
     "Predictions of recommendation models. Every model takes two forms of requests: **plain JSON** with one list per "
-    "row, and the **tensors** of the Open Inference Protocol (KServe v2), whose metadata is served too."
+    "row and input, or one object per row, and the **tensors** of the Open Inference Protocol (KServe v2), whose "
+    "metadata is served too."
 )
 _ERRORS = {
     "400": "The request contradicts itself or the model; the text names field, got and expected.",
@@ -82,7 +89,7 @@ def document(models: Sequence[Model], seed: int = 0) -> Json:
     paths: Json = {**_server_paths()}
     schemas: Json = {"Error": objects({"error": {"type": "string"}}, ["error"])}
     for model in models:
-        paths |= _model_paths(model, keys.of(model.name), schemas, seed)
+        paths |= _model_paths(model, keys.of(model.name), schemas, seed, is_only=len(models) == 1)
     return {
         "openapi": OPENAPI,
         "info": {
@@ -134,6 +141,9 @@ def _server_paths() -> Json:
     taken = objects({**counts, "refused": arrays(refusal)}, [*counts, "refused"])
     return {
         "/v1/feedback": {"post": {**labels, "responses": _answers(taken, ("400", "403", "413"))}},
+        "/ping": _get(
+            "ping", SERVER_TAG, "As /v2/health/ready: MLflow's and SageMaker's address", ready, also_503=ready
+        ),
         "/v2": _get("server", SERVER_TAG, "Name, release and extensions", _of(wire.ServerMetadataResponse)),
         "/v2/health/live": _get(
             "live",
@@ -165,15 +175,18 @@ def _labels() -> Json:
     return objects({"items": {**arrays(item), "maxItems": MAX_ITEMS}}, ["items"])
 
 
-def _model_paths(model: Model, key: str, schemas: Json, seed: int) -> Json:
-    """Return a model's paths; schemas of its versions are added to ``schemas``."""
+def _model_paths(model: Model, key: str, schemas: Json, seed: int, *, is_only: bool) -> Json:
+    """Return a model's paths, ``/invocations`` too where it is the only one; add its versions' to ``schemas``."""
     v1, v2 = (f"/{protocol}/models/{quote(model.name, safe='')}" for protocol in ("v1", "v2"))
     paths: Json = {}
     examples = {}
     for version, servable in model.versions.items():
         _add_schemas(servable, f"{key}.{version}", schemas)
         plain = plain_examples(servable, seed)
-        examples[version] = {PLAIN: plain, TENSORS: tensor_examples(servable.signature, plain)}
+        examples[version] = {
+            PLAIN: {**plain, **row_examples(servable.signature, plain)},
+            TENSORS: tensor_examples(servable.signature, plain),
+        }
     named = [("", model.serving.info.version)] if model.serving is not None else []
     for version, answering in [*named, *((version, version) for version in model.versions)]:
         at = f"/versions/{quote(version, safe='')}" if version else ""
@@ -181,6 +194,13 @@ def _model_paths(model: Model, key: str, schemas: Json, seed: int) -> Json:
             asked = _Asked(model=model.name, version=version, form=form)
             schema = f"{key}.{answering}"
             paths[path] = {"post": _prediction(asked, key, schema, examples[answering][form])}
+    if is_only and model.serving is not None:
+        asked = _Asked(model=model.name, version="", form=PLAIN)
+        schema, given = f"{key}.{model.serving.info.version}", examples[model.serving.info.version][PLAIN]
+        invocation = _prediction(asked, key, schema, given)
+        # Without the marks by which the form finds addresses: it has this one by the model's name.
+        shown = {name: value for name, value in invocation.items() if not name.startswith("x-")}
+        paths["/invocations"] = {"post": {**shown, "operationId": f"invoke_{key}"}}
     paths |= _queries(model, key, v2, "")
     of_version = {
         "name": "version",
@@ -199,6 +219,8 @@ def _add_schemas(servable: Servable, key: str, schemas: Json) -> None:
     signature = servable.signature
     schemas[f"{key}.PlainRequest"] = plain_request(signature, servable.settings.limits)
     schemas[f"{key}.PlainAnswer"] = plain_answer(signature)
+    schemas[f"{key}.RowsRequest"] = rows_request(signature, servable.settings.limits)
+    schemas[f"{key}.RowsAnswer"] = rows_answer(signature)
     schemas[f"{key}.TensorRequest"] = tensor_request(signature)
     schemas[f"{key}.TensorAnswer"] = tensor_answer(signature)
 
@@ -214,14 +236,14 @@ class _Asked:
 
 def _prediction(asked: _Asked, key: str, schema: str, examples: Json) -> Json:
     which = f"by version {asked.version}" if asked.version else "by the version that the routing chooses"
-    verb, kind = ("predict", "Plain") if asked.form == PLAIN else ("infer", "Tensor")
+    verb, kinds = ("predict", ("Plain", "Rows")) if asked.form == PLAIN else ("infer", ("Tensor",))
     operation = _operation(
         f"{verb}_{key}" + (f"_version_{asked.version}" if asked.version else ""),
         _tag(asked.model),
         f"Predict {which}: {asked.form}",
     )
     content = {
-        "schema": _ref(f"{schema}.{kind}Request"),
+        "schema": _any_of([f"{schema}.{kind}Request" for kind in kinds]),
         "examples": {name: {"summary": _SUMMARIES[name], "value": value} for name, value in examples.items()},
     }
     return {
@@ -231,7 +253,7 @@ def _prediction(asked: _Asked, key: str, schema: str, examples: Json) -> Json:
         "x-form": asked.form,
         "parameters": [_TIMEOUT],
         "requestBody": {"required": True, "content": {_JSON: content}},
-        "responses": _answers(_ref(f"{schema}.{kind}Answer"), tuple(_ERRORS)),
+        "responses": _answers(_any_of([f"{schema}.{kind}Answer" for kind in kinds]), tuple(_ERRORS)),
     }
 
 
@@ -289,6 +311,10 @@ def _tag(model: str) -> str:
 
 def _ref(name: str) -> Json:
     return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _any_of(names: Sequence[str]) -> Json:
+    return _ref(names[0]) if len(names) == 1 else {"anyOf": [_ref(name) for name in names]}
 
 
 def operations(description: Json, tag: str) -> Iterator[tuple[str, str, Json]]:

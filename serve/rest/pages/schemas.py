@@ -10,10 +10,12 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from recsys.inputs.columns import vectors_in
 from recsys.inputs.signature import DenseInput, IdPolicy, Output, Signature, SparseInput
 from serve.config.models import BatchLimits, Priority
 from serve.protocols.calls import MAX_REQUEST_ID_BYTES
 from serve.protocols.open_inference import FLOAT, ID, LENGTH, TEXT, output_datatype
+from serve.rest.row_json import INSTANCES, RECORDS, SPLIT
 
 Json = dict[str, Any]
 _NUMBER: Json = {"type": "number"}
@@ -119,6 +121,58 @@ def plain_answer(signature: Signature) -> Json:
         {"model": {"type": "string"}, "version": {"type": "string"}, "outputs": objects(outputs, [*outputs])},
         ["model", "version", "outputs"],
     )
+
+
+def rows_request(signature: Signature, limits: BatchLimits) -> Json:
+    """Return the schema of a request with an object per row."""
+    fields = {field: schema for one in signature.dense for field, schema in _dense_fields(one).items()}
+    for s in signature.sparse:
+        # Whole numbers may be floats; a text may be digits, and a number a text that is hashed.
+        value: Json = {"type": ["string", "number", "boolean", "null"]}
+        fields[s.name] = {"anyOf": [value, arrays(value)], "description": _about(signature, s)}
+        if s.weighted:
+            fields[f"{s.name}.weights"] = {**_or_bare(_NUMBER), "description": "One weight per ID."}
+    forms = []
+    for name in (INSTANCES, RECORDS):
+        rows = {"type": "array", "items": {"type": "object"}, "maxItems": limits.max_request_rows}
+        forms.append(objects({name: rows}, [name], is_open=True))
+    split = {
+        "columns": arrays({"type": "string"}),
+        "data": {**arrays({"type": "array"}), "maxItems": limits.max_request_rows},
+        "index": {"type": "array"},
+    }
+    forms.append(objects({SPLIT: objects(split, ["columns", "data"])}, [SPLIT], is_open=True))
+    row = objects(fields, [*fields], is_open=True)
+    whole = objects({name: arrays(row) for name in (INSTANCES, RECORDS)}, is_open=True)
+    with_context = objects({"context": objects(fields, is_open=True)}, ["context"], is_open=True)
+    return {
+        "description": "An object per row; under context, the fields that all rows share. Other fields are ignored.",
+        "allOf": [{"oneOf": forms}, {"anyOf": [whole, with_context]}],
+    }
+
+
+def rows_answer(signature: Signature) -> Json:
+    """Return the schema of an answer to a request with an object per row."""
+    outputs = {}
+    for output in signature.outputs:
+        schema = _answered(output)
+        for size in reversed(output.dims(-1)[1:]):
+            schema = arrays(schema) if size < 0 else arrays(schema, size)
+        outputs[output.name] = schema
+    of_row = objects(outputs, [*outputs]) if len(outputs) > 1 else next(iter(outputs.values()))
+    return objects({"predictions": arrays(of_row)}, ["predictions"])
+
+
+def _dense_fields(dense: DenseInput) -> Json:
+    number: Json = {"type": ["number", "boolean", *(["null"] if dense.missing else [])]}
+    vectors = vectors_in(dense.columns)
+    if vectors:
+        elements = {f"{name}[{i}]" for name, size in vectors.items() for i in range(size)}
+        alone = {name: number for name in dense.columns if name not in elements}
+        return {**alone, **{name: arrays(number, size) for name, size in vectors.items()}}
+    if dense.columns or dense.width == 1:
+        return {name: {"anyOf": [number, arrays(number, 1)]} for name in dense.columns or (dense.name,)}
+    return {dense.name: arrays(number, dense.width)}
 
 
 def tensor_request(signature: Signature) -> Json:

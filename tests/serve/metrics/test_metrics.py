@@ -44,6 +44,7 @@ PORT = {
     "refused_calls": 11,
     "held_bytes": 10,
     "threads": 13,
+    "moved": 15,
     "busy_us": 14_000_000,
 }
 
@@ -94,6 +95,7 @@ def test_connections_are_shown_where_the_engine_counts_them(metrics: Metrics) ->
         "refused_calls": 11,
         "held_bytes": 10,
         "threads": 13,
+        "moved": 15,
         "busy_us": 14_000_000,
     }
     metrics.watch_engine(lambda: EngineCounts(port=port))
@@ -106,6 +108,7 @@ def test_connections_are_shown_where_the_engine_counts_them(metrics: Metrics) ->
     assert value(metrics, "recsys_stalled_messages_total") == 8
     assert value(metrics, "recsys_port_refused_calls_total") == 11
     assert value(metrics, "recsys_port_held_bytes") == 10
+    assert value(metrics, "recsys_connections_moved_total") == 15
     assert value(metrics, "recsys_polling_threads") == 13
     assert value(metrics, "recsys_polling_seconds_total") == 14
 

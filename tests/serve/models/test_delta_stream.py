@@ -248,3 +248,14 @@ def test_what_is_missing_may_arrive_next_until_the_interval_between_polls_has_pa
     assert stream.status.state is StreamState.DAMAGED
     assert poll(stream, [delta(1), delta(2)], is_due=False) == ["1.delta", "2.delta"]
     assert stream.status.state is StreamState.FOLLOWING
+
+
+def test_a_damaged_delta_is_said_also_where_clocks_went_back() -> None:
+    stream, early = new_stream(), broken("early.delta", created_s=SINCE_S)
+    assert poll(stream, [early, delta(1), delta(2)]) == ["1.delta", "2.delta"]
+    late = broken("late.delta", created_s=SINCE_S)
+    for _ in range(2):
+        assert poll(stream, [early, delta(1), delta(2), late]) == []
+    assert stream.status.state == StreamState.DAMAGED
+    assert "late.delta" in stream.status.reason
+    assert stream.status.num_pending == 1

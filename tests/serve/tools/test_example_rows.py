@@ -25,7 +25,7 @@ from recsys.inputs.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.train.callbacks import Callback
 from recsys.train.config import ModelConfig, TrainConfig
 from recsys.train.job import TrainJob, train_over_ranks
-from recsys.train.ranks import ONE_RANK
+from recsys.train.stepping.ranks import ONE_RANK
 from serve.bench.load.requests import Mix, Shape, draw_requests
 from serve.client import Client
 from serve.config.models import ModelSettings

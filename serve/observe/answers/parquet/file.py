@@ -13,7 +13,7 @@ from serve.observe.answers.parquet.pages import Chunk, Encoding, Type, type_of
 from serve.observe.answers.parquet.thrift import Kind, Struct, binary, integer
 
 _MAGIC = b"PAR1"
-# Of one write, on every system.
+# The most parts of one write on every system (IOV_MAX).
 _MOST_PARTS = 1024
 _REQUIRED, _OPTIONAL, _REPEATED = 0, 1, 2
 # Converted types, for readers that do not know the logical ones.

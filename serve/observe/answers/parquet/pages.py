@@ -96,7 +96,7 @@ class Chunk:
 
     def __init__(self, field: pa.Field, has_dictionary: bool) -> None:
         self._is_list = pa.types.is_list(field.type)
-        # The level of a value that is there: nullable lists of nullable elements have four levels.
+        # The level of a value that is not null: nullable lists of nullable elements have four levels.
         self._max_definition = int(field.nullable) + 2 * int(self._is_list)
         self._kind = field.type.value_type if self._is_list else field.type
         self._type = type_of(self._kind)
@@ -249,7 +249,7 @@ def _plain_texts(texts: list[bytes]) -> bytes:
 
 
 def _runs(numbers: npt.NDArray[Any] | None, same: int, count: int, bits: int) -> bytes:
-    """Return numbers of so many bits in Parquet's hybrid of runs and packed bits.
+    """Return numbers of ``bits`` bits in Parquet's hybrid of runs and packed bits.
 
     Args:
         numbers: ``[count]``; None if all are ``same``.

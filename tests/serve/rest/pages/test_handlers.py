@@ -155,8 +155,9 @@ def test_names_of_a_model_are_text_everywhere(model: ServedModel) -> None:
         described = ask(live, "GET", "/openapi.json")
         assert described.headers["content-type"].startswith("application/json")
         operation = described.json()["paths"]["/v1/models/small:predict"]["post"]
-        (example,) = operation["requestBody"]["content"]["application/json"]["examples"].values()
+        example, instances = operation["requestBody"]["content"]["application/json"]["examples"].values()
         assert EVIL in example["value"]["sparse"]
+        assert EVIL in instances["value"]["instances"][0]
         assert ask(live, "POST", "/v1/models/small:predict", example["value"]).status == 200
 
 
@@ -171,6 +172,7 @@ def test_the_pages_come_before_the_models(model: ServedModel) -> None:
         assert "not ready health 0 of 1 models answer" in found.text
         assert "small does not answer" in found.text
         assert ask(live, "GET", "/openapi.json").json()["paths"].keys() == {
+            "/ping",
             "/v2",
             "/v2/health/live",
             "/v2/health/ready",

@@ -71,7 +71,7 @@ def test_each_example_fits_its_schema_and_is_answered_as_described(many: LiveSer
             assert errors(described, answer_schema(operation), reply.json()) == []
             names.append(name)
     # The model with a context has a ranking in its two addresses, as routed and by version, in both forms.
-    assert (names.count("rows"), names.count("ranking")) == (10, 4)
+    assert [names.count(name) for name in ("rows", "ranking", "instances")] == [10, 4, 5]
 
 
 def test_other_examples_are_answered_too(many: LiveServer, described: Json) -> None:
@@ -105,8 +105,8 @@ def test_every_other_address_answers_as_described(many: LiveServer, described: J
                 assert reply.status == 200, at
                 assert errors(described, answer_schema(item[method]), reply.json()) == []
                 num_asked += 1
-    # Five of the server; four of each model and of each of the three versions.
-    assert num_asked == 5 + 4 * (2 + 3)
+    # Six of the server; four of each model and of each of the three versions.
+    assert num_asked == 6 + 4 * (2 + 3)
 
 
 WRONG: dict[str, Callable[[Json], Any]] = {
@@ -119,6 +119,8 @@ WRONG: dict[str, Callable[[Json], Any]] = {
     "weights of an unweighted input": lambda b: b["weights"].update(user=[[1.0]]),
     "priority": lambda b: b.update(priority=4),
     "long id": lambda b: b.update(id="x" * 129),
+    "row without a field": lambda b: (b.clear(), b.update(instances=[{"user": 1}])),
+    "row that is no object": lambda b: (b.clear(), b.update(instances=[[1]])),
 }
 
 
