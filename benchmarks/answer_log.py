@@ -10,10 +10,8 @@ in streams, where they have IDs.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,8 +21,8 @@ from typing import Any
 
 from pyarrow import parquet
 
-from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.bars import MISSED_TEXT, Bar
+from benchmarks.measure.command import Measured, make_parser, run
 from benchmarks.measure.processes import Started, StepError, module, run_json, started
 from benchmarks.measure.tables import table_of, tracked
 from benchmarks.serving import export_dlrm
@@ -59,30 +57,21 @@ class Turns:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
-    machine = prepare()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            found = _measure(Path(folder), args)
-    except (StepError, OSError) as error:
-        print(f"benchmarks.answer_log: {error}", file=sys.stderr)
-        return 1
-    bars = _bars(found, args)
-    if args.json:
-        settings = {name: value for name, value in vars(args).items() if name != "json"}
-        result = {"machine": machine.to_json(), "settings": settings, **found, "bars": bars_json(bars)}
-        print(json.dumps(result))
-    else:
-        console = wide_console()
-        console.print(machine.text(), soft_wrap=True)
-        console.print(table_of(_TITLES[args.what], _texts(found["servers"]), texts=("server",)))
-        console.print(
-            f"answered {found['answered']:,}, {found['outcome']} {found['written']:,} "
-            f"({found['bytes_per_row']:.0f} bytes each), dropped {found['dropped']:,}, failed {found['failed']:,}",
-            soft_wrap=True,
-        )
-        console.print(bar_table(bars))
-    return exit_status(bars, args)
+    return run(_parser(), argv, _measured)
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
+    found = _measure(folder, args)
+    settings = {name: value for name, value in vars(args).items() if name != "json"}
+    written = (
+        f"answered {found['answered']:,}, {found['outcome']} {found['written']:,} "
+        f"({found['bytes_per_row']:.0f} bytes each), dropped {found['dropped']:,}, failed {found['failed']:,}"
+    )
+    return Measured(
+        data={"settings": settings, **found},
+        shown=[table_of(_TITLES[args.what], _texts(found["servers"]), texts=("server",)), written],
+        bars=_bars(found, args),
+    )
 
 
 def _bars(found: dict[str, Any], args: argparse.Namespace) -> list[Bar]:
@@ -201,12 +190,7 @@ def _total(samples: dict[str, float], name: str, label: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.answer_log",
-        description=__doc__,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("answer_log", __doc__, _EPILOG, has_bars=True)
     parser.add_argument(
         "--what", choices=("log", "labels"), default="log", help="what is measured (default log)"
     )
@@ -224,7 +208,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--in-flight", type=count, default=64, metavar="N", help="default 64")
     parser.add_argument("--table-rows", type=count, default=100_000, metavar="R", help="default 100000")
-    add_bar_options(parser)
     return parser
 
 

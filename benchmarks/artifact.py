@@ -6,20 +6,16 @@ Shape letters: B batch.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import tempfile
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.auc import TOLERANCE, AucResult, compare_auc, sources
-from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.measure.machine import Machine, prepare, wide_console
+from benchmarks.measure.bars import MISSED_TEXT, Bar
+from benchmarks.measure.command import Measured, make_parser, run
 from benchmarks.measure.profiling import OperatorShare, profile_artifact, profile_table
 from benchmarks.measure.speed import (
     BATCH_SIZES,
@@ -66,7 +62,6 @@ class Report:
     """The measurements.
 
     Attributes:
-        machine: the machine and the versions.
         instructions: the instruction set of the native kernels, which chooses the bars; "none" where there are none.
         bfloat16_in: the type in which linear layers in bfloat16 multiply, which does so too.
         num_table_rows: rows of each table.
@@ -77,7 +72,6 @@ class Report:
         auc: by data set.
     """
 
-    machine: Machine
     instructions: str
     bfloat16_in: str
     num_table_rows: int
@@ -94,29 +88,17 @@ class Report:
 
     def to_json(self) -> dict[str, object]:
         """Plain data."""
-        auc = [result.to_json() for result in self.auc]
-        return {**asdict(self), "auc": auc, "bars": bars_json(self.bars)}
+        return {**asdict(self), "auc": [result.to_json() for result in self.auc]}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    warnings.filterwarnings("ignore", message="TorchScript will treat type annotations", category=UserWarning)
-    try:
-        check_installed()
-        with tempfile.TemporaryDirectory(dir=args.dir) as folder:
-            report = _measure(args, Path(folder))
-    except (PeerMissingError, OSError) as error:
-        print(f"benchmarks.artifact: {error}", file=sys.stderr)
-        return 2
-    except DisagreementError as error:
-        print(f"benchmarks.artifact: {error}", file=sys.stderr)
-        return 1
-    if args.json:
-        print(json.dumps(report.to_json()))
-    else:
-        _print(report, wide_console())
+    return run(_parser(), argv, _measured, {PeerMissingError: 2, DisagreementError: 1, OSError: 2})
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
+    check_installed()
+    report = _measure(args, folder)
     moved = [result for result in report.auc if result.largest_difference > TOLERANCE]
     for result in moved:
         found = f"{result.largest_difference:.5f}"
@@ -124,11 +106,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"benchmarks.artifact: {result.data}: the AUC moved by {found}, expected at most {TOLERANCE}",
             file=sys.stderr,
         )
-    return 1 if moved else exit_status(report.bars, args)
+    return Measured(data=report.to_json(), shown=_shown(report), bars=report.bars, status=1 if moved else 0)
 
 
 def _measure(args: argparse.Namespace, folder: Path) -> Report:
-    machine = prepare()
     num_rows = args.rows or (1_000 if args.quick else 100_000)
     rounds = RoundsConfig(
         num_rounds=args.rounds or (3 if args.quick else _NUM_ROUNDS),
@@ -155,7 +136,6 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
     wanted = [] if args.no_auc else sources(args.quick)
     auc = [compare_auc(source, folder / "auc") for source in tracked(wanted, "AUC")]
     return Report(
-        machine=machine,
         instructions="none" if operators.why_missing() else operators.instructions(),
         bfloat16_in="float32" if operators.why_missing() else operators.multiplies_in("bfloat16"),
         num_table_rows=num_rows,
@@ -167,24 +147,20 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
     )
 
 
-def _print(report: Report, console: Console) -> None:
-    console.print(report.machine.text(), soft_wrap=True)
-    console.print(
+def _shown(report: Report) -> list[str | Table]:
+    differences = ", ".join(f"{name} {found:.2g}" for name, found in report.agreement.items())
+    return [
         f"26 tables of {report.num_table_rows:,} rows, dim 64, INT8; one ID per feature; medians of "
         f"{report.rounds.num_rounds} rounds in turns; {report.rounds.clock} time; instructions of the native kernels: "
         f"{report.instructions}, which multiply bfloat16 layers in {report.bfloat16_in}",
-        soft_wrap=True,
-    )
-    console.print(_speed_table(report.speed))
-    console.print(bar_table(report.bars))
-    differences = ", ".join(f"{name} {found:.2g}" for name, found in report.agreement.items())
-    console.print(
-        f"largest relative difference of a probability to TorchRec's: {differences}", soft_wrap=True
-    )
-    for size, shares in report.profile.items():
-        console.print(profile_table(f"float32 artifact at batch {size}", shares))
-    if report.auc:
-        console.print(_auc_table(report.auc))
+        _speed_table(report.speed),
+        f"largest relative difference of a probability to TorchRec's: {differences}",
+        *(
+            profile_table(f"float32 artifact at batch {size}", shares)
+            for size, shares in report.profile.items()
+        ),
+        *([_auc_table(report.auc)] if report.auc else []),
+    ]
 
 
 def _speed_table(results: Sequence[SpeedResult]) -> Table:
@@ -215,13 +191,7 @@ def _auc_table(results: Sequence[AucResult]) -> Table:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.artifact",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_bar_options(parser)
+    parser = make_parser("artifact", _DESCRIPTION, _EPILOG, has_bars=True)
     add_options(parser, BATCH_SIZES, _NUM_ROUNDS)
     parser.add_argument("--profile", action="store_true", help="also print where the artifact's time goes")
     parser.add_argument("--no-zoo", action="store_true", help="leave the models beside the DLRM out")

@@ -9,10 +9,8 @@ Shape letters: N number of examples.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,8 +18,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.bars import MISSED_TEXT, Bar
+from benchmarks.measure.command import Measured, make_parser, run
 from benchmarks.measure.tables import table_of
 from benchmarks.models.dlrm import DENSE_LAYERS, EMBEDDING_DIM, OVER_LAYERS, export_and_load
 from recsys.artifact.load import LoadedArtifact
@@ -30,10 +28,8 @@ from recsys.data.examples import Block, Dataset
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.metrics.exact import auc
 from recsys.models.click import ClickModel
-from recsys.train.commands.defaults import DEFAULTS
+from recsys.train import fit
 from recsys.train.commands.sources import DataConfig, open_dataset
-from recsys.train.config import ModelConfig
-from recsys.train.job import train
 
 #: Maximum difference of an artifact's AUC to the float model's.
 TOLERANCE = 0.0005
@@ -97,10 +93,15 @@ def data_folder() -> Path:
 def compare_auc(source: DataConfig, folder: Path) -> AucResult:
     """Train a model with the layers of the speed comparison, export it, and measure all on held-out data."""
     dataset = open_dataset(source)
-    config = ModelConfig(
-        embedding_dim=EMBEDDING_DIM, dense_layers=DENSE_LAYERS[:-1], over_layers=OVER_LAYERS[:-1]
+    fitted = fit(
+        dataset,
+        callbacks=[],
+        embedding_dim=EMBEDDING_DIM,
+        dense_layers=DENSE_LAYERS[:-1],
+        over_layers=OVER_LAYERS[:-1],
     )
-    model, _ = train(dataset, config, DEFAULTS[source.name].train)
+    model = fitted.model.module
+    assert isinstance(model, ClickModel)
     found = {_FLOAT: _auc(dataset, _float_scores(model))}
     for dtype, artifact in export_and_load(model, folder / source.name).items():
         found[f"artifact, {dtype}"] = _auc(dataset, _artifact_scores(artifact))
@@ -165,29 +166,18 @@ def bars_of(result: AucResult) -> list[Bar]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.auc",
-        description=__doc__,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("auc", __doc__, _EPILOG, has_bars=True)
     parser.add_argument("--quick", action="store_true", help="a short synthetic stream alone")
-    parser.add_argument("--dir", type=Path, help="of the data (default: RECSYS_DATA_DIR)")
-    add_bar_options(parser)
-    args = parser.parse_args(argv)
-    machine = prepare()
-    data = args.dir or data_folder()
+    parser.add_argument("--dir", type=Path, dest="data", help="of the data (default: RECSYS_DATA_DIR)")
+    return run(parser, argv, _compared)
+
+
+def _compared(args: argparse.Namespace, folder: Path) -> Measured:
+    data = args.data or data_folder()
     wanted = sources(args.quick, data)
     if not args.quick and (data / _CRITEO).is_file():
         wanted.append(DataConfig(name="criteo", path=data / _CRITEO))
-    with tempfile.TemporaryDirectory() as folder:
-        results = [compare_auc(source, Path(folder)) for source in wanted]
-    bars = [bar for result in results for bar in bars_of(result)]
-    if args.json:
-        found = [result.to_json() for result in results]
-        print(json.dumps({"machine": machine.to_json(), "auc": found, "bars": bars_json(bars)}))
-        return exit_status(bars, args)
-    console = wide_console()
+    results = [compare_auc(source, folder) for source in wanted]
     rows = [
         {
             "data": result.data,
@@ -196,11 +186,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         for result in results
     ]
-    console.print(machine.text(), soft_wrap=True)
-    console.print(table_of("AUC", rows))
-    if bars:
-        console.print(bar_table(bars))
-    return exit_status(bars, args)
+    return Measured(
+        data={"auc": [result.to_json() for result in results]},
+        shown=[table_of("AUC", rows)],
+        bars=[bar for result in results for bar in bars_of(result)],
+    )
 
 
 if __name__ == "__main__":

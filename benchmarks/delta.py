@@ -9,9 +9,7 @@ Shape letters: R rows.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -21,8 +19,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from benchmarks.measure.machine import prepare as prepare_machine
-from benchmarks.measure.machine import wide_console
+from benchmarks.measure.command import Measured, make_parser, run
+from benchmarks.measure.processes import StepError
 from benchmarks.measure.tables import table_of
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig
@@ -66,38 +64,24 @@ class Costs:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.delta",
-        description=__doc__,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("delta", __doc__, _EPILOG)
     parser.add_argument(
         "--rows", type=int, default=4_000_000, help="of an INT8 table of dim 64 (default: 4000000)"
     )
     parser.add_argument("--changed", default="1000,40000,400000", help="default: 1000,40000,400000")
     parser.add_argument("--rounds", type=int, default=7, help="default: 7")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args(argv)
-    machine = prepare_machine()
-    with tempfile.TemporaryDirectory() as folder:
-        artifact = Path(folder) / "artifact"
-        table = EmbeddingBagConfig(
-            name="t", num_embeddings=args.rows, embedding_dim=_DIM, feature_names=["f"]
-        )
-        export_model(EmbeddingBagCollection([table]), artifact)
-        results = []
-        for num_changed in map(int, args.changed.split(",")):
-            delta = Path(folder) / f"{num_changed}.delta"
-            _write(delta, load_artifact(artifact), num_changed)
-            found = _measure(artifact, delta, num_changed, args.rounds)
-            if found is None:
-                print("benchmarks.delta: the rows are not those of the delta", file=sys.stderr)
-                return 1
-            results.append(found)
-    if args.json:
-        print(json.dumps({"machine": machine.to_json(), "results": [asdict(result) for result in results]}))
-        return 0
+    return run(parser, argv, _measured)
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
+    artifact = folder / "artifact"
+    table = EmbeddingBagConfig(name="t", num_embeddings=args.rows, embedding_dim=_DIM, feature_names=["f"])
+    export_model(EmbeddingBagCollection([table]), artifact)
+    results = []
+    for num_changed in map(int, args.changed.split(",")):
+        delta = folder / f"{num_changed}.delta"
+        _write(delta, load_artifact(artifact), num_changed)
+        results.append(_measure(artifact, delta, num_changed, args.rounds))
     rows = [
         {
             "changed rows": f"{one.num_rows:,}",
@@ -111,8 +95,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         for one in results
     ]
-    wide_console().print(table_of(f"INT8, {args.rows:,} rows of dim {_DIM}; {machine.text()}", rows))
-    return 0
+    return Measured(
+        data={"results": [asdict(result) for result in results]},
+        shown=[table_of(f"INT8, {args.rows:,} rows of dim {_DIM}", rows)],
+    )
 
 
 def _write(path: Path, artifact: LoadedArtifact, num_changed: int) -> None:
@@ -127,8 +113,12 @@ def _write(path: Path, artifact: LoadedArtifact, num_changed: int) -> None:
     writer.finish()
 
 
-def _measure(artifact: Path, delta: Path, num_changed: int, num_rounds: int) -> Costs | None:
-    """Return the medians; None if the rows of a round are wrong."""
+def _measure(artifact: Path, delta: Path, num_changed: int, num_rounds: int) -> Costs:
+    """Return the medians.
+
+    Raises:
+        StepError: The rows of a round are wrong.
+    """
     times: dict[str, list[float]] = {"reload_s": [], "prepare_s": [], "apply_s": [], "revert_s": []}
 
     def timed(name: str, call: Callable[..., T], *arguments: Any) -> T:
@@ -145,7 +135,7 @@ def _measure(artifact: Path, delta: Path, num_changed: int, num_rounds: int) -> 
         is_new = torch.equal(change.target[change.places], change.rows)
         timed("revert_s", apply, undo)
         if not (is_new and torch.equal(change.target[change.places], change.replaced)):
-            return None
+            raise StepError("the rows are not those of the delta")
     return Costs(
         num_rows=num_changed,
         delta_bytes=delta.stat().st_size,

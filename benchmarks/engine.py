@@ -9,12 +9,10 @@ Figures are medians over the rounds, ratios those of turns in the same round.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import statistics
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -25,9 +23,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.measure.machine import prepare, wide_console
-from benchmarks.measure.processes import Seen, Started, StepError, module, run_json, started
+from benchmarks.measure.bars import MISSED_TEXT, Bar
+from benchmarks.measure.command import Measured, make_parser, run
+from benchmarks.measure.processes import Seen, Started, module, run_json, started
 from benchmarks.measure.tables import table_of
 from benchmarks.serving import export_dlrm
 from recsys.base.cli import count
@@ -113,25 +111,17 @@ def fixed(num_executors: int) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
-    machine = prepare()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            artifact = args.artifact or export_dlrm(Path(folder) / "dlrm.artifact", args.table_rows)
-            found = _measure(artifact, args)
-    except (StepError, OSError) as error:
-        print(f"benchmarks.engine: {error}", file=sys.stderr)
-        return 1
-    bars = _bars(found, num_processors())
-    if args.json:
-        print(json.dumps(_as_json(found, bars, {"machine": machine.to_json(), "engine": args.engine})))
-    else:
-        console = wide_console()
-        console.print(machine.text(), soft_wrap=True)
-        console.print(f"engine: {args.engine}; {args.rounds} rounds of {args.seconds:g} s")
-        console.print(_load_table(found))
-        console.print(bar_table(bars))
-    return exit_status(bars, args)
+    return run(_parser(), argv, _measured)
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
+    found = _measure(args.artifact or export_dlrm(folder / "dlrm.artifact", args.table_rows), args)
+    about = f"engine: {args.engine}; {args.rounds} rounds of {args.seconds:g} s"
+    return Measured(
+        data={"engine": args.engine, **_as_json(found)},
+        shown=[about, _load_table(found)],
+        bars=bars(found, num_processors()),
+    )
 
 
 def _server(artifact: Path, args: argparse.Namespace, *options: str) -> list[str]:
@@ -243,19 +233,23 @@ def _median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
-def _bars(found: Found, num_cores: int) -> list[Bar]:
-    bars = []
+def bars(found: Found, num_cores: int) -> list[Bar]:
+    """Return the bars of a machine with so many processors."""
+    made = []
     names = sorted({name for name, _ in found.seen if name.startswith(fixed(0)[:-1])})
     for load in LOADS:
         ratios = {name: found.ratio(load, name) for name in names}
+        # This is the default's own number: the ratio of two equal servers shows the noise, and is no bar.
+        twin = ratios.pop(fixed(num_cores)) if len(names) > 1 else 1.0
         best = min(ratios, key=lambda name: ratios[name])
-        bars.append(Bar(f"{load.name}: ÷ the best fixed number ({best})", 0.95, ratios[best]))
-        bars.append(Bar(f"{load.name}: ÷ {PLAIN}", 4.0 if load == MANY else 1.0, found.ratio(load, PLAIN)))
+        text = f"{load.name}: ÷ the best other number ({best}; the default's own gave {twin:.2f})"
+        made.append(Bar(text, 0.95, ratios[best]))
+        made.append(Bar(f"{load.name}: ÷ {PLAIN}", 4.0 if load == MANY else 1.0, found.ratio(load, PLAIN)))
     least_ms = [a + b for a, b in zip(found.seen[ECHO, ONE].p50_ms, found.alone_ms, strict=True)]
     text = (
         f"{ONE.name}: p50 ÷ (echo's p50 + the model with one sample = {statistics.median(least_ms):.3f} ms)"
     )
-    bars.append(Bar(text, 1.15, _median_ratio(found.seen[DEFAULT, ONE].p50_ms, least_ms), is_most=True))
+    made.append(Bar(text, 1.15, _median_ratio(found.seen[DEFAULT, ONE].p50_ms, least_ms), is_most=True))
     floors = [
         1 / (1 / a + 1 / b) for a, b in zip(found.seen[ECHO, MANY].requests_per_s, found.best, strict=True)
     ]
@@ -263,27 +257,21 @@ def _bars(found: Found, num_cores: int) -> list[Bar]:
         f"{MANY.name}: share of 1 / (echo + the model at its best batch) = {statistics.median(floors):,.0f}/s"
     )
     least = 1.0 if num_cores >= _ENOUGH_CORES else 0.75
-    bars.append(Bar(text, least, _median_ratio(found.seen[DEFAULT, MANY].requests_per_s, floors)))
+    made.append(Bar(text, least, _median_ratio(found.seen[DEFAULT, MANY].requests_per_s, floors)))
     tail = statistics.median(f["latency_ms"]["p99"] / f["latency_ms"]["p50"] for f in found.open_loop)
     late = sum(not f["is_valid"] for f in found.open_loop)
     unsure = f" ({late} of {len(found.open_loop)} rounds: the sender fell behind)" if late else ""
-    bars.append(Bar(f"open loop at 70 % of the highest rate: p99 ÷ p50{unsure}", 3.0, tail, is_most=True))
-    return bars
+    made.append(Bar(f"open loop at 70 % of the highest rate: p99 ÷ p50{unsure}", 3.0, tail, is_most=True))
+    return made
 
 
-def _as_json(found: Found, bars: list[Bar], more: dict[str, Any]) -> dict[str, Any]:
+def _as_json(found: Found) -> dict[str, Any]:
     loads = [
         {"load": load.name, "server": server, **seen.medians(), "rounds": asdict(seen)}
         for (server, load), seen in found.seen.items()
     ]
     alone = {"best_requests_per_s": found.best, "one_sample_ms": found.alone_ms}
-    return {
-        **more,
-        "loads": loads,
-        "model_alone": alone,
-        "open_loop": found.open_loop,
-        "bars": bars_json(bars),
-    }
+    return {"loads": loads, "model_alone": alone, "open_loop": found.open_loop}
 
 
 def _load_table(found: Found) -> Table:
@@ -302,12 +290,7 @@ def _load_table(found: Found) -> Table:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.engine",
-        description=__doc__,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("engine", __doc__, _EPILOG, has_bars=True)
     parser.add_argument("--engine", choices=("native", "reference"), default="native", help="default native")
     parser.add_argument("--build", type=Path, default=Path("build/native"), help="of make native-peers")
     parser.add_argument("--artifact", type=Path, help="a DLRM exported earlier (default: export one)")
@@ -315,7 +298,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="of each turn (default 1)")
     parser.add_argument("--table-rows", type=count, default=100_000, metavar="R", help="default 100000")
     parser.add_argument("--no-rest", dest="rest", action="store_false", help="leave REST out")
-    add_bar_options(parser)
     return parser
 
 

@@ -6,10 +6,7 @@ Shape letters: B batch.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import tempfile
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.table import Table
 
-from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
+from benchmarks.measure.bars import MISSED_TEXT, Bar
+from benchmarks.measure.command import Measured, make_parser, run
 from benchmarks.measure.gpu import (
     Bandwidth,
     Latency,
@@ -28,7 +27,7 @@ from benchmarks.measure.gpu import (
     lookup_rate,
     num_synchronizations,
 )
-from benchmarks.measure.machine import Machine, prepare, wide_console
+from benchmarks.measure.processes import StepError
 from benchmarks.measure.tables import table_of
 from benchmarks.models.dlrm import EMBEDDING_DIM, NUM_TABLES, add_options, build, requests
 from export.config import ExportConfig
@@ -66,7 +65,6 @@ class Report:
     """The measurements.
 
     Attributes:
-        machine: the machine and the versions.
         gpu: the device's name.
         memory: bandwidth of the device's memory.
         lookups: for each shape the bytes per second that lookups need.
@@ -74,7 +72,6 @@ class Report:
         latencies: by batch size and contestant.
     """
 
-    machine: Machine
     gpu: str
     memory: Bandwidth
     lookups: dict[LookupShape, float]
@@ -97,7 +94,6 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return {
-            "machine": self.machine.to_json(),
             "gpu": self.gpu,
             "memory": self.memory.to_json(),
             "lookups": [
@@ -110,35 +106,22 @@ class Report:
                 for batch_size, by_name in self.latencies.items()
                 for name, latency in by_name.items()
             ],
-            "bars": bars_json(self.bars),
         }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
+    return run(_parser(), argv, _measured, {OSError: 1, RuntimeError: 1})
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
     if not num_cuda_devices():
-        print(
-            "benchmarks.gpu: devices: got no CUDA device, expected one: run it where there is a GPU",
-            file=sys.stderr,
-        )
-        return 1
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    try:
-        with tempfile.TemporaryDirectory(dir=args.dir) as folder:
-            report = _measure(args, Path(folder))
-    except (OSError, RuntimeError) as error:
-        print(f"benchmarks.gpu: {error}", file=sys.stderr)
-        return 1
-    if args.json:
-        print(json.dumps(report.to_json()))
-    else:
-        _print(report)
-    return exit_status(report.bars, args)
+        raise StepError("devices: got no CUDA device, expected one: run it where there is a GPU")
+    report = _measure(args, folder)
+    return Measured(data=report.to_json(), shown=_shown(report), bars=report.bars)
 
 
 def _measure(args: argparse.Namespace, folder: Path) -> Report:
-    machine = prepare()
     device = torch.device(_TARGET)
     num_rounds = args.rounds or (2 if args.quick else _NUM_ROUNDS)
     num_rows = args.rows or (1_000 if args.quick else 100_000)
@@ -167,7 +150,6 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
         for name, artifact in artifacts.items()
     }
     return Report(
-        machine=machine,
         gpu=torch.cuda.get_device_name(device),
         memory=memory,
         lookups=lookups,
@@ -182,13 +164,8 @@ def _artifacts(path: Path, num_rows: int, batch_sizes: Sequence[int]) -> dict[st
     return {_PLAIN: load_artifact(path), _RECORDED: load_artifact(path, cuda_graphs=options)}
 
 
-def _print(report: Report) -> None:
-    console = wide_console()
-    console.print(report.machine.text(), soft_wrap=True)
+def _shown(report: Report) -> list[str | Table]:
     memory = report.memory
-    console.print(
-        f"{report.gpu}; memory: {memory.copied / 1e9:,.0f} GB/s copied, {memory.read / 1e9:,.0f} GB/s read"
-    )
     lookups = [
         {
             "batch": str(shape.batch_size),
@@ -199,7 +176,6 @@ def _print(report: Report) -> None:
         }
         for shape, rate in report.lookups.items()
     ]
-    console.print(table_of("INT8 lookups of random rows", lookups))
     calls = [
         {
             "batch": str(batch_size),
@@ -210,18 +186,15 @@ def _print(report: Report) -> None:
         for batch_size, by_name in report.latencies.items()
         for name, latency in by_name.items()
     ]
-    console.print(table_of("calls, one after the other", calls, texts=("contestant",)))
-    console.print(bar_table(report.bars))
+    return [
+        f"{report.gpu}; memory: {memory.copied / 1e9:,.0f} GB/s copied, {memory.read / 1e9:,.0f} GB/s read",
+        table_of("INT8 lookups of random rows", lookups),
+        table_of("calls, one after the other", calls, texts=("contestant",)),
+    ]
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_bar_options(parser)
+    parser = make_parser("gpu", _DESCRIPTION, _EPILOG, has_bars=True)
     add_options(parser, _BATCH_SIZES, _NUM_ROUNDS)
     parser.add_argument(
         "--lookup-rows", type=count, metavar="R", help="rows of each table of the lookups (default 1000000)"

@@ -6,10 +6,7 @@ Shape letters: B batch.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import tempfile
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 from rich.progress import track
+from rich.table import Table
 from torch import Tensor, nn
 
-from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.measure.machine import Machine, prepare, wide_console
+from benchmarks.measure.bars import MISSED_TEXT, Bar
+from benchmarks.measure.command import Measured, make_parser, run
 from benchmarks.measure.tables import table_of
 from benchmarks.models.dlrm import add_options, build, export_and_load
 from export.config import ExportConfig
@@ -63,14 +61,12 @@ class Report:
     """The measurements.
 
     Attributes:
-        machine: The machine and the versions.
         num_table_rows: Rows of each table.
         profiles: By variant, as ``benchmarks.models.dlrm.export_and_load`` names it.
         lookups_alone: By batch size, the share of the gather limit that own lookups reach by themselves; empty without
             native kernels.
     """
 
-    machine: Machine
     num_table_rows: int
     profiles: dict[str, Profile]
     lookups_alone: dict[int, float]
@@ -93,7 +89,6 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return {
-            "machine": self.machine.to_json(),
             "num_table_rows": self.num_table_rows,
             "limits": next(iter(self.profiles.values())).limits.to_json(),
             "results": [
@@ -109,7 +104,6 @@ class Report:
                 for size in profile.sizes
             ],
             "lookups_alone": {str(size): share for size, share in self.lookups_alone.items()},
-            "bars": bars_json(self.bars),
         }
 
 
@@ -132,23 +126,15 @@ def least_us(size: SizeProfile) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    try:
-        with tempfile.TemporaryDirectory(dir=args.dir) as folder:
-            report = _measure(args, Path(folder))
-    except OSError as error:
-        print(f"benchmarks.limits: {error}", file=sys.stderr)
-        return 2
-    if args.json:
-        print(json.dumps(report.to_json()))
-    else:
-        _print(report)
-    return exit_status(report.bars, args)
+    return run(_parser(), argv, _measured, {OSError: 2})
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
+    report = _measure(args, folder)
+    return Measured(data=report.to_json(), shown=_shown(report), bars=report.bars)
 
 
 def _measure(args: argparse.Namespace, folder: Path) -> Report:
-    machine = prepare()
     num_rows = args.rows or (1_000 if args.quick else 100_000)
     model = build(num_rows)
     artifacts = export_and_load(model, folder)
@@ -176,7 +162,7 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
     if not operators.why_missing():
         tables = _export_lookups(model, folder / "lookups")
         alone = {size: _lookups_alone(tables, size, rounds) for size in sizes}
-    return Report(machine=machine, num_table_rows=num_rows, profiles=profiles, lookups_alone=alone)
+    return Report(num_table_rows=num_rows, profiles=profiles, lookups_alone=alone)
 
 
 class _Lookups(nn.Module):
@@ -213,17 +199,11 @@ def _lookups_alone(artifact: LoadedArtifact, batch_size: int, rounds: RoundsConf
     return looked_up * min(timing.median_s for timing in timings.values()) / read
 
 
-def _print(report: Report) -> None:
-    console = wide_console()
-    console.print(report.machine.text(), soft_wrap=True)
-    console.print(
-        f"26 tables of {report.num_table_rows:,} rows, dim 64, INT8; one ID per feature; processor time"
-    )
+def _shown(report: Report) -> list[str | Table]:
     limits = [
         dict(zip(("limit", "rate", "bytes", "how"), row, strict=True))
         for row in limit_rows(next(iter(report.profiles.values())))
     ]
-    console.print(table_of("limits of one thread", limits, texts=("limit", "how")))
     shares = [
         {
             "batch": str(size.batch_size),
@@ -236,18 +216,15 @@ def _print(report: Report) -> None:
         for name, profile in report.profiles.items()
         for size in profile.sizes
     ]
-    console.print(table_of("share of the limits", shares, texts=("variant",)))
-    console.print(bar_table(report.bars))
+    return [
+        f"26 tables of {report.num_table_rows:,} rows, dim 64, INT8; one ID per feature; processor time",
+        table_of("limits of one thread", limits, texts=("limit", "how")),
+        table_of("share of the limits", shares, texts=("variant",)),
+    ]
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.limits",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_bar_options(parser)
+    parser = make_parser("limits", _DESCRIPTION, _EPILOG, has_bars=True)
     add_options(parser, _BATCH_SIZES, _NUM_ROUNDS)
     return parser
 

@@ -8,7 +8,6 @@ time for which a request holds it, and processors at most the processor time of 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.command import Measured, make_parser, run
 from benchmarks.measure.processes import StepError, module, run_json, started
 from benchmarks.measure.tables import table_of
 from recsys.base.cli import count
@@ -68,25 +67,17 @@ class Held:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
-    machine = prepare()
-    try:
-        request_us = _request_us(args)
-        held = _held(args)
-    except (StepError, OSError) as error:
-        print(f"benchmarks.locks: {error}", file=sys.stderr)
-        return 1
+    return run(_parser(), argv, _measured)
+
+
+def _measured(args: argparse.Namespace, _folder: Path) -> Measured:
+    request_us = _request_us(args)
+    held = _held(args)
     of_lock: dict[str, float] = defaultdict(float)
     for one in held:
         if one.lock in _SHARED.values():
             of_lock[one.lock] += one.held_ns
     bounds = {lock: 1e3 * request_us / held_ns for lock, held_ns in of_lock.items() if held_ns}
-    if args.json:
-        figures = {"request_us": request_us, "held": [asdict(one) for one in held], "bounds": bounds}
-        print(json.dumps({"machine": machine.to_json(), **figures}))
-        return 0
-    console = wide_console()
-    console.print(machine.text(), soft_wrap=True)
     rows = [
         {
             "function": one.function,
@@ -99,10 +90,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         for one in held
     ]
     title = f"locks for each request; {request_us:.1f} µs of processor time a request"
-    console.print(table_of(title, rows, texts=("function", "lock")))
-    for lock, bound in sorted(bounds.items(), key=lambda item: item[1]):
-        console.print(f"{lock}: held {of_lock[lock]:.0f} ns a request: at most {bound:.0f} processors")
-    return 0
+    least_first = sorted(bounds.items(), key=lambda item: item[1])
+    return Measured(
+        data={"request_us": request_us, "held": [asdict(one) for one in held], "bounds": bounds},
+        shown=[
+            table_of(title, rows, texts=("function", "lock")),
+            *(
+                f"{lock}: held {of_lock[lock]:.0f} ns a request: at most {bound:.0f} processors"
+                for lock, bound in least_first
+            ),
+        ],
+    )
 
 
 def _server(args: argparse.Namespace, *prefix: str) -> list[str]:
@@ -178,12 +176,7 @@ def _functions(module_path: str, offsets: Sequence[int]) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.locks",
-        description=(__doc__ or "").partition("\n")[0],
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("locks", __doc__, _EPILOG)
     parser.add_argument("artifact", type=Path, help="the artifact that is served")
     parser.add_argument("--polling-threads", type=count, default=2, help="of the server (default: 2)")
     parser.add_argument("--in-flight", type=count, default=64, help="unanswered requests (default: 64)")
@@ -197,7 +190,6 @@ def _parser() -> argparse.ArgumentParser:
         default=Path("build/native"),
         help="folder of the native build (default: %(default)s)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 

@@ -8,14 +8,15 @@ Shape letters: B batch.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor, fx, nn
 
-from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.command import Measured, make_parser, run
+from benchmarks.measure.processes import StepError
 from benchmarks.measure.tables import table_of
 from export.graph.tracing.tracer import trace
 from recsys.configs import EmbeddingBagConfig
@@ -79,7 +80,7 @@ def _batches(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.managed", description=__doc__)
+    parser = make_parser("managed", __doc__)
     parser.add_argument("--tables", type=int, default=26, help="default: 26")
     parser.add_argument(
         "--ids", type=int, default=100_000, help="known raw IDs of each table (default: 100000)"
@@ -88,9 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=11, help="default: 11")
     parser.add_argument("--turn-s", type=float, default=0.1, help="length of a turn (default: 0.1)")
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args(argv)
-    machine = prepare()
+    return run(parser, argv, _measured)
+
+
+def _measured(args: argparse.Namespace, _folder: Path) -> Measured:
     generator = torch.Generator().manual_seed(0)
     collection = _collection(args.tables, args.ids, generator)
     keys = list(collection.table_of_feature())
@@ -107,8 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not all(
             torch.equal(graph(*b), graphs["searches"](*b)) for graph in graphs.values() for b in batches
         ):
-            print("the lookups disagree", file=sys.stderr)
-            return 1
+            raise StepError("the lookups disagree")
         config = RoundsConfig(num_rounds=args.rounds, turn_s=args.turn_s, clock=args.clock)
         timings = run_rounds({name: Contestant(graph, batches) for name, graph in graphs.items()}, config)
         speedups = timings["hash table"].speedups_over(timings["searches"])
@@ -119,12 +120,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "hash table, times faster": round(speedups[len(speedups) // 2], 2),
             }
         )
-    if args.json:
-        print(json.dumps({"machine": machine.to_json(), "results": results}))
-        return 0
     rows = [{name: str(value) for name, value in result.items()} for result in results]
-    wide_console().print(table_of(f"{args.tables} tables of {args.ids} raw IDs; {machine.text()}", rows))
-    return 0
+    title = f"{args.tables} tables of {args.ids} raw IDs"
+    return Measured(data={"results": results}, shown=[table_of(title, rows)])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ Costs are the planner's own estimates: this measures the search, not the cost mo
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import random
 import sys
@@ -22,12 +21,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.table import Table
 
-from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.bars import MISSED_TEXT, Bar
+from benchmarks.measure.command import Measured, make_parser, run
 from benchmarks.measure.tables import table_of
 from benchmarks.models.planner_sets import SetShape, large_set, random_set, small_set
 from recsys.planner.fit import Problem, with_room
@@ -189,17 +189,15 @@ def bars(distributions: Sequence[Ratios]) -> list[Bar]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.planner",
-        description=__doc__.split("\n")[0],
-        epilog=f"exit codes: 0 measured, 2 bad usage, {MISSED_TEXT}",
-    )
+    epilog = f"exit codes: 0 measured, 2 bad usage, {MISSED_TEXT}"
+    parser = make_parser("planner", __doc__, epilog, has_bars=True)
     parser.add_argument("--small-sets", type=int, default=300, help="for the optimum (default: 300)")
     parser.add_argument("--large-sets", type=int, default=60, help="for the lower bounds (default: 60)")
-    add_bar_options(parser)
-    arguments = parser.parse_args(argv)
-    machine = prepare()
-    distributions = [against_optimum(arguments.small_sets), *against_bounds(arguments.large_sets)]
+    return run(parser, argv, _measured)
+
+
+def _measured(args: argparse.Namespace, _folder: Path) -> Measured:
+    distributions = [against_optimum(args.small_sets), *against_bounds(args.large_sets)]
     times: dict[str, float | None] = {}
     for fill in (2.0, 1.1):
         times[f"1 000 tables × 128 ranks, memory for {fill} times the tables"], _ = planning_s(
@@ -207,18 +205,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     times["100 tables × 8 ranks"], problem = planning_s(100, (8, 8), 2.0)
     times["100 tables × 8 ranks, TorchRec"] = peer_s(problem)
-    if arguments.json:
-        results = {"distributions": [d.to_json() for d in distributions], "planning_s": times}
-        print(json.dumps({"machine": machine.to_json(), **results, "bars": bars_json(bars(distributions))}))
-    else:
-        _print(machine.text(), distributions, times, wide_console())
-    return exit_status(bars(distributions), arguments)
+    return Measured(
+        data={"distributions": [d.to_json() for d in distributions], "planning_s": times},
+        shown=_tables(distributions, times),
+        bars=bars(distributions),
+    )
 
 
-def _print(
-    machine: str, distributions: Sequence[Ratios], times: dict[str, float | None], console: Console
-) -> None:
-    console.print(machine)
+def _tables(distributions: Sequence[Ratios], times: dict[str, float | None]) -> list[Table]:
     rows = []
     for d in distributions:
         without = (
@@ -228,13 +222,11 @@ def _print(
         quantiles = {name: f"{d.at(part):.4f}" for name, part in parts.items()}
         sets = {"sets": str(len(d.ratios)), "no plan (of those: none exists)": without}
         rows.append({"over": d.name, **sets, **quantiles})
-    console.print(table_of("the plan's worst rank over …", rows))
-    console.print(bar_table(bars(distributions)))
     speed = [
         {"what": name, "seconds of one core": "not installed" if seconds is None else f"{seconds:.2f}"}
         for name, seconds in times.items()
     ]
-    console.print(table_of("planning", speed))
+    return [table_of("the plan's worst rank over …", rows), table_of("planning", speed)]
 
 
 if __name__ == "__main__":

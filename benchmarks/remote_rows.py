@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +26,7 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
-from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.command import FAILURES, Measured, make_parser, run
 from benchmarks.measure.processes import Started, StepError, module, started
 from benchmarks.measure.tables import table_of, tracked
 from benchmarks.steps.rows import BATCH_SIZE, DIM, NUM_TABLES, ROW_BYTES, zipf_ids
@@ -79,21 +77,12 @@ class Scores(nn.Module):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
-    machine = prepare()
-    try:
-        with tempfile.TemporaryDirectory(dir=args.dir) as folder:
-            result = _measure(Path(folder), args)
-    except (StepError, StoreError, OSError) as error:
-        print(f"benchmarks.remote_rows: {error}", file=sys.stderr)
-        return 1
-    if args.json:
-        print(json.dumps({"machine": machine.to_json(), **result}))
-    else:
-        console = wide_console()
-        console.print(machine.text(), soft_wrap=True)
-        console.print(_table(result))
-    return 0
+    return run(_parser(), argv, _measured, {**FAILURES, StoreError: 1})
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
+    result = _measure(folder, args)
+    return Measured(data=result, shown=[_table(result)])
 
 
 def _measure(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -224,12 +213,7 @@ def _table(result: dict[str, Any]) -> Table:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.remote_rows",
-        description=__doc__,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("remote_rows", __doc__, _EPILOG)
     parser.add_argument("--gb", type=float, default=4.0, help="of rows (default 4)")
     parser.add_argument(
         "--cache-bytes", type=SIZE.parse, default=1 << 30, metavar="SIZE", help="of the cache (default 1GiB)"
@@ -252,7 +236,6 @@ def _parser() -> argparse.ArgumentParser:
         "--deadline-ms", type=int, default=5000, help="for rows of nodes (default 5000: none fails)"
     )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where the artifact goes meanwhile")
-    parser.add_argument("--json", action="store_true", help="figures as JSON")
     return parser
 
 

@@ -7,18 +7,16 @@ turns; ratios are of the same round, and figures are medians over the rounds.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.measure.machine import prepare, wide_console
-from benchmarks.measure.processes import Seen, Started, StepError, module, run_json, started
+from benchmarks.measure.bars import MISSED_TEXT, Bar
+from benchmarks.measure.command import Measured, make_parser, run
+from benchmarks.measure.processes import Seen, Started, module, run_json, started
 from benchmarks.measure.tables import table_of, tracked
 from benchmarks.serving import export_dlrm
 from benchmarks.steps.rest_load import FORMS
@@ -42,26 +40,16 @@ _Figures = dict[tuple[str, int], Seen]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
-    machine = prepare()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            artifact = export_dlrm(Path(folder) / "dlrm.artifact", args.table_rows)
-            seen = _measure(artifact, args)
-    except (StepError, OSError) as error:
-        print(f"benchmarks.rest: {error}", file=sys.stderr)
-        return 1
-    bars = [bar for form in FORMS for bar in _bars(form, seen)]
+    return run(_parser(), argv, _measured)
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
+    seen = _measure(export_dlrm(folder / "dlrm.artifact", args.table_rows), args)
     rows: list[dict[str, Any]] = [
         {"protocol": name, "in flight": in_flight, **found.medians()}
         for (name, in_flight), found in seen.items()
     ]
-    if args.json:
-        print(json.dumps({"machine": machine.to_json(), "rows": rows, "bars": bars_json(bars)}))
-        return exit_status(bars, args)
-    console = wide_console()
-    console.print(machine.text(), soft_wrap=True)
-    table = [
+    cells = [
         {
             "protocol": row["protocol"],
             "in flight": str(row["in flight"]),
@@ -71,9 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         for row in rows
     ]
-    console.print(table_of("single samples", table, texts=("protocol",)))
-    console.print(bar_table(bars))
-    return exit_status(bars, args)
+    return Measured(
+        data={"rows": rows},
+        shown=[table_of("single samples", cells, texts=("protocol",))],
+        bars=[bar for form in FORMS for bar in _bars(form, seen)],
+    )
 
 
 def _measure(artifact: Path, args: argparse.Namespace) -> _Figures:
@@ -126,16 +116,10 @@ def _ratio(mine: Sequence[float], theirs: Sequence[float]) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.rest",
-        description=__doc__,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("rest", __doc__, _EPILOG, has_bars=True)
     parser.add_argument("--rounds", type=count, default=3, metavar="N", help="default 3")
     parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="of each turn (default 3)")
     parser.add_argument("--table-rows", type=count, default=100_000, metavar="R", help="default 100000")
-    add_bar_options(parser)
     return parser
 
 

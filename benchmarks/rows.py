@@ -8,11 +8,9 @@ tables.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,9 +18,9 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.loading.load import StepError, answer_of, drop_from_cache
-from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.loading.load import answer_of, drop_from_cache
+from benchmarks.measure.bars import MISSED_TEXT, Bar
+from benchmarks.measure.command import Measured, make_parser, run
 from benchmarks.measure.tables import table_of, tracked
 from recsys.base.machine import memory_bytes
 from recsys.base.terminal import size_text
@@ -44,24 +42,15 @@ _WAYS = {"by itself": (), "reading ahead": ("--no-random-access",), "single page
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
-    machine = prepare()
-    try:
-        with tempfile.TemporaryDirectory(dir=args.dir) as folder:
-            result = _large(Path(folder), args) if args.large else _pages(Path(folder), args)
-    except (StepError, OSError) as error:
-        print(f"benchmarks.rows: {error}", file=sys.stderr)
-        return 1
-    bars = [] if args.large else [_bar(result)]
-    if args.json:
-        print(json.dumps({"machine": machine.to_json(), **result, "bars": bars_json(bars)}))
-    else:
-        console = wide_console()
-        console.print(machine.text(), soft_wrap=True)
-        console.print(_large_table(result) if args.large else _pages_table(result))
-        if bars:
-            console.print(bar_table(bars))
-    return exit_status(bars, args)
+    return run(_parser(), argv, _measured)
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
+    if args.large:
+        result = _large(folder, args)
+        return Measured(data=result, shown=[_large_table(result)], bars=[])
+    result = _pages(folder, args)
+    return Measured(data=result, shown=[_pages_table(result)], bars=[_bar(result)])
 
 
 def _pages(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -155,12 +144,7 @@ def _large_table(result: dict[str, Any]) -> Table:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.rows",
-        description=__doc__,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("rows", __doc__, _EPILOG, has_bars=True)
     parser.add_argument("--size-gb", type=float, default=1.0, metavar="GB", help="of the rows (default 1)")
     parser.add_argument("--rounds", type=int, default=11, help="default 11")
     parser.add_argument("--large", action="store_true", help="tables that are larger than the memory")
@@ -175,7 +159,6 @@ def _parser() -> argparse.ArgumentParser:
         help="that predict at a time (default 1,8)",
     )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where the artifacts go meanwhile")
-    add_bar_options(parser)
     return parser
 
 

@@ -8,10 +8,8 @@ ceiling is measured between them, with nothing else running. Figures are medians
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +18,8 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.measure.machine import prepare, wide_console
-from benchmarks.measure.processes import Seen, StepError, module, run_json, started
+from benchmarks.measure.command import Measured, make_parser, run
+from benchmarks.measure.processes import Seen, module, run_json, started
 from benchmarks.measure.tables import table_of, tracked
 from benchmarks.models.dlrm import FEATURE_NAMES, build
 from export.config import ExportConfig
@@ -67,29 +65,17 @@ CASES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
-    machine = prepare()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            artifact = export_dlrm(Path(folder) / "dlrm.artifact", args.table_rows)
-            seen, ceilings = _measure(artifact, args)
-    except (StepError, OSError) as error:
-        print(f"benchmarks.serving: {error}", file=sys.stderr)
-        return 1
-    rows = _rows(seen, ceilings)
-    if args.json:
-        settings = {name: value for name, value in vars(args).items() if name != "json"}
-        print(json.dumps({"machine": machine.to_json(), "settings": settings, "rows": rows}))
-        return 0
-    console = wide_console()
-    console.print(machine.text(), soft_wrap=True)
-    console.print(
+    return run(_parser(), argv, _measured)
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
+    rows = _rows(*_measure(export_dlrm(folder / "dlrm.artifact", args.table_rows), args))
+    settings = {name: value for name, value in vars(args).items() if name != "json"}
+    about = (
         f"DLRM of 26 INT8 tables × {args.table_rows:,} rows; {args.rounds} rounds of {args.seconds:g} s; "
-        f"{args.executors} executor(s); client on the same cores",
-        soft_wrap=True,
+        f"{args.executors} executor(s); client on the same cores"
     )
-    console.print(_table(rows))
-    return 0
+    return Measured(data={"settings": settings, "rows": rows}, shown=[about, _table(rows)])
 
 
 def export_dlrm(path: Path, table_rows: int) -> Path:
@@ -184,12 +170,7 @@ def _table(results: Sequence[dict[str, Any]]) -> Table:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.serving",
-        description=__doc__,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("serving", __doc__, _EPILOG)
     parser.add_argument("--rounds", type=count, default=3, metavar="N", help="default 3")
     parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="of each turn (default 5)")
     parser.add_argument("--table-rows", type=count, default=100_000, metavar="R", help="default 100000")
@@ -200,7 +181,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="of our server, and threads of the ceiling (default 1)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return parser
 
 

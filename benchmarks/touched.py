@@ -9,21 +9,19 @@ Shape letters: D embedding dim, R rows.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 from torch import nn
 
-from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.measure.machine import prepare as prepare_machine
-from benchmarks.measure.machine import wide_console
+from benchmarks.measure.bars import MISSED_TEXT, Bar
+from benchmarks.measure.command import Measured, make_parser, run
+from benchmarks.measure.processes import StepError
+from benchmarks.measure.tables import table_of
 from export.delta.delta import DeltaConfig, export_delta
 from export.pipeline import export_model
 from export.source.load import Source, load_model
@@ -50,43 +48,41 @@ def make(rows: int, dim: int) -> nn.Module:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.touched",
-        description=__doc__,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("touched", __doc__, _EPILOG, has_bars=True)
     parser.add_argument("--rows", type=int, default=10_000_000, help="default: 10000000")
     parser.add_argument("--dim", type=int, default=16, help="default: 16")
     parser.add_argument("--touched", type=int, default=1000, help="default: 1000")
-    add_bar_options(parser)
-    args = parser.parse_args(argv)
-    machine = prepare_machine()
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "first").mkdir()
-        _measured(Path(folder) / "first", 10_000, args.dim, 10)  # first calls import and allocate
-        found = _measured(Path(folder), args.rows, args.dim, args.touched)
-    if found is None:
-        print("benchmarks.touched: the deltas differ", file=sys.stderr)
-        return 1
+    return run(parser, argv, _measured)
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
+    (folder / "first").mkdir()
+    _costs(folder / "first", 10_000, args.dim, 10)  # first calls import and allocate
+    found = _costs(folder, args.rows, args.dim, args.touched)
     every = found["every row"]
     share = found["touched"]["processor_s"] / every["processor_s"]
-    bars = [Bar("processor time of touched rows, as a share of that of every row", _BAR, share, is_most=True)]
-    if args.json:
-        print(json.dumps({"machine": machine.to_json(), "results": found, "bars": bars_json(bars)}))
-    else:
-        title = f"{args.touched:,} of {args.rows:,} rows of dim {args.dim}, INT8; {machine.text()}"
-        shown = Table("rows that are read", "processor s", "wall s", "every row / this", title=title)
-        for name, cost in found.items():
-            share = every["processor_s"] / cost["processor_s"]
-            shown.add_row(name, f"{cost['processor_s']:.3f}", f"{cost['wall_s']:.3f}", f"{share:.0f}")
-        wide_console().print(shown)
-        wide_console().print(bar_table(bars))
-    return exit_status(bars, args)
+    rows = [
+        {
+            "rows that are read": name,
+            "processor s": f"{cost['processor_s']:.3f}",
+            "wall s": f"{cost['wall_s']:.3f}",
+            "every row / this": f"{every['processor_s'] / cost['processor_s']:.0f}",
+        }
+        for name, cost in found.items()
+    ]
+    title = f"{args.touched:,} of {args.rows:,} rows of dim {args.dim}, INT8"
+    what = "processor time of touched rows, as a share of that of every row"
+    return Measured(
+        data={"results": found}, shown=[table_of(title, rows)], bars=[Bar(what, _BAR, share, is_most=True)]
+    )
 
 
-def _measured(folder: Path, rows: int, dim: int, num_touched: int) -> dict[str, dict[str, float]] | None:
-    """Return the costs of each way; None if the deltas differ."""
+def _costs(folder: Path, rows: int, dim: int, num_touched: int) -> dict[str, dict[str, float]]:
+    """Return the costs of each way.
+
+    Raises:
+        StepError: The deltas differ.
+    """
     model = make(rows, dim)
     weight = model.get_parameter("embedding_bags.t.weight")
     torch.save(model.state_dict(), folder / "old.pt")
@@ -119,7 +115,9 @@ def _measured(folder: Path, rows: int, dim: int, num_touched: int) -> dict[str, 
         }
         with DeltaFile(out) as file:
             digests.add(tuple(table.rows.sha256 + table.numbers.sha256 for table in file.header.tables))
-    return found if len(digests) == 1 else None
+    if len(digests) > 1:
+        raise StepError("the deltas differ")
+    return found
 
 
 if __name__ == "__main__":

@@ -13,12 +13,10 @@ which is the difference between the p99 beside the flood and the one before.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import struct
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -29,7 +27,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.command import Measured, make_parser, names_of, run
 from benchmarks.measure.processes import Started, module, started
 from benchmarks.measure.tables import table_of
 from benchmarks.models.dlrm import build
@@ -221,21 +219,16 @@ def _measure(name: str, artifact: Path, request: bytes, args: argparse.Namespace
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
-    machine = prepare()
-    with tempfile.TemporaryDirectory() as folder:
-        artifact = Path(folder) / "dlrm"
-        export_model(build(_TABLE_ROWS), artifact, ExportConfig())
-        sample = random_sample(load_artifact(artifact).signature, 1, np.random.default_rng(0))
-        request = sample.request().SerializeToString()
-        found = [_measure(name, artifact, request, args) for name in args.floods]
-    if args.json:
-        print(json.dumps({"machine": machine.to_json(), "engine": args.engine, "floods": found}))
-    else:
-        console = wide_console()
-        console.print(machine.text(), soft_wrap=True)
-        console.print(_table(found))
-    return 0
+    return run(_parser(), argv, _measured)
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
+    artifact = folder / "dlrm"
+    export_model(build(_TABLE_ROWS), artifact, ExportConfig())
+    sample = random_sample(load_artifact(artifact).signature, 1, np.random.default_rng(0))
+    request = sample.request().SerializeToString()
+    found = [_measure(name, artifact, request, args) for name in args.floods]
+    return Measured(data={"engine": args.engine, "floods": found}, shown=[_table(found)])
 
 
 def _table(found: Sequence[dict[str, Any]]) -> Table:
@@ -263,29 +256,17 @@ def _table(found: Sequence[dict[str, Any]]) -> Table:
     return table_of("before, beside, in and after the flood", rows, texts=("flood", ""))
 
 
-def _names(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in FLOODS:
-            raise argparse.ArgumentTypeError(f"got {name!r}, expected some of {', '.join(FLOODS)}")
-    return names
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.faults.floods",
-        description=__doc__,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("faults.floods", __doc__, _EPILOG)
     parser.add_argument("--engine", choices=("native", "reference"), default="native", help="default native")
-    parser.add_argument("--floods", type=_names, default=list(FLOODS), metavar="NAMES", help="default all")
+    parser.add_argument(
+        "--floods", type=names_of(FLOODS), default=list(FLOODS), metavar="NAMES", help="default all"
+    )
     parser.add_argument("--senders", type=int, default=8, metavar="N", help="processes (default 8)")
     parser.add_argument("--connections", type=int, default=4, metavar="N", help="of each (default 4)")
     parser.add_argument("--depth", type=int, default=900, metavar="N", help="calls of each (default 900)")
     parser.add_argument("--seconds", type=float, default=4.0, metavar="S", help="of each phase (default 4)")
     parser.add_argument("--log", choices=("none", "errors", "all"), default="errors", help="default errors")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return parser
 
 

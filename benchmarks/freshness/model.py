@@ -22,7 +22,7 @@ from recsys.checkpoint.single_file import Checkpoint, build_model, empty_model
 from recsys.inputs.schema import LabelColumn, Schema, TableSpec
 from recsys.optim import EmbOptimType, in_backward_optimizer_filter
 from recsys.sharding.sharders import EmbeddingBagCollectionSharder
-from recsys.train.ranks import find_ranks, one_rank_plan, process_group, whole_state_dict
+from recsys.train.stepping.ranks import find_ranks, one_rank_plan, process_group, whole_state_dict
 from recsys.training import Publisher
 
 FEATURES = ("user", "item")

@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import IO, Any
 
 from rich.table import Table
 
-from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.command import Measured, make_parser, run
 from benchmarks.measure.tables import table_of, tracked
 from benchmarks.models.dlrm import EMBEDDING_DIM, NUM_TABLES
 
@@ -76,33 +75,17 @@ _CASES = tuple(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
-    machine = prepare()
+    return run(_parser(), argv, _measured)
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
     num_rows = round(args.size_gb * 1e9 / (_ROW_BYTES[args.data_type] * NUM_TABLES))
-    try:
-        with tempfile.TemporaryDirectory(dir=args.dir) as folder:
-            exports, loads = _measure(Path(folder), args.data_type, num_rows)
-    except (StepError, OSError) as error:
-        print(f"benchmarks.loading.load: {error}", file=sys.stderr)
-        return 1
-    result = {
-        "machine": machine.to_json(),
-        "data_type": args.data_type,
-        "num_table_rows": num_rows,
-        "exports": exports,
-        "loads": loads,
-    }
-    if args.json:
-        print(json.dumps(result))
-    else:
-        console = wide_console()
-        console.print(machine.text(), soft_wrap=True)
-        console.print(
-            f"{NUM_TABLES} tables of {num_rows:,} rows, dim {EMBEDDING_DIM}, {args.data_type}", soft_wrap=True
-        )
-        console.print(_export_table(exports))
-        console.print(_load_table(loads))
-    return 0
+    exports, loads = _measure(folder, args.data_type, num_rows)
+    about = f"{NUM_TABLES} tables of {num_rows:,} rows, dim {EMBEDDING_DIM}, {args.data_type}"
+    return Measured(
+        data={"data_type": args.data_type, "num_table_rows": num_rows, "exports": exports, "loads": loads},
+        shown=[about, _export_table(exports), _load_table(loads)],
+    )
 
 
 def _measure(
@@ -243,12 +226,7 @@ def _private(found: dict[str, int]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.loading.load",
-        description=__doc__,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("loading.load", __doc__, _EPILOG)
     parser.add_argument(
         "--size-gb", type=_size, default=2.0, metavar="GB", help="of the stored rows (default 2)"
     )
@@ -256,7 +234,6 @@ def _parser() -> argparse.ArgumentParser:
         "--data-type", choices=tuple(_ROW_BYTES), default="fp16", help="of the stored rows (default fp16)"
     )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where the artifacts go meanwhile")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return parser
 
 

@@ -6,20 +6,18 @@ A DLRM of small tables, so that their bytes take no time. Loads take turns in on
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
-from benchmarks.measure.bars import Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.bars import Bar
+from benchmarks.measure.command import Measured, make_parser, run
+from benchmarks.measure.processes import StepError
 from benchmarks.measure.tables import table_of
 from benchmarks.models.dlrm import build
 from export.config import ExportConfig
@@ -35,33 +33,27 @@ _MOST_PROGRAM_MS = 30.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
-    machine = prepare()
+    return run(_parser(), argv, _measured)
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
     missing = operators.why_missing()
     if missing:
-        print(f"benchmarks.loading.program_load: {missing}", file=sys.stderr)
-        return 1
+        raise StepError(missing)
     logging.disable(logging.WARNING)
-    with tempfile.TemporaryDirectory(dir=args.dir) as folder:
-        path = Path(folder) / "artifact"
-        export_model(build(args.rows, num_tables=args.tables), path, ExportConfig())
-        times = _measure(path, args.rounds)
-    bars = [
-        Bar(f"program of {args.tables} tables, ms", _MOST_PROGRAM_MS, times["program"], is_most=True),
-        Bar(
-            "load_artifact, ms; at most that of TorchScript", times["load, TorchScript"], times["load"], True
-        ),
-    ]
-    if args.json:
-        print(json.dumps({"machine": machine.to_json(), "ms": times, "bars": bars_json(bars)}))
-        return exit_status(bars, args)
+    path = folder / "artifact"
+    export_model(build(args.rows, num_tables=args.tables), path, ExportConfig())
+    times = _measure(path, args.rounds)
     title = f"{args.tables} tables of {args.rows:,} rows, processor ms"
-    table = table_of(title, [{"what": what, "median": f"{took:.1f}"} for what, took in times.items()])
-    console: Console = wide_console()
-    console.print(machine.text(), soft_wrap=True)
-    console.print(table)
-    console.print(bar_table(bars))
-    return exit_status(bars, args)
+    bound = times["load, TorchScript"]
+    return Measured(
+        data={"ms": times},
+        shown=[table_of(title, [{"what": what, "median": f"{took:.1f}"} for what, took in times.items()])],
+        bars=[
+            Bar(f"program of {args.tables} tables, ms", _MOST_PROGRAM_MS, times["program"], is_most=True),
+            Bar("load_artifact, ms; at most that of TorchScript", bound, times["load"], is_most=True),
+        ],
+    )
 
 
 def _measure(path: Path, rounds: int) -> dict[str, float]:
@@ -91,14 +83,13 @@ def _measure(path: Path, rounds: int) -> dict[str, float]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.loading.program_load", description=__doc__)
+    parser = make_parser("loading.program_load", __doc__, has_bars=True)
     parser.add_argument("--tables", type=count, default=100, metavar="T", help="default 100")
     parser.add_argument("--rows", type=count, default=100, metavar="R", help="of each table (default 100)")
     parser.add_argument(
         "--rounds", type=count, default=20, metavar="N", help="loads of each kind (default 20)"
     )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where the artifact goes meanwhile")
-    add_bar_options(parser)
     return parser
 
 

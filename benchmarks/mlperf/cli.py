@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-import tempfile
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
+from rich.table import Table
 
-from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.measure.machine import Machine, prepare, wide_console
+from benchmarks.measure.bars import MISSED_TEXT, Bar
+from benchmarks.measure.command import Measured, make_parser, names_of, run
 from benchmarks.measure.processes import StepError
 from benchmarks.measure.tables import table_of, tracked
-from benchmarks.mlperf.loadgen import SCENARIOS, Generator, Plan, Run, Scores, loadgen
+from benchmarks.mlperf.loadgen import SCENARIOS, Generator, LoadgenMissingError, Plan, Run, Scores, loadgen
 from benchmarks.mlperf.systems import SYSTEMS, System, opened
 from benchmarks.mlperf.workloads import DlrmDcnV2, Dlrmv3, Sample, Workload
 from recsys.base.cli import count
+from recsys.base.machine import num_processors
 from recsys.kernels import operators
 from recsys.metrics.exact import auc
 from serve.profiler.limits import product_rate
@@ -62,7 +59,6 @@ class Report:
     """The measurements.
 
     Attributes:
-        machine: The machine and the versions.
         instructions: The instruction set of the native kernels.
         model: MLPerf's name.
         scale: What differs from MLPerf's size.
@@ -74,7 +70,6 @@ class Report:
             what a core computes in this type; None without that scenario.
     """
 
-    machine: Machine
     instructions: str
     model: str
     scale: str
@@ -86,7 +81,7 @@ class Report:
 
     def pairs_per_core(self, run: Run) -> float:
         """Return pairs a second for each core of the machine."""
-        return run.samples_per_s * self.pairs_per_sample / self.machine.num_cores
+        return run.samples_per_s * self.pairs_per_sample / num_processors()
 
     @property
     def bars(self) -> list[Bar]:
@@ -111,30 +106,18 @@ class Report:
     def to_json(self) -> dict[str, object]:
         """Plain data."""
         runs = [{**run.to_json(), "pairs_per_s_core": self.pairs_per_core(run)} for run in self.runs]
-        return {**asdict(self), "runs": runs, "bars": bars_json(self.bars)}
+        return {**asdict(self), "runs": runs}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    warnings.filterwarnings("ignore", message="TorchScript will treat type annotations", category=UserWarning)
-    try:
-        loadgen()
-    except StepError as error:
-        print(f"benchmarks.mlperf: {error}", file=sys.stderr)
-        return 2
-    try:
-        with tempfile.TemporaryDirectory(dir=args.dir) as folder:
-            report = _measure(args, Path(folder))
-    except (StepError, OSError) as error:
-        print(f"benchmarks.mlperf: {error}", file=sys.stderr)
-        return 1
-    if args.json:
-        print(json.dumps(report.to_json()))
-    else:
-        _print(report, wide_console())
-    return exit_status(report.bars, args)
+    return run(_parser(), argv, _measured, {LoadgenMissingError: 2, StepError: 1, OSError: 1})
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
+    loadgen()
+    report = _measure(args, folder)
+    return Measured(data=report.to_json(), shown=_shown(report), bars=report.bars)
 
 
 def _workload(args: argparse.Namespace) -> Workload:
@@ -145,7 +128,6 @@ def _workload(args: argparse.Namespace) -> Workload:
 
 
 def _measure(args: argparse.Namespace, folder: Path) -> Report:
-    machine = prepare()
     workload = _workload(args)
     model = workload.build()
     path = folder / "artifact"
@@ -173,7 +155,6 @@ def _measure(args: argparse.Namespace, folder: Path) -> Report:
         products = 2e3 * workload.num_products(pairs) / offline.processor_ms
         share = products / product_rate(args.linear_dtype, rounds)
     return Report(
-        machine=machine,
         instructions="none" if operators.why_missing() else operators.instructions(),
         model=workload.name,
         scale=workload.scale,
@@ -196,17 +177,31 @@ class _Wanted:
 
 
 def _best(generator: Generator, system: System, wanted: _Wanted) -> Run:
-    """Return the run of a scenario; of the Server scenario that of the highest rate that is valid."""
+    """Return the run of a scenario; of the Server scenario that of the highest rate that is valid.
+
+    A rate at which queries fail, as a full queue refuses them, is not valid.
+
+    Raises:
+        StepError: queries failed at every rate.
+    """
     seconds, p99_ms = wanted.seconds, wanted.p99_ms
     # A short one first, which sizes the query of the Offline scenario.
     short = Plan(scenario="offline", seconds=min(seconds, 2.0), samples_per_s=_EXPECTED_PER_S, p99_ms=p99_ms)
     rate = generator.measure(system, short).samples_per_s
     # The one query of the Offline scenario lasts long enough if it holds some more samples than are expected.
-    for share in wanted.tried if wanted.scenario == "server" else (_OFFLINE_RESERVE,):
+    shares = wanted.tried if wanted.scenario == "server" else (_OFFLINE_RESERVE,)
+    run, failure = None, StepError("no rate was tried")
+    for share in shares:
         plan = Plan(scenario=wanted.scenario, seconds=seconds, samples_per_s=share * rate, p99_ms=p99_ms)
-        run = generator.measure(system, plan)
-        if run.is_valid:
-            break
+        try:
+            run = generator.measure(system, plan)
+        except StepError as error:
+            failure = error
+        else:
+            if run.is_valid:
+                break
+    if run is None:
+        raise failure
     return run
 
 
@@ -227,13 +222,7 @@ def _auc(scores: Sequence[Scores], expected: Sequence[Scores]) -> float:
     return found
 
 
-def _print(report: Report, console: Console) -> None:
-    console.print(report.machine.text(), highlight=False)
-    console.print(
-        f"{report.model}: {report.scale}; linear layers {report.linear_dtype} on {report.instructions}; "
-        f"{report.pairs_per_sample:.1f} pairs a sample",
-        highlight=False,
-    )
+def _shown(report: Report) -> list[str | Table]:
     rows = [
         {
             "system": run.system,
@@ -248,45 +237,31 @@ def _print(report: Report, console: Console) -> None:
         }
         for run in report.runs
     ]
-    console.print(table_of("load generator", rows, texts=("system", "scenario", "result")))
     found = ", ".join(f"{name} {value:.5f}" for name, value in report.aucs.items())
-    console.print(f"AUC: {found}", highlight=False)
+    shown: list[str | Table] = [
+        f"{report.model}: {report.scale}; linear layers {report.linear_dtype} on {report.instructions}; "
+        f"{report.pairs_per_sample:.1f} pairs a sample",
+        table_of("load generator", rows, texts=("system", "scenario", "result")),
+        f"AUC: {found}",
+    ]
     if report.product_share is not None:
-        console.print(
+        shown.append(
             f"Offline, for each second of processor time: {report.product_share:.0%} of a core's products in "
-            f"{report.linear_dtype}.",
-            highlight=False,
+            f"{report.linear_dtype}."
         )
     if report.model == DlrmDcnV2.name:
-        console.print(
-            f"The best published processor (Xeon 6980P, AMX, INT8, tables of full size): {_BEST_PAIRS:,} pairs/s/core.",
-            highlight=False,
+        shown.append(
+            f"The best published processor (Xeon 6980P, AMX, INT8, tables of full size): {_BEST_PAIRS:,} pairs/s/core."
         )
-    console.print(bar_table(report.bars))
-
-
-def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        found = text.split(",")
-        for name in found:
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"got {name!r}, expected some of {', '.join(known)}")
-        return found
-
-    return parse
+    return shown
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.mlperf",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("mlperf", _DESCRIPTION, _EPILOG, has_bars=True)
     add = parser.add_argument
     add("--model", choices=(DlrmDcnV2.name, Dlrmv3.name), default=DlrmDcnV2.name)
-    add("--systems", type=_names(list(SYSTEMS)), default=list(SYSTEMS), help="comma-separated")
-    add("--scenarios", type=_names(list(SCENARIOS)), default=list(SCENARIOS), help="comma-separated")
+    add("--systems", type=names_of(SYSTEMS), default=list(SYSTEMS), help="comma-separated")
+    add("--scenarios", type=names_of(SCENARIOS), default=list(SCENARIOS), help="comma-separated")
     add("--seconds", type=float, help="shortest run (30); MLPerf's rules ask for 600")
     add("--samples", type=count, help="in memory (256); MLPerf has 330067")
     add("--most-rows", type=count, help="rows of the largest tables (400000)")
@@ -296,5 +271,4 @@ def _parser() -> argparse.ArgumentParser:
     add("--logs", help="keep the load generator's logs in this folder")
     add("--dir", help="where artifacts go (the system's temporary folder)")
     add("--quick", action="store_true", help="small and short: whether it works")
-    add_bar_options(parser)
     return parser

@@ -75,16 +75,20 @@ class Plan:
     p99_ms: float
 
 
+class LoadgenMissingError(StepError):
+    """MLPerf's load generator is not installed."""
+
+
 def loadgen() -> Any:
     """Return MLPerf's load generator.
 
     Raises:
-        StepError: It is not installed.
+        LoadgenMissingError: It is not installed.
     """
     try:
         return import_module("mlperf_loadgen")
     except ImportError:
-        raise StepError(
+        raise LoadgenMissingError(
             "mlperf_loadgen: not installed, expected MLPerf's load generator: pip install mlcommons-loadgen"
         ) from None
 
@@ -183,6 +187,7 @@ class Generator:
         log.enable_trace = False
         log.log_output.outdir = str(folder)
         log.log_output.copy_summary_to_stdout = False
+        system.failures.clear()
         before_s = system.processor_s()
         try:
             lg.StartTestWithLogSettings(sut, library, settings, log)

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from benchmarks.measure.processes import module, started
 from benchmarks.measure.tables import tracked
 from benchmarks.plain_models.catalogue import PublicModel
-from export.config import ExportConfig, target_name
+from export.config import ExportConfig, PlainOptions, target_name
 from export.graph.graph import named_outputs
 from export.pipeline import export_model
-from export.plain.convert import Converted, converted
+from export.plain.check import Converted
+from export.plain.convert import converted
 from export.plain.given import Given, given_inputs
-from export.plain.options import PlainOptions
 from export.verify.compare import END_TO_END_TOLERANCES
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.manifest_file import MANIFEST_NAME

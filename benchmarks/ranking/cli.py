@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-import tempfile
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.measure.machine import Machine, prepare, wide_console
+from benchmarks.measure.bars import MISSED_TEXT, Bar
+from benchmarks.measure.command import Measured, make_parser, names_of, run
 from benchmarks.measure.processes import StepError
 from benchmarks.measure.speed import DisagreementError
 from benchmarks.measure.tables import table_of, tracked
@@ -59,7 +54,6 @@ class Report:
     """The measurements.
 
     Attributes:
-        machine: the machine and the versions.
         instructions: the instruction set of the native kernels; "none" where there are none.
         num_table_rows: rows of each table.
         num_candidates: of a request.
@@ -70,7 +64,6 @@ class Report:
         grown: with ``--growing`` alone: histories with one item more.
     """
 
-    machine: Machine
     instructions: str
     num_table_rows: int
     num_candidates: int
@@ -85,40 +78,20 @@ class Report:
         """The bars of the speed."""
         return [*bars_of(self.speed), *grown.bars_of(self.grown)]
 
-    def to_json(self) -> dict[str, object]:
-        """Return plain data."""
-        return {**asdict(self), "bars": bars_json(self.bars)}
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    parser = _parser()
-    args = parser.parse_args(argv)
-    names = args.models.split(",") if args.models else list(CASES)
-    unknown = [name for name in names if name not in CASES]
-    if unknown:
-        parser.error(f"--models: got {unknown[0]!r}, expected some of {', '.join(CASES)}")
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    warnings.filterwarnings("ignore", message="TorchScript will treat type annotations", category=UserWarning)
-    try:
-        check_installed()
-        with tempfile.TemporaryDirectory(dir=args.dir) as folder:
-            report = _measure(args, names, Path(folder))
-    except (PeerMissingError, OSError) as error:
-        print(f"benchmarks.ranking: {error}", file=sys.stderr)
-        return 2
-    except (DisagreementError, StepError) as error:
-        print(f"benchmarks.ranking: {error}", file=sys.stderr)
-        return 1
-    if args.json:
-        print(json.dumps(report.to_json()))
-    else:
-        _print(report, wide_console())
-    return exit_status(report.bars, args)
+    failures = {PeerMissingError: 2, DisagreementError: 1, StepError: 1, OSError: 2}
+    return run(_parser(), argv, _measured, failures)
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
+    check_installed()
+    report = _measure(args, args.models, folder)
+    return Measured(data=asdict(report), shown=_shown(report), bars=report.bars)
 
 
 def _measure(args: argparse.Namespace, names: Sequence[str], folder: Path) -> Report:
-    machine = prepare()
     num_rows = args.rows or (_QUICK_ROWS if args.quick else _NUM_ROWS)
     num_candidates = 8 if args.quick else NUM_CANDIDATES
     rounds = RoundsConfig(
@@ -142,7 +115,6 @@ def _measure(args: argparse.Namespace, names: Sequence[str], folder: Path) -> Re
     if args.growing:
         more = measure_grown(folder, args.rows or _GROWING_ROWS, rounds, is_quick=args.quick)
     return Report(
-        machine=machine,
         instructions="none" if operators.why_missing() else operators.instructions(),
         num_table_rows=num_rows,
         num_candidates=num_candidates,
@@ -154,25 +126,21 @@ def _measure(args: argparse.Namespace, names: Sequence[str], folder: Path) -> Re
     )
 
 
-def _print(report: Report, console: Console) -> None:
-    console.print(report.machine.text(), soft_wrap=True)
-    console.print(
+def _shown(report: Report) -> list[str | Table]:
+    shown: list[str | Table] = [
         f"1 context × {report.num_candidates} candidates; tables of {report.num_table_rows:,} rows, dim 64, INT8; "
         f"medians of {report.rounds.num_rounds} rounds in turns; {report.rounds.clock} time; "
-        f"instructions of the native kernels: {report.instructions}",
-        soft_wrap=True,
-    )
+        f"instructions of the native kernels: {report.instructions}"
+    ]
     if report.speed:
-        console.print(_speed_table(report.speed))
-        console.print(bar_table(report.bars))
+        shown.append(_speed_table(report.speed))
     if report.grown:
-        console.print(_grown_table(report.grown))
-        console.print(bar_table(report.bars))
+        shown.append(_grown_table(report.grown))
     if report.served:
-        console.print(_served_table(report.served))
+        shown.append(_served_table(report.served))
     if report.cached:
-        console.print(_cached_table(report.cached))
-        console.print("all compared answers are bit-equal", highlight=False)
+        shown += [_cached_table(report.cached), "all compared answers are bit-equal"]
+    return shown
 
 
 def _speed_table(results: Sequence[FormSpeed]) -> Table:
@@ -241,15 +209,15 @@ def _cached_table(results: Sequence[Cached]) -> Table:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.ranking",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_bar_options(parser)
+    parser = make_parser("ranking", _DESCRIPTION, _EPILOG, has_bars=True)
     parser.add_argument("--quick", action="store_true", help="small tables, short turns: does it run at all?")
-    parser.add_argument("--models", metavar="NAME,NAME", help=f"some of: {', '.join(CASES)}")
+    parser.add_argument(
+        "--models",
+        type=names_of(CASES),
+        default=list(CASES),
+        metavar="NAME,NAME",
+        help=f"some of: {', '.join(CASES)}",
+    )
     parser.add_argument("--rows", type=count, metavar="R", help=f"rows of each table (default {_NUM_ROWS})")
     parser.add_argument(
         "--rounds", type=count, metavar="N", help="turns of each measurement (default 5, servers 3)"

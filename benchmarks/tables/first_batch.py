@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv, parquet
 
+from benchmarks.measure.command import make_parser, names_of
 from benchmarks.measure.machine import prepare, wide_console
 from benchmarks.measure.memory import PeakSampler, resident
 from benchmarks.measure.tables import table_of
@@ -160,27 +161,16 @@ def _apart(path: Path) -> FirstBatch:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.tables.first_batch",
-        description=__doc__,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("tables.first_batch", __doc__, _EPILOG)
     parser.add_argument(
         "--rows", type=counts, default=(400_000,), metavar="N,N", help="of each table (default 400000)"
     )
-    parser.add_argument("--formats", type=_formats, default=FORMATS, metavar="F,F", help="csv,parquet")
+    parser.add_argument(
+        "--formats", type=names_of(FORMATS), default=FORMATS, metavar="F,F", help="csv,parquet"
+    )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where the tables lie or are written")
     parser.add_argument("--table", type=Path, metavar="FILE", help="read this one alone, and print JSON")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
-
-
-def _formats(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    if unknown := [name for name in names if name not in FORMATS]:
-        raise argparse.ArgumentTypeError(f"got {unknown[0]!r}, expected some of {','.join(FORMATS)}")
-    return names
 
 
 if __name__ == "__main__":

@@ -11,10 +11,8 @@ Shape letters: B batch, D embedding dim, F sparse features, I dense features, N 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -33,8 +31,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.bars import MISSED_TEXT, Bar
+from benchmarks.measure.command import Measured, make_parser, run
 from benchmarks.measure.profiling import shares
 from benchmarks.measure.tables import table_of
 from benchmarks.tables.first_batch import NUM_NUMBERS, NUM_TEXTS, write_table
@@ -47,8 +45,8 @@ from recsys.data.tables.dataset import table_dataset
 from recsys.inputs.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.train.commands.defaults import DEFAULTS
 from recsys.train.config import MATMUL_PRECISIONS, ModelConfig, RunConfig, TrainConfig
-from recsys.train.ranks import ONE_RANK, process_group
-from recsys.train.trainer import Trainer
+from recsys.train.stepping.ranks import ONE_RANK, process_group
+from recsys.train.stepping.trainer import Trainer
 
 #: How many times the plain loop's samples ours should train.
 TARGET = 1.5
@@ -139,8 +137,8 @@ class PlainDLRM(nn.Module):
             nn.init.uniform_(table.weight, -0.01, 0.01)
         self.tables = nn.ModuleList(tables)
         dense, over = sizes.stacks()
-        self.bottom = _layers(dense, ends_linear=False)
-        self.top = _layers(over, ends_linear=True)
+        self.bottom = dense_layers(dense, ends_linear=False)
+        self.top = dense_layers(over, ends_linear=True)
         self.register_buffer("triangle", torch.triu_indices(NUM_TEXTS + 1, NUM_TEXTS + 1, 1))
 
     def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
@@ -153,7 +151,8 @@ class PlainDLRM(nn.Module):
         return logits.squeeze(1)
 
 
-def _layers(sizes: Sequence[int], *, ends_linear: bool) -> nn.Sequential:
+def dense_layers(sizes: Sequence[int], *, ends_linear: bool) -> nn.Sequential:
+    """Return linear layers of these widths with ReLU after each, or between them."""
     layers: list[nn.Module] = []
     for before, after in pairwise(sizes):
         layers += [nn.Linear(before, after), nn.ReLU()]
@@ -161,18 +160,23 @@ def _layers(sizes: Sequence[int], *, ends_linear: bool) -> nn.Sequential:
 
 
 class Plain:
-    """The plain loop, over the file or over batches that are read beforehand."""
+    """The plain loop, over the file or over batches that are read beforehand.
 
-    def __init__(self, read: Callable[[], Iterable[PlainBatch]], sizes: Sizes) -> None:
+    Args:
+        read: Starts an epoch over batches: the model's inputs, and labels ``[B]``.
+        model: Gives logits ``[B]``.
+    """
+
+    def __init__(self, read: Callable[[], Iterable[tuple[Tensor, ...]]], model: nn.Module) -> None:
         self._read = read
-        self._model = PlainDLRM(sizes)
+        self._model = model
         self._optimizer = torch.optim.Adagrad(self._model.parameters(), lr=_LEARNING_RATE)
 
     def epoch(self) -> None:
         """Train on all batches."""
-        for dense, ids, labels in self._read():
+        for *inputs, labels in self._read():
             self._optimizer.zero_grad()
-            functional.binary_cross_entropy_with_logits(self._model(dense, ids), labels).backward()
+            functional.binary_cross_entropy_with_logits(self._model(*inputs), labels).backward()
             self._optimizer.step()
 
 
@@ -180,7 +184,7 @@ def plain_batches(path: Path, num_rows: int, batch_size: int) -> Iterator[PlainB
     """Yield the first rows of a table in a random order; a missing number is 0, and no text is missing."""
     texts = [f"c{i}" for i in range(NUM_TEXTS)]
     table = parquet.read_table(path, read_dictionary=texts).slice(0, num_rows)
-    ids = np.stack([_plain_ids(table.column(name).combine_chunks()) for name in texts])
+    ids = np.stack([plain_ids(table.column(name).combine_chunks(), _TABLE_ROWS) for name in texts])
     numbers = [table.column(f"n{i}").fill_null(0).to_numpy() for i in range(NUM_NUMBERS)]
     dense = np.log1p(np.stack(numbers, axis=1, dtype=np.float32, casting="unsafe"))
     labels = table.column("click").to_numpy().astype(np.float32)
@@ -194,11 +198,11 @@ def plain_batches(path: Path, num_rows: int, batch_size: int) -> Iterator[PlainB
         )
 
 
-def _plain_ids(texts: pa.DictionaryArray) -> NDArray[np.int64]:
-    """Return the row of each text, ``[N]``."""
+def plain_ids(texts: pa.DictionaryArray, num_rows: int) -> NDArray[np.int64]:
+    """Return the row of each text in a table, ``[N]``."""
     different = texts.dictionary.cast(pa.binary()).to_pylist()
     hashes = np.fromiter(map(xxhash.xxh64_intdigest, different), np.uint64, len(different))
-    rows = (hashes & np.uint64(ID_MASK)).astype(np.int64) % _TABLE_ROWS
+    rows = (hashes & np.uint64(ID_MASK)).astype(np.int64) % num_rows
     of_texts: NDArray[np.int64] = rows[texts.indices.to_numpy()]
     return of_texts
 
@@ -232,15 +236,20 @@ class Ours:
 
 
 class Products:
-    """The products that the dense layers need in float32: each one's result and both gradients."""
+    """The products that dense layers need in float32: each one's result and both gradients.
 
-    def __init__(self, sizes: Sizes, num_samples: int) -> None:
-        pairs = [pair for widths in sizes.stacks() for pair in pairwise(widths)]
+    Args:
+        stacks: The widths of layers one after the other, inputs and results included.
+        batch_size: B.
+        num_samples: Of an epoch.
+    """
+
+    def __init__(self, stacks: Sequence[Sequence[int]], batch_size: int, num_samples: int) -> None:
+        pairs = [pair for widths in stacks for pair in pairwise(widths)]
         self._layers = [
-            (torch.rand(sizes.batch_size, n), torch.rand(m, n), torch.rand(sizes.batch_size, m))
-            for n, m in pairs
+            (torch.rand(batch_size, n), torch.rand(m, n), torch.rand(batch_size, m)) for n, m in pairs
         ]
-        self._num_batches = round(num_samples / sizes.batch_size)
+        self._num_batches = round(num_samples / batch_size)
 
     @torch.no_grad()
     def epoch(self) -> None:
@@ -264,15 +273,15 @@ def _in_bfloat16(epoch: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def schema() -> Schema:
-    """Return the use of the columns of ``benchmarks.tables.first_batch.write_table``."""
+def schema(table_rows: int) -> Schema:
+    """Return the use of columns like Criteo's: those of ``benchmarks.tables.first_batch.write_table``."""
     return Schema(
         labels=(LabelColumn(name="click"),),
         dense=tuple(DenseColumn(name=f"n{i}", log1p=True) for i in range(NUM_NUMBERS)),
         tables=tuple(
             TableSpec(
                 name=f"c{i}",
-                num_embeddings=_TABLE_ROWS,
+                num_embeddings=table_rows,
                 feature_names=(f"c{i}",),
                 ids="hash",
                 strings="xxh64",
@@ -284,26 +293,22 @@ def schema() -> Schema:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
-    machine = prepare()
+    return run(_parser(), argv, _measured)
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
     torch.set_num_threads(1)
     num_rows = 8_192 if args.quick else args.rows
     chosen = [sizes for sizes in SIZES if args.sizes in ("all", sizes.name)]
-    with tempfile.TemporaryDirectory() as folder, process_group(ONE_RANK):
-        path = write_table(Path(folder), num_rows, "parquet")
-        dataset = table_dataset(path, schema())
-        measured = {sizes: _results(path, dataset, sizes, args) for sizes in chosen}
-    bars = [bar for sizes, results in measured.items() for bar in _bars(sizes, results)]
-    if args.json:
-        found = {sizes.name: [asdict(result) for result in results] for sizes, results in measured.items()}
-        print(json.dumps({"results": found, "bars": bars_json(bars)}))
-        return exit_status(bars, args)
-    console = wide_console()
-    console.print(machine.text(), soft_wrap=True)
-    for sizes, results in measured.items():
-        console.print(_table(sizes, results, dataset.num_train_rows))
-    console.print(bar_table(bars))
-    return exit_status(bars, args)
+    with process_group(ONE_RANK):
+        path = write_table(folder, num_rows, "parquet")
+        dataset = table_dataset(path, schema(_TABLE_ROWS))
+        found = {sizes: _results(path, dataset, sizes, args) for sizes in chosen}
+    return Measured(
+        data={"results": {sizes.name: list(map(asdict, results)) for sizes, results in found.items()}},
+        shown=[_table(sizes, results, dataset.num_train_rows) for sizes, results in found.items()],
+        bars=[bar for sizes, results in found.items() for bar in _bars(sizes, results)],
+    )
 
 
 def _bars(sizes: Sizes, results: Sequence[PlainResult]) -> list[Bar]:
@@ -322,14 +327,14 @@ def _results(path: Path, dataset: Dataset, sizes: Sizes, args: argparse.Namespac
     plain = list(read())
     check_same(plain, made)
     sides: dict[str, Callable[[], None]] = {
-        PLAIN: Plain(read, sizes).epoch,
-        PLAIN_READ: Plain(lambda: plain, sizes).epoch,
+        PLAIN: Plain(read, PlainDLRM(sizes)).epoch,
+        PLAIN_READ: Plain(lambda: plain, PlainDLRM(sizes)).epoch,
         OURS: Ours(dataset, sizes).epoch,
         OURS_READ: Ours(dataset, sizes, made).epoch,
         OURS_BF16: _in_bfloat16(Ours(dataset, sizes).epoch),
-        PRODUCTS: Products(sizes, dataset.num_train_rows).epoch,
+        PRODUCTS: Products(sizes.stacks(), sizes.batch_size, dataset.num_train_rows).epoch,
     }
-    results = _measured(sides, dataset.num_train_rows, 1 if args.quick else args.rounds)
+    results = _in_turns(sides, dataset.num_train_rows, 1 if args.quick else args.rounds)
     if args.profile:
         for name in (PLAIN_READ, OURS_READ):
             _print_profile(f"{sizes.name}: {name}", sides[name])
@@ -353,7 +358,7 @@ def _table(sizes: Sizes, results: Sequence[PlainResult], num_samples: int) -> Ta
     return table_of(title, rows)
 
 
-def _measured(sides: dict[str, Callable[[], None]], num_samples: int, num_rounds: int) -> list[PlainResult]:
+def _in_turns(sides: dict[str, Callable[[], None]], num_samples: int, num_rounds: int) -> list[PlainResult]:
     """Measure in turns; the first round only warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     names = list(sides)
@@ -390,14 +395,8 @@ def _print_profile(name: str, epoch: Callable[[], None]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.trainers.plain_training",
-        description=__doc__,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("trainers.plain_training", __doc__, _EPILOG, has_bars=True)
     parser.add_argument("--quick", action="store_true", help="few rows: does it run at all?")
-    add_bar_options(parser)
     parser.add_argument(
         "--rows", type=count, default=100_000, metavar="N", help="of the table (default 100000)"
     )

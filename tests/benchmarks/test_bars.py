@@ -9,10 +9,12 @@ import pytest
 
 from benchmarks import artifact, engine, planner, training
 from benchmarks.measure.bars import MISSED, Bar, add_bar_options, bars_json, exit_status
+from benchmarks.measure.processes import Seen
 from benchmarks.measure.speed import SpeedResult, speed_bars
 from benchmarks.planner import Ratios
 from benchmarks.ranking import cli as ranking
 from benchmarks.trainers.case import TrainingCase
+from benchmarks.trainers.public import cli as trainers
 
 MET, MISSED_BAR = Bar("a", 1.0, 1.0), Bar("b", 1.0, 0.99)
 
@@ -52,7 +54,9 @@ def test_only_a_check_fails(words: list[str], bars: list[Bar], status: int) -> N
     assert MISSED == 3
 
 
-@pytest.mark.parametrize("main", [artifact.main, engine.main, planner.main, ranking.main, training.main])
+@pytest.mark.parametrize(
+    "main", [artifact.main, engine.main, planner.main, ranking.main, trainers.main, training.main]
+)
 def test_every_benchmark_with_bars_takes_the_options(
     main: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,6 +129,18 @@ def test_the_bars_of_training() -> None:
         profile={},
     )
     assert training.bars([result]) == [Bar("row_wise, 1 to 10 IDs per bag: ÷ TorchRec", 1.0, 0.9)]
+
+
+def test_the_engine_is_not_compared_with_itself() -> None:
+    found = engine.Found(best=[1000.0], alone_ms=[1.0])
+    for load in engine.LOADS:
+        for server, rate in (("default", 95.0), ("--executors 1", 100.0), ("--executors 2", 190.0)):
+            figures = {"requests_per_s": rate, "latency_ms": {"p50": 1.0, "p99": 2.0}, "num_failed": 0}
+            for name in {server, engine.PLAIN, engine.ECHO} if server == "default" else {server}:
+                found.seen.setdefault((name, load), Seen()).add(name, figures)
+    found.open_loop.append({"latency_ms": {"p50": 1.0, "p99": 2.0}, "is_valid": True})
+    text = "1 row, 1 in flight: ÷ the best other number (--executors 1; the default's own gave 0.50)"
+    assert engine.bars(found, num_cores=2)[0] == Bar(text, 0.95, 0.95)
 
 
 def test_the_bars_of_the_planner() -> None:

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _run(*arguments: str) -> dict[str, Any]:
+def _run(*arguments: str, python: Path | str = sys.executable) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
+        [python, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
@@ -108,8 +108,9 @@ def test_fixed_numbers_of_executors_reach_up_to_the_processors(num: int, bounds:
     assert fixed_numbers(num) == bounds
 
 
-def test_the_rows_benchmark_compares_pages(tmp_path: Path) -> None:
-    result = _run("benchmarks.rows", "--size-gb", "0.01", "--rounds", "2", "--json", "--dir", str(tmp_path))
+def test_the_rows_benchmark_compares_pages(tmp_path: Path, programs: Path) -> None:
+    options = ("--size-gb", "0.01", "--rounds", "2", "--json", "--dir", str(tmp_path))
+    result = _run("benchmarks.rows", *options, python=programs / "python")
     assert list(result["cases"]) == ["mapped", "copied, ordinary pages", "copied"]
     assert all(min(case["rows_per_s"]) > 0 for case in result["cases"].values())
     assert result["cases"]["copied, ordinary pages"]["pages"]["huge_bytes"] == 0

@@ -1,0 +1,1 @@
+"""recsys-train beside public trainers, each in a process of its own."""
