@@ -30,7 +30,7 @@ from recsys.checkpoint import build_model, load_checkpoint
 from recsys.inputs.schema import Schema
 from recsys.optim import EmbOptimType, in_backward_optimizer_filter
 from recsys.sharding.sharders import EmbeddingBagCollectionSharder
-from recsys.train.ranks import find_ranks, one_rank_plan, process_group
+from recsys.train.stepping.ranks import find_ranks, one_rank_plan, process_group
 from recsys.training import Publisher
 
 _MOST_CLICKS = 512

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from tests.support.forked_programs import forked_programs
 
 
 @pytest.hookimpl(trylast=True)
@@ -30,3 +34,10 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the project's programs and ``python``, which are forked."""
+    with forked_programs(tmp_path_factory.mktemp("bin")) as folder:
+        yield folder

@@ -76,16 +76,6 @@ def names_problem(wheel: Path, files: list[str]) -> str | None:
     clashes = {name: others for name, others in clashes.items() if others}
     if clashes:
         return f"other distributions install the same names: {clashes}"
-    stdlib = sorted(
-        file
-        for file in files
-        if file.endswith(".py")
-        and Path(file).stem in sys.stdlib_module_names
-        and Path(file).stem != "__main__"
-        and Path(file).name != "__init__.py"
-    )
-    if stdlib:
-        return f"files named like modules of the standard library: {stdlib}"
     modules = sorted(file for file in files if file.endswith(".so"))
     if wheel.name.endswith("-none-any.whl") and modules:
         return f"a wheel for any platform has native modules: {modules}"

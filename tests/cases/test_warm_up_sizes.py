@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from recsys.artifact.batches.warm_up import WARM_UP_SIZES
+from recsys.artifact.batches.answers import WARM_UP_SIZES
 
 FILE = Path(__file__).with_name("warm_up_sizes.txt")
 

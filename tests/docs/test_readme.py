@@ -1,6 +1,7 @@
 """The README's blocks, run in its order in an empty folder: they work as they stand and print what it says.
 
-Changed are only the rows to train on, the seconds of the load test, and the port, which the system chooses.
+Changed are only the rows to train on, the seconds of the load test, and the port, which the system chooses. The
+environment has the programs of ``tests.support.forked_programs``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from recsys.artifact.parts import read_manifest
-from recsys.sharding.plan.plan_file import read_plan
+from recsys.sharding.plan.plan import read_plan
 from tests.docs.pages import ROOT, Block, blocks
 
 _PORT = "8500"
@@ -41,11 +42,13 @@ _ENVIRONMENT = {
 class Reader:
     """Somebody who follows the README in a folder of their own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, programs: Path) -> None:
         self.folder = folder
         self.address = f"127.0.0.1:{_PORT}"
-        # What `make demo`, or `make setup`, has made.
-        (folder / ".venv").symlink_to(sys.prefix)
+        # Instead of what `make demo`, or `make setup`, has made.
+        (folder / ".venv" / "bin").mkdir(parents=True)
+        path = f"{programs}:{Path(sys.executable).parent}"
+        (folder / ".venv" / "bin" / "activate").write_text(f'PATH="{path}:$PATH"\n')
 
     def run(self, block: Block | str) -> str:
         """Run a block; return what it printed."""
@@ -118,9 +121,9 @@ def check_printed(printed: str, block: Block) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_block_works_in_order(steps: list[Block], tmp_path: Path) -> None:
+def test_every_block_works_in_order(steps: list[Block], tmp_path: Path, programs: Path) -> None:
     serve, ask, client, collections, sharded = steps
-    reader = Reader(tmp_path)
+    reader = Reader(tmp_path, programs)
     command = _SERVE.findall(serve.text)
     assert len(command) == 1
     made = reader.run(_SERVE.sub("", serve.text))

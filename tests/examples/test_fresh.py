@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_new_items_reach_all_servers(tmp_path: Path) -> None:
-    command = [sys.executable, "examples/fresh.py", "--dir", str(tmp_path / "fresh"), "--json"]
+def test_new_items_reach_all_servers(tmp_path: Path, programs: Path) -> None:
+    command = [programs / "python", "examples/fresh.py", "--dir", str(tmp_path / "fresh"), "--json"]
     done = subprocess.run(
         [*command, "--seconds", "8", "--rows", "3000"], cwd=ROOT, capture_output=True, text=True, check=False
     )

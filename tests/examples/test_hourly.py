@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_two_hours(tmp_path: Path) -> None:
-    command = [sys.executable, "examples/hourly.py", "--dir", str(tmp_path / "hourly"), "--json"]
+def test_two_hours(tmp_path: Path, programs: Path) -> None:
+    command = [programs / "python", "examples/hourly.py", "--dir", str(tmp_path / "hourly"), "--json"]
     done = subprocess.run(
         [*command, "--hours", "2", "--rows", "6000", "--pause-s", "0.02"],
         cwd=ROOT,

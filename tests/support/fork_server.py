@@ -30,22 +30,31 @@ from types import TracebackType
 from typing import IO, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What servers import, what the other programs do, and scripts with TorchRec.
-SERVER = ("serve.app.start",)
-PROGRAMS = ("export.cli", "export.publish.process", "recsys.train.commands.train", "recsys.planner.cli")
+#: What the project's programs import, and scripts with TorchRec. One process forks all programs.
+PROGRAMS = (
+    "export.cli",
+    "export.publish.process",
+    "recsys.train.commands.train",
+    "recsys.planner.cli",
+    "serve.app.start",
+)
 TORCHREC = ("torchrec.distributed.model_parallel", "torchrec.models.dlrm")
 _MAX_BYTES = 1 << 20
 _STATUS_BYTES = 4
+# Threads ask one after another.
+_ASKING = threading.Lock()
 
 
 class Forked:
     """A forked command, with the methods of ``subprocess.Popen`` that tests use.
 
     Args:
-        words: what follows ``python``: ``-m module``, ``-c code`` or a script, and its arguments.
+        words: what follows ``python``: ``-m module``, ``-c code`` or a script, and its arguments; before them ``-u``,
+            which changes nothing, or ``-W`` and what to ignore, which is then all warnings.
         cwd: the folder that it runs in.
-        environment: all variables of its environment.
-        streams: the descriptors of its standard output, None for a pipe, and of its standard error.
+        environment: all variables of its environment. ``PYTHONEXECUTABLE`` is ``sys.executable``, as on macOS.
+        streams: the descriptors of its standard output, None for a pipe, of its standard error, and of its standard
+            input where it has one.
         imported: the modules that the process which forks has imported.
         passed: a descriptor that the command gets; its number there is the last word.
 
@@ -61,22 +70,30 @@ class Forked:
         *,
         cwd: Path,
         environment: Mapping[str, str],
-        streams: tuple[int | None, int],
-        imported: tuple[str, ...] = SERVER,
+        streams: tuple[int | None, int] | tuple[int | None, int, int],
+        imported: tuple[str, ...] = PROGRAMS,
         passed: int | None = None,
     ) -> None:
         read, out = os.pipe()
-        output, errors = streams
+        output, errors, *inputs = streams
         self._status, status = os.pipe()
         command = {"words": list(words), "cwd": str(cwd), "environment": dict(environment)}
-        server = _server(imported)
+        stdin = os.dup(inputs[0]) if inputs else os.open(os.devnull, os.O_RDONLY)
         try:
-            files = [out if output is None else output, errors, status, *([] if passed is None else [passed])]
-            socket.send_fds(server, [json.dumps(command).encode()], files)
-            self.pid = int(server.recv(_STATUS_BYTES * 8))
+            files = [
+                stdin,
+                out if output is None else output,
+                errors,
+                status,
+                *([] if passed is None else [passed]),
+            ]
+            with _ASKING:
+                server = _server(imported)
+                socket.send_fds(server, [json.dumps(command).encode()], files)
+                self.pid = int(server.recv(_STATUS_BYTES * 8))
         finally:
-            os.close(out)
-            os.close(status)
+            for each in (stdin, out, status):
+                os.close(each)
         self.stdout: IO[str] = os.fdopen(read)
         self.returncode: int | None = None
 
@@ -89,6 +106,10 @@ class Forked:
         self.stdout.close()
         self.wait()
         os.close(self._status)
+
+    def fileno(self) -> int:
+        """Return a descriptor that can be read once it has ended."""
+        return self._status
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end; return ``returncode``."""
@@ -201,22 +222,23 @@ def main() -> None:
             _report(running)
         if commands not in ready:
             continue
-        message, files, _, _ = socket.recv_fds(commands, _MAX_BYTES, 4)
+        message, files, _, _ = socket.recv_fds(commands, _MAX_BYTES, 5)
         if not message:
             break
-        out, errors, status, *passed = files
+        stdin, out, errors, status, *passed = files
         pid = os.fork()
         if not pid:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.dup2(stdin, 0)
             os.dup2(out, 1)
             os.dup2(errors, 2)
-            for each in (commands.detach(), waking, woken, out, errors, status, *running.values()):
+            for each in (commands.detach(), waking, woken, stdin, out, errors, status, *running.values()):
                 os.close(each)
             _run(*passed, **json.loads(message))
         running[pid] = status
-        for each in (out, errors, *passed):
+        for each in (stdin, out, errors, *passed):
             os.close(each)
         commands.send(str(pid).encode())
     for pid in running:
@@ -237,10 +259,10 @@ def _report(running: dict[int, int]) -> None:
 
 def _run(*passed: int, words: list[str], cwd: str, environment: dict[str, str]) -> NoReturn:
     """Do what ``python`` does with these words, and end the process."""
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
+    sys.executable = environment.get("PYTHONEXECUTABLE", sys.executable)
     atexit._clear()
     code: object = 0
     try:
@@ -262,6 +284,11 @@ def _run(*passed: int, words: list[str], cwd: str, environment: dict[str, str]) 
 
 
 def _interpret(words: list[str]) -> None:
+    if words[0] == "-u":
+        words = words[1:]
+    if words[0] == "-W":
+        warnings.simplefilter("ignore")
+        words = words[2:]
     if words[0] == "-c":
         sys.argv, sys.path[0] = ["-c", *words[2:]], ""
         exec(compile(words[1], "<string>", "exec"), {"__name__": "__main__"})

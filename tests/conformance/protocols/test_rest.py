@@ -18,7 +18,7 @@ import pytest
 from serve.client.packing import read_response
 from serve.wire import predict_pb2
 from tests.conformance.support.artifacts import Exported
-from tests.conformance.support.harness import ServerUnderTest, put_version, running
+from tests.conformance.support.harness import ENGINE, ServerUnderTest, put_version, running
 from tests.conformance.support.http_calls import (
     Reply,
     ask,
@@ -81,6 +81,64 @@ def test_plain_json_is_answered_as_over_recsys_v1(
         assert (body["model"], body["version"]) == ("small", server.ready["version"])
         for name, values in expected.items():
             assert plain_outputs(body, expected)[name].tobytes() == values.tobytes()
+
+
+def test_rows_are_answered_as_lists_per_input(small: Exported, rest: Rest) -> None:
+    body = plain_body(small.sample(3))
+    # As a text in both forms: a row's number is the text that training hashed.
+    body["sparse"]["item"] = [[str(value) for value in bag] for bag in body["sparse"]["item"]]
+    weights = {f"{name}.weights": values for name, values in body["weights"].items()}
+    columns = {**body["dense"], **body["sparse"], **weights}
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    outputs = rest(PREDICT, body).json()["outputs"]
+    for path in (PREDICT, "/invocations"):
+        predictions = rest(path, {"instances": rows}).json()["predictions"]
+        assert predictions == [
+            dict(zip(outputs, values, strict=True)) for values in zip(*outputs.values(), strict=True)
+        ]
+
+
+def _kept(server: ServerUnderTest, path: str, body: Any) -> Reply:
+    """A request on a connection that may be kept, which the native engine answers itself."""
+    connection = http.client.HTTPConnection(server.http_address, timeout=60)
+    connection.request("POST", path, json.dumps(body))
+    reply = connection.getresponse()
+    headers = {name.lower(): value for name, value in reply.getheaders()}
+    found = Reply(reply.status, headers, reply.read())
+    connection.close()
+    return found
+
+
+def test_values_of_rows_are_read_alike_in_each_form(server: ServerUnderTest, small: Exported) -> None:
+    body = plain_body(small.sample(1))
+    weights = {f"{name}.weights": values for name, values in body["weights"].items()}
+    row = {name: values[0] for name, values in {**body["dense"], **body["sparse"], **weights}.items()}
+    others: list[dict[str, Any]] = [
+        *({"user": value} for value in (7, [7], "7", " 7.0 ", 7.0, 7.5, True, None, "", [None, 3], [[3]], {}, 2**63)),
+        *({"item": value} for value in (5, "5", "x", ["a", 3, False, None], 3.0, 2.5, -0, 2**70, "\u00e9", [])),
+        *({"price": value} for value in (1, [1], True, None, "1", [1, 2], 1e39, 1e400, -0.0)),
+        *({"context": value} for value in ([1, 2], [1, None, 3], [True, 2, 3], None, 1)),
+        *({"tags": ids, "tags.weights": of} for ids, of in ((3, 0.5), ([], None), ([1], []), ([1, 2], [1, 1e-3]))),
+        *({"more": value} for value in (1, "x", None, True, [1], {"a": 1}, 10**400)),
+    ]  # fmt: skip
+    num_answered = num_native = 0
+    for fields in others:
+        one = row | fields
+        first = _kept(server, PREDICT, {"instances": [row, one]})
+        names = [*one]
+        data = [[row.get(name) for name in names], [one[name] for name in names]]
+        second = _kept(server, PREDICT, {"dataframe_split": {"columns": names, "data": data}})
+        text = second.data.decode().replace("dataframe_split['data']", "instances")
+        assert (first.status, first.data.decode()) == (second.status, text), fields
+        num_answered += first.status == 200
+        num_native += "server" not in first.headers  # which Python names
+    assert 20 < num_answered < len(others)
+    assert (num_native > 15) == (ENGINE == "native")
+    missing = {name: value for name, value in row.items() if name != "user"}
+    assert (
+        "instances[1]: missing 'user'"
+        in _kept(server, PREDICT, {"instances": [row, missing]}).json()["error"]
+    )
 
 
 def test_binary_tensors_go_both_ways(server: ServerUnderTest, small: Exported, rest: Rest) -> None:

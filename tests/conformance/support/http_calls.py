@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
+from contextlib import closing
+from http.client import HTTPConnection, HTTPSConnection
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -41,18 +42,25 @@ def ask(
     headers: dict[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> Reply:
-    """One request: GET without a body, POST with one; a body that is not bytes becomes JSON."""
+    """One request: GET without a body, POST with one; a body that is not bytes becomes JSON.
+
+    Not by ``urllib``, which asks the server to close the connection: the native engine leaves such requests to Python.
+    """
     data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, headers or {}, method=method)
-    handlers: list[Any] = [urllib.request.ProxyHandler({})]
-    if tls is not None:
-        handlers.append(urllib.request.HTTPSHandler(context=tls))
-    try:
-        with urllib.request.build_opener(*handlers).open(request, timeout=_PATIENCE_S) as response:
-            return Reply(response.status, _lower(response.headers), response.read())
-    except urllib.error.HTTPError as error:
-        with error:
-            return Reply(error.code, _lower(error.headers), error.read())
+    at = urlsplit(url)
+    path = f"{at.path or '/'}?{at.query}" if at.query else at.path or "/"
+    sent = {"Accept": "*/*"}
+    if data is not None:
+        sent["Content-Type"] = "application/x-www-form-urlencoded"
+    made: HTTPConnection
+    if at.scheme == "https":
+        made = HTTPSConnection(at.hostname or "", at.port, timeout=_PATIENCE_S, context=tls)
+    else:
+        made = HTTPConnection(at.hostname or "", at.port, timeout=_PATIENCE_S)
+    with closing(made) as connection:
+        connection.request(method or ("GET" if data is None else "POST"), path, data, sent | (headers or {}))
+        response = connection.getresponse()
+        return Reply(response.status, _lower(response.headers), response.read())
 
 
 def _lower(headers: Any) -> dict[str, str]:

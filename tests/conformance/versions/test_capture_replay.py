@@ -56,7 +56,7 @@ def canonical(request: wire.PredictRequest) -> bytes:
 
 
 def records(data: bytes) -> Iterator[tuple[int, str, str, wire.PredictRequest]]:
-    """As docs/operate/capture.md has the file, read with nothing of ours: time, model, version, request."""
+    """As serve/observe/capture_file.py describes the file, read with nothing of ours: time, model, version, request."""
     magic, version, _, crc = struct.unpack_from("<8sIQI", data)
     assert (magic, version, crc) == (b"RECSCAP\n", 1, zlib.crc32(data[:20]))
     at = 24

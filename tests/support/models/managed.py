@@ -72,6 +72,16 @@ def trained(old: Managed, seed: int) -> Managed:
     return new.eval()
 
 
+def train_managed(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
+    """A step on raw IDs, some of them new."""
+    rng = random.Random(seed)
+    bags = {name: [[i] for i in rng.sample(POOL, 6)] for name in ("user", "friend", "ware", "word")}
+    optimizer.zero_grad()
+    features = kjt_of({**bags, "day": [[i] for i in range(6)]})
+    model(torch.rand(6, 2), features)["score"].sum().backward()
+    optimizer.step()
+
+
 def batch() -> list[Tensor]:
     """All IDs of the pool, known or not."""
     bags = [[i] for i in POOL]

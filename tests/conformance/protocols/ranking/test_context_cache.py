@@ -98,11 +98,12 @@ def test_a_stream_gets_the_same_bits(
         requests.append(ranking_request(small, 3, seed=seed, user=100 + user))
         requests[-1].request_id = str(seed)
     hits = counted(cached, "hits")
-    found, expected = (dict(one.client().stream(iter(requests))) for one in (cached, server))
-    assert set(found) == {request.request_id for request in requests}
-    for request_id, outputs in expected.items():
-        assert_same_bits(found[request_id], outputs)
-    # Equal users of one batch are looked for once.
+    # Equal users of one batch are looked for once, and a busy machine may put all of a stream into one.
+    first, second, expected = (dict(one.client().stream(iter(requests))) for one in (cached, cached, server))
+    for found in (first, second):
+        assert set(found) == {request.request_id for request in requests}
+        for request_id, outputs in expected.items():
+            assert_same_bits(found[request_id], outputs)
     assert counted(cached, "hits") > hits
 
 
