@@ -19,13 +19,13 @@ from export.graph.inputs.pruning import features_of, needed_rows, pruned
 from export.graph.managed import find_managed
 from export.graph.prepared import PreparedModel, Progress, shard_without_rows
 from export.tables import plan_tables
-from export.verify.compare import check_options
 from export.verify.samples import verification_samples
 from recsys.artifact.batches.samples import Batch
 from recsys.errors import ExportError
 from recsys.find_collections import find_collections
 from recsys.inputs.signature import Signature
 from recsys.inputs.sketch import data_sketch_of
+from recsys.models.retrieval import RetrievalModel
 from recsys.quant import float_weights
 from recsys.sharding.plan.device_rows import table_path
 
@@ -38,7 +38,7 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         PlanError: The plan or the memory does not fit.
     """
     progress("plan", 0, 1)
-    check_options(model, config)
+    _check_options(model, config)
     config = with_inputs_of(model, config)
     kinds = {**dict.fromkeys(config.dense_widths, DENSE), **dict.fromkeys(config.features, SPARSE)}
     flat = [name for name, width in config.dense_widths.items() if width == 0]
@@ -91,6 +91,27 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         },
         progress=progress,
     )
+
+
+def _check_options(model: nn.Module, config: ExportConfig) -> None:
+    """Check the options for a model that retrieves items.
+
+    Raises:
+        ExportError: An option does not go with it.
+    """
+    if not isinstance(model, RetrievalModel):
+        return
+    if config.context:
+        raise ExportError(
+            f"context: got {list(config.context)}, expected none with top_k: a request holds users alone"
+        )
+    for name in ("dense_dtype", "linear_dtype"):
+        dtype = getattr(config, name)
+        if dtype != "float32":
+            raise ExportError(
+                f"{name}: got {dtype!r}, expected 'float32' with top_k: rounded scores tie, and ties hide the best "
+                "items"
+            )
 
 
 def _prepare_without(

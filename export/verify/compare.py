@@ -1,27 +1,20 @@
-"""Verification of an artifact's predictions against its rows, and of its rows against the float rows.
+"""Comparison of what models return, within the tolerances of their arithmetic.
 
-Shape letters: B batch, D embedding dim.
-
-There are two steps, to locate failures. Per table, the outputs of the stored rows must be within the bound
-given by the rows' scales of the float model's outputs. End to end, the artifact's predictions must equal
-those of the model's dense layers on the stored rows, up to the arithmetic of their dtype.
+Shape letters: B batch, D embedding dim, N number of items.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from export.config import ExportConfig
 from export.graph.graph import as_answered, named_outputs
 from recsys.errors import ExportError, VerificationError
-from recsys.jagged.keyed import KeyedTensor
-from recsys.jagged.tensor import JaggedTensor
 from recsys.models.retrieval import RetrievalModel
 
 # Rounding of the dense layers' arithmetic, relative to the largest output: sums of a few thousand fp32 terms
@@ -37,10 +30,6 @@ CUDA_ROWS_TOLERANCE = 2.0**-10
 MOST_ROUNDED = 16
 # Smaller numbers are compared as if they were of this size.
 _LEAST = 2.0**-10
-
-MeasuredT = TypeVar("MeasuredT")
-# Numbers of scores that the verification's random samples take together: 1 GiB.
-_MAX_SCORES = 2**28
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +51,6 @@ class Checked:
     def share(self) -> float:
         """The difference as a share of the bound."""
         return self.max_abs / self.bound
-
-
-def largest(
-    found: Sequence[Mapping[str, MeasuredT]], size: Callable[[MeasuredT], float]
-) -> dict[str, MeasuredT]:
-    """Return for each output the largest of its measurements; they are of the same outputs."""
-    return {name: max((measured[name] for measured in found), key=size) for name in found[0]}
 
 
 def capture(
@@ -99,47 +81,6 @@ def capture(
         for handle in handles:
             handle.remove()
     return outputs, kept
-
-
-def _columns(output: Any) -> dict[str, Tensor]:
-    if isinstance(output, KeyedTensor):
-        return output.to_dict()
-    return {name: jagged.values() for name, jagged in output.items() if isinstance(jagged, JaggedTensor)}
-
-
-def check_tables(
-    bounds: Mapping[str, Sequence[Mapping[str, Tensor]]],
-    from_rows: Mapping[str, list[Any]],
-    from_floats: Mapping[str, list[Any]],
-) -> None:
-    """Compare collections' outputs, stored rows against floats, within the bound of the rows' scales.
-
-    Args:
-        bounds: By path, the bounds of each call's outputs.
-        from_rows: The outputs of the stored rows, call by call.
-        from_floats: The outputs of each float collection, call by call.
-
-    Raises:
-        VerificationError: Names the feature (and table), the row of the batch, the difference and the bound.
-    """
-    for path, of_calls in bounds.items():
-        for stored, floats, of_call in zip(from_rows[path], from_floats[path], of_calls, strict=True):
-            _check_call(path, _columns(stored), _columns(floats), of_call)
-
-
-def _check_call(
-    path: str, stored: Mapping[str, Tensor], floats: Mapping[str, Tensor], bounds: Mapping[str, Tensor]
-) -> None:
-    for name, bound in bounds.items():
-        difference = (stored[name].to(torch.float32) - floats[name].to(torch.float32)).abs()
-        excess = difference - bound
-        if excess.numel() and not float(excess.max()) <= 0:  # NaN fails too
-            at = int(excess.amax(dim=1).argmax())
-            raise VerificationError(
-                f"lookup {name!r} of collection {path!r}, row {at} of the samples: the stored rows give "
-                f"{float(difference[at].max()):g} away from the float table, expected at most "
-                f"{float(bound[at].max()):g}, which their scales imply"
-            )
 
 
 def compare(
@@ -229,31 +170,6 @@ def _check_integers(name: str, got: Tensor, want: Tensor, what: str) -> None:
         )
 
 
-def hardly_varying(outputs: Mapping[str, Tensor], num_rows: int) -> tuple[str, ...]:
-    """Return the outputs that differ from row to row by no more than the comparison tolerates.
-
-    Args:
-        outputs: The float model's, by name.
-        num_rows: B; outputs without a row for each are left out, and one row tells nothing.
-    """
-    if num_rows < 2:
-        return ()
-    return tuple(
-        name
-        for name, output in outputs.items()
-        if output.dim() and len(output) == num_rows and output.numel() and not _varies(output)
-    )
-
-
-def _varies(output: Tensor) -> bool:
-    rows = output.reshape(len(output), -1)
-    if not output.is_floating_point():
-        return bool((rows != rows[:1]).any())
-    rows = rows.to(torch.float64).nan_to_num(0.0, 0.0, 0.0)
-    spread = float((rows.amax(dim=0) - rows.amin(dim=0)).max())
-    return spread > END_TO_END_TOLERANCES[torch.float32] * max(float(rows.abs().max()), _LEAST)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ItemScores:
     """The scores that a reference gives to each item for the samples.
@@ -341,31 +257,3 @@ class ModelOutputs:
     def comparable(self) -> dict[str, Tensor]:
         """The same, with scores in place of positions; see ``comparable``."""
         return comparable(self.answered, self.scores)
-
-
-def check_options(model: nn.Module, config: ExportConfig) -> None:
-    """Check the options for a model that retrieves items.
-
-    Raises:
-        ExportError: An option does not go with it.
-    """
-    if not isinstance(model, RetrievalModel):
-        return
-    if config.context:
-        raise ExportError(
-            f"context: got {list(config.context)}, expected none with top_k: a request holds users alone"
-        )
-    for name in ("dense_dtype", "linear_dtype"):
-        dtype = getattr(config, name)
-        if dtype != "float32":
-            raise ExportError(
-                f"{name}: got {dtype!r}, expected 'float32' with top_k: rounded scores tie, and ties hide the best "
-                "items"
-            )
-
-
-def num_samples(model: nn.Module, wanted: int) -> int:
-    """Return the number of random samples; fewer than wanted where their scores of all items take too much memory."""
-    if not isinstance(model, RetrievalModel):
-        return wanted
-    return max(1, min(wanted, _MAX_SCORES // len(model.vectors)))

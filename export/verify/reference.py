@@ -21,7 +21,6 @@ from export.graph.inputs.mapping import InputMapping
 from export.graph.modules import replace_modules
 from export.graph.prepared import PreparedModel
 from export.verify.compare import ItemScores, ModelOutputs
-from recsys.artifact.batches.ranking import picked
 from recsys.artifact.batches.samples import Batch
 from recsys.artifact.parts import ROWS_NAME, map_rows
 from recsys.base.hashing import mix_ids
@@ -207,33 +206,3 @@ def with_collections(prepared: PreparedModel, collections: Mapping[str, nn.Modul
         rows = [weight for one in prepared.collections.values() for weight in one.parameters()]
         model = copy.deepcopy(model, {id(weight): weight for weight in rows}).to(prepared.dense_dtype)
     return replace_modules(model, collections)
-
-
-class Reference:
-    """The model with its layers in the artifact's dtype, over the stored rows.
-
-    Args:
-        prepared: The model.
-        work: The directory that holds the rows.
-
-    Attributes:
-        outputs: Of the samples, ready to be compared.
-        scores: The scores of any item for the samples, if the model retrieves items.
-    """
-
-    def __init__(self, prepared: PreparedModel, work: Path) -> None:
-        self._prepared = prepared
-        collections = oracles(prepared, work, prepared.dense_dtype)
-        self._model = with_collections(prepared, {**collections, **prepared.managed.learned()})
-        self.outputs, self.scores = self._predict(prepared.samples)
-
-    def of(self, rows: Tensor) -> tuple[dict[str, Tensor], ItemScores | None]:
-        """Return the same for a batch of some rows of the samples."""
-        if self._prepared.signature.by_request:
-            return self._predict(picked(self._prepared.signature, self._prepared.samples, rows))
-        scores = self.scores and ItemScores(users=self.scores.users[rows], items=self.scores.items)
-        return {name: tensor[rows] for name, tensor in self.outputs.items()}, scores
-
-    def _predict(self, batch: Batch) -> tuple[dict[str, Tensor], ItemScores | None]:
-        prepared = self._prepared
-        return predicted(self._model, prepared.input_mapping, batch, prepared.dense_dtype)

@@ -1,8 +1,10 @@
 """The verification of an export: float model, stored rows and artifact predict for the same samples.
 
-The ranking form must predict the same as the plain form for the expanded batch.
+There are two steps, to locate failures. Per table, the outputs of the stored rows must be within the bound
+given by the rows' scales of the float model's outputs. End to end, the artifact's predictions must equal
+those of the model's dense layers on the stored rows, up to the arithmetic of their dtype.
 
-Shape letters: B rows of a batch, Q contexts, D embedding dim.
+Shape letters: B rows of a batch, D embedding dim.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,17 +28,16 @@ from export.verify.compare import (
     LINEAR_TOLERANCES,
     Checked,
     Difference,
+    ItemScores,
     bound_of,
     capture,
-    check_tables,
     compare,
-    hardly_varying,
-    largest,
 )
 from export.verify.float_model import FloatOutputs
-from export.verify.reference import Reference, arguments, oracles, with_collections
+from export.verify.ranking import Predict, PredictRanking, check_ranking
+from export.verify.reference import arguments, oracles, predicted, with_collections
 from recsys.artifact.batches.answers import Answers, few_rows
-from recsys.artifact.batches.ranking import RankingBatch, expand, picked, ranking_batch
+from recsys.artifact.batches.ranking import RankingBatch, picked
 from recsys.artifact.batches.samples import Batch, fewest_rows
 from recsys.artifact.exported import load_exported_artifact
 from recsys.artifact.load import LoadedArtifact, load_artifact, open_artifact
@@ -44,11 +45,14 @@ from recsys.artifact.manifest import Manifest
 from recsys.artifact.parts import ROWS_NAME, map_rows
 from recsys.artifact.programs import ProgramGraphs
 from recsys.errors import VerificationError
+from recsys.jagged.keyed import KeyedTensor
+from recsys.jagged.tensor import JaggedTensor
 from recsys.kernels import operators
 from recsys.rows.memory import RowsMemory
 from recsys.sharding.plan.device_rows import DeviceRows
 from recsys.sharding.plan.env import ShardingEnv
 
+MeasuredT = TypeVar("MeasuredT")
 Load = Callable[..., LoadedArtifact]
 
 # Sizes of the batches that graphs are verified with, beside that of all samples.
@@ -81,8 +85,38 @@ class Verified:
     hardly_varying: tuple[str, ...]
 
 
+class Reference:
+    """The model with its layers in the artifact's dtype, over the stored rows.
+
+    Args:
+        prepared: The model.
+        work: The directory that holds the rows.
+
+    Attributes:
+        outputs: Of the samples, ready to be compared.
+        scores: The scores of any item for the samples, if the model retrieves items.
+    """
+
+    def __init__(self, prepared: PreparedModel, work: Path) -> None:
+        self._prepared = prepared
+        collections = oracles(prepared, work, prepared.dense_dtype)
+        self._model = with_collections(prepared, {**collections, **prepared.managed.learned()})
+        self.outputs, self.scores = self._predict(prepared.samples)
+
+    def of(self, rows: Tensor) -> tuple[dict[str, Tensor], ItemScores | None]:
+        """Return the same for a batch of some rows of the samples."""
+        if self._prepared.signature.by_request:
+            return self._predict(picked(self._prepared.signature, self._prepared.samples, rows))
+        scores = self.scores and ItemScores(users=self.scores.users[rows], items=self.scores.items)
+        return {name: tensor[rows] for name, tensor in self.outputs.items()}, scores
+
+    def _predict(self, batch: Batch) -> tuple[dict[str, Tensor], ItemScores | None]:
+        prepared = self._prepared
+        return predicted(self._model, prepared.input_mapping, batch, prepared.dense_dtype)
+
+
 def verify(prepared: PreparedModel, work: Path, manifest: Manifest, floats: FloatOutputs) -> Verified:
-    """Verify that the artifact predicts the same as the float model; see ``export.verify.compare``.
+    """Verify that the artifact predicts the same as the float model.
 
     Args:
         prepared: The model.
@@ -137,12 +171,19 @@ def _verify_target(
         for way in _ways(prepared, work, manifest, name)
     ]
     return _VerifiedTarget(
-        differences=largest([one.differences for one in found], lambda difference: difference.max_abs),
-        ranking=largest([one.ranking for one in found], lambda difference: difference.max_abs),
-        checked=largest([one.checked for one in found], lambda checked: checked.share),
+        differences=_largest([one.differences for one in found], lambda difference: difference.max_abs),
+        ranking=_largest([one.ranking for one in found], lambda difference: difference.max_abs),
+        checked=_largest([one.checked for one in found], lambda checked: checked.share),
         ran_on=found[-1].ran_on,
         steps=found[-1].steps,
     )
+
+
+def _largest(
+    found: Sequence[Mapping[str, MeasuredT]], size: Callable[[MeasuredT], float]
+) -> dict[str, MeasuredT]:
+    """Return for each output the largest of its measurements; they are of the same outputs."""
+    return {name: max((measured[name] for measured in found), key=size) for name in found[0]}
 
 
 def _verify_way(
@@ -152,7 +193,7 @@ def _verify_way(
     _check_batch_sizes(prepared, target.predict, reference, way.tolerance, way.sizes)
     ranking = {}
     if prepared.signature.context:
-        ranking = _check_ranking(prepared, target.predict, target.predict_ranking)
+        ranking = check_ranking(prepared, target.predict, target.predict_ranking)
     # The float model has no policies for IDs out of range, so it is compared on samples without such.
     if not torch.equal(prepared.clean.values, prepared.samples.values):
         outputs = target.predict(prepared.clean)
@@ -160,6 +201,31 @@ def _verify_way(
     return _VerifiedTarget(
         differences=differences, ranking=ranking, checked=checked, ran_on=target.ran_on, steps=target.steps
     )
+
+
+def hardly_varying(outputs: Mapping[str, Tensor], num_rows: int) -> tuple[str, ...]:
+    """Return the outputs that differ from row to row by no more than the comparison tolerates.
+
+    Args:
+        outputs: The float model's, by name.
+        num_rows: B; outputs without a row for each are left out, and one row tells nothing.
+    """
+    if num_rows < 2:
+        return ()
+    return tuple(
+        name
+        for name, output in outputs.items()
+        if output.dim() and len(output) == num_rows and output.numel() and not _varies(output)
+    )
+
+
+def _varies(output: Tensor) -> bool:
+    rows = output.reshape(len(output), -1)
+    if not output.is_floating_point():
+        return bool((rows != rows[:1]).any())
+    rows = rows.to(torch.float64).nan_to_num(0.0, 0.0, 0.0)
+    spread = float((rows.amax(dim=0) - rows.amin(dim=0)).max())
+    return spread > bound_of(rows, END_TO_END_TOLERANCES[torch.float32])
 
 
 def _hardly_varying(prepared: PreparedModel, outputs: Mapping[str, Tensor]) -> tuple[str, ...]:
@@ -276,7 +342,48 @@ def _check_lookups(prepared: PreparedModel, work: Path, from_floats: dict[str, l
     replaced = oracles(prepared, work, torch.float32)
     model = replace_modules(prepared.model, replaced)
     _, from_rows = capture(model, replaced, arguments(prepared.input_mapping, prepared.clean))
-    check_tables({path: oracle.bounds for path, oracle in replaced.items()}, from_rows, from_floats)
+    _check_tables({path: oracle.bounds for path, oracle in replaced.items()}, from_rows, from_floats)
+
+
+def _columns(output: Any) -> dict[str, Tensor]:
+    if isinstance(output, KeyedTensor):
+        return output.to_dict()
+    return {name: jagged.values() for name, jagged in output.items() if isinstance(jagged, JaggedTensor)}
+
+
+def _check_tables(
+    bounds: Mapping[str, Sequence[Mapping[str, Tensor]]],
+    from_rows: Mapping[str, list[Any]],
+    from_floats: Mapping[str, list[Any]],
+) -> None:
+    """Compare collections' outputs, stored rows against floats, within the bound of the rows' scales.
+
+    Args:
+        bounds: By path, the bounds of each call's outputs.
+        from_rows: The outputs of the stored rows, call by call.
+        from_floats: The outputs of each float collection, call by call.
+
+    Raises:
+        VerificationError: Names the feature (and table), the row of the batch, the difference and the bound.
+    """
+    for path, of_calls in bounds.items():
+        for stored, floats, of_call in zip(from_rows[path], from_floats[path], of_calls, strict=True):
+            _check_call(path, _columns(stored), _columns(floats), of_call)
+
+
+def _check_call(
+    path: str, stored: Mapping[str, Tensor], floats: Mapping[str, Tensor], bounds: Mapping[str, Tensor]
+) -> None:
+    for name, bound in bounds.items():
+        difference = (stored[name].to(torch.float32) - floats[name].to(torch.float32)).abs()
+        excess = difference - bound
+        if excess.numel() and not float(excess.max()) <= 0:  # NaN fails too
+            at = int(excess.amax(dim=1).argmax())
+            raise VerificationError(
+                f"lookup {name!r} of collection {path!r}, row {at} of the samples: the stored rows give "
+                f"{float(difference[at].max()):g} away from the float table, expected at most "
+                f"{float(bound[at].max()):g}, which their scales imply"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,79 +433,4 @@ def _on_host(prepared: PreparedModel, work: Path, name: str, env: ShardingEnv) -
 
     return _Target(
         predict=predict, predict_ranking=predict_ranking, ran_on="cpu, the same plan (no such device here)"
-    )
-
-
-# Lookups are bit-identical. Layers of graphs that run on contexts get other sizes than those of the plain form, and
-# sum in another order, relative to the largest output: roundings of a few thousand fp32 terms (2^-24 each), and of bf16
-# terms (2^-8 each) over some layers.
-_GRAPH_TOLERANCES = {torch.float32: 2.0**-16, torch.bfloat16: 2.0**-5}
-
-
-def ranking_tolerance(dense_dtype: torch.dtype, linear_dtype: str) -> float:
-    """Return how far scores of both forms may be apart, relative to the largest.
-
-    A program adds what layers make of contexts and of rows: sums in another order, and in bfloat16 and int8 other
-    numbers that are rounded, as between a program and torch.
-
-    Args:
-        dense_dtype: The type of the dense layers.
-        linear_dtype: That in which a program's linear layers multiply.
-    """
-    of_graphs = _GRAPH_TOLERANCES[dense_dtype]
-    return of_graphs if linear_dtype == "float32" else max(of_graphs, LINEAR_TOLERANCES[linear_dtype])
-
-
-# Rows of each context.
-_CASES = ((64,), (1,), (20, 1, 9, 34), (3, 0, 5, 0))
-
-Predict = Callable[[Batch], dict[str, Tensor]]
-PredictRanking = Callable[[RankingBatch], dict[str, Tensor]]
-
-
-def _check_ranking(
-    prepared: PreparedModel, predict: Predict, predict_ranking: PredictRanking
-) -> dict[str, Difference]:
-    """Compare a target's two forms.
-
-    Contexts and rows come from the samples, so that they are realistic. Cases: one context and several,
-    contexts without rows, rows in any order. A batch without rows reaches no graph.
-
-    Args:
-        prepared: The model.
-        predict: The plain form.
-        predict_ranking: The ranking form.
-
-    Returns:
-        For each output the largest difference over all cases.
-
-    Raises:
-        VerificationError: Names the output and the distance.
-    """
-    found = []
-    generator = torch.Generator().manual_seed(0)
-    for case in _CASES:
-        batch = _batch(prepared, case, generator)
-        outputs, expected = predict_ranking(batch), predict(expand(prepared.signature, batch))
-        differences = compare(
-            outputs,
-            expected,
-            ranking_tolerance(prepared.dense_dtype, prepared.config.linear_dtype),
-            f"what the plain graph makes of the expanded batch (a ranking batch of {sum(case)} rows for "
-            f"{len(case)} contexts)",
-        )
-        found.append(differences)
-    return largest(found, lambda difference: difference.max_abs)
-
-
-def _batch(prepared: PreparedModel, case: Sequence[int], generator: torch.Generator) -> RankingBatch:
-    """Return a ranking batch of samples; its rows differ from the contexts' and are shuffled."""
-    num_rows, num_samples = sum(case), prepared.samples.num_rows
-    order = torch.randperm(num_rows, generator=generator)
-    row_context = torch.repeat_interleave(torch.arange(len(case)), torch.tensor(case, dtype=torch.int64))
-    return ranking_batch(
-        prepared.signature,
-        picked(prepared.signature, prepared.samples, torch.arange(len(case)) % num_samples),
-        picked(prepared.signature, prepared.samples, (order + len(case)) % num_samples),
-        row_context[order],
     )

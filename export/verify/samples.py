@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from export.config import ExportConfig
 from export.graph.inputs.mapping import InputMapping, schema_of
 from export.graph.prepared import PreparedModel
-from export.verify.compare import num_samples
 from export.verify.reference import arguments
 from recsys.artifact.batches.answers import MOST_IDS, few_rows, made_batch, warm_up_rows, warm_up_sizes
 from recsys.artifact.batches.ranking import picked
@@ -34,6 +33,7 @@ from recsys.errors import ExportError
 from recsys.inputs.example_rows import example_rows_of
 from recsys.inputs.schema import Schema
 from recsys.inputs.signature import Signature
+from recsys.models.retrieval import RetrievalModel
 
 #: Rows of the random batch, and its seed.
 NUM_SAMPLES = 256
@@ -44,6 +44,8 @@ _MOST_TABLE_ROWS = 4096
 #: The most of the user's rows in an artifact, and of the bytes of their text.
 _MOST_EXAMPLES, _MOST_BYTES = 256, 1 << 20
 _JSON_SUFFIXES = (".json", ".jsonl", ".ndjson", ".txt")
+# Numbers of scores that random samples take together: 1 GiB.
+_MAX_SCORES = 2**28
 _NUM_ROWS = 16
 _SEED = 20260101
 
@@ -90,7 +92,7 @@ def verification_samples(
     origin = "" if held is None else held.origin
     wanted = NUM_SAMPLES if found is None else _NUM_RANDOM
     generator = torch.Generator().manual_seed(SAMPLES_SEED)
-    num_rows = num_samples(model, wanted)
+    num_rows = _num_samples(model, wanted)
     drawn = random_batch(signature, num_rows, generator, known_ids=known_ids, schema=schema)
     if found is None:
         why = "the checkpoint holds none" if held is None else "those of the checkpoint have other inputs"
@@ -101,6 +103,13 @@ def verification_samples(
         examples=examples,
         num_held=found.num_rows,
     )
+
+
+def _num_samples(model: nn.Module, wanted: int) -> int:
+    """Return the number of random samples; fewer than wanted where their scores of all items take too much memory."""
+    if not isinstance(model, RetrievalModel):
+        return wanted
+    return max(1, min(wanted, _MAX_SCORES // len(model.vectors)))
 
 
 def with_numbers_of(samples: Batch, rows: Batch, signature: Signature) -> Batch:

@@ -13,7 +13,7 @@ import torch
 from pyarrow import parquet
 from torch import Tensor
 
-import export.verify.compare
+import export.verify.samples
 from export.config import ExportConfig
 from export.pipeline import export_model
 from recsys.artifact.load import LoadedArtifact, load_artifact
@@ -203,7 +203,7 @@ def test_options_that_do_not_go_with_it(tmp_path: Path, options: dict[str, Any],
 
 
 def test_random_samples_are_fewer_for_many_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export.verify.compare, "_MAX_SCORES", 20 * NUM_ITEMS + 1)
+    monkeypatch.setattr(export.verify.samples, "_MAX_SCORES", 20 * NUM_ITEMS + 1)
     model = two_towers()
     report = export_model(retrieval_model(model, vectors_of(model, "index"), K), tmp_path / "a")
     assert report.num_samples == 20

@@ -19,7 +19,7 @@ from export.cli import main
 from export.config import ExportConfig
 from export.graph.ranking import RankingCollection, RankingFeatures, jagged_places
 from export.pipeline import export_model
-from export.verify.run import ranking_tolerance
+from export.verify.ranking import ranking_tolerance
 from export.verify.samples import NUM_SAMPLES
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor, KeyedTensor
 from recsys.artifact.batches.ranking import RankingBatch, expand

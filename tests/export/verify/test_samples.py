@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from export.config import ExportConfig
 from export.pipeline import export_model
 from export.source.load import Source, load_model
-from export.verify.compare import hardly_varying
+from export.verify.run import hardly_varying
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.batches.samples import joined, random_batch
 from recsys.artifact.load import load_artifact
