@@ -10,7 +10,6 @@ namespace recsys::ops {
 struct RowWiseStep {
   float* weight;                   // [R, D]
   float* state;                    // [R]
-  const float* gradient;           // [B, S * D] if is_pooled, else [N, D]
   const std::int64_t* values;      // [N], slot-major
   const std::int64_t* offsets;     // [S * B + 1], from 0 to N, never falling
   const std::int64_t* first_rows;  // [S]
@@ -19,15 +18,20 @@ struct RowWiseStep {
   std::int64_t dim;                // D
   std::int64_t num_slots;          // S
   std::int64_t num_bags;           // B
-  bool is_mean;
+  const bool* means;               // [S], the slots whose bags are averaged
   bool is_pooled;
   float learning_rate;
   float eps;
 };
 
-/// Updates each looked-up row once, by the sum of its gradients. Throws std::out_of_range for an ID
-/// that is not below R; rows of slots before it are updated then.
-void UpdateRows(const RowWiseStep& step);
+/// Writes the vectors, [B, S * D] if is_pooled, else [N, D]. Throws std::out_of_range for an ID
+/// that is not below R.
+void LookUpRows(const RowWiseStep& step, float* vectors);
+
+/// Updates each looked-up row once, by the sum of its gradients, which have the vectors' shape.
+/// Throws std::out_of_range for an ID that is not below R; rows of slots before it are updated
+/// then.
+void UpdateRows(const RowWiseStep& step, const float* gradient);
 
 }  // namespace recsys::ops
 

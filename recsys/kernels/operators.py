@@ -157,6 +157,15 @@ def text_hasher() -> Callable[[Any, Any, bytes, bytes], bytes] | None:
     return None if module is None else module.keyed_hashes
 
 
+def rows_looker() -> Callable[[Any], Tensor] | None:
+    """Return a function that does what ``recsys.kernels.rowwise.RowWiseStep.look_up`` does, with a step.
+
+    None if the operators cannot be used.
+    """
+    module = _loaded()[0]
+    return None if module is None else module.look_up_rows
+
+
 def rows_updater() -> Callable[[Any, Tensor], None] | None:
     """Return a function that does what ``recsys.kernels.rowwise.RowWiseStep.update`` does, with a step and a gradient.
 

@@ -1,7 +1,7 @@
-"""The backward pass of row-wise Adagrad in host memory, for lookups whose rows have one width.
+"""Lookups that learn by row-wise Adagrad in host memory, of rows of one width.
 
-FBGEMM 1.8's takes several times as long. ``cpp_client/ops/row_wise.cpp`` does the same as the code here. Each
-looked-up row is updated once, by the sum of its gradients ``g``:
+FBGEMM 1.8's take several times as long, and pool all slots alike. ``cpp_client/ops/row_wise.cpp`` does the same as the
+code here. In the backward pass each looked-up row is updated once, by the sum of its gradients ``g``:
 
     s' = s + mean(g²),    w' = w - learning_rate * g / (sqrt(s') + eps)
 
@@ -10,14 +10,14 @@ Shape letters: B bags of a slot, D embedding dim, N number of IDs, R rows of all
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from recsys.kernels.operators import rows_updater
+from recsys.kernels.operators import rows_looker, rows_updater
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +33,8 @@ class RowWiseStep:
         offsets: ``[S * B + 1]`` int64.
         first_rows: ``[S]`` int64, the first row of each slot's shard.
         weights: ``[N]`` float32, or None.
-        is_mean: Whether bags are averaged.
-        is_pooled: Whether there is a gradient for each bag, ``[B, S * D]``, and not for each ID, ``[N, D]``.
+        means: bool ``[S]``, the slots whose bags are averaged; those of others are summed.
+        is_pooled: Whether there is a vector for each bag, ``[B, S * D]``, and not for each ID, ``[N, D]``.
     """
 
     weight: Tensor
@@ -45,8 +45,32 @@ class RowWiseStep:
     offsets: Tensor
     first_rows: Tensor
     weights: Tensor | None
-    is_mean: bool
+    means: Tensor
     is_pooled: bool
+
+    @torch.no_grad()
+    def look_up(self) -> Tensor:
+        """Return the vectors, float32, natively where that is built."""
+        looker = rows_looker()
+        found: Tensor = self.look_up_by_torch() if looker is None else looker(self)
+        return found
+
+    def look_up_by_torch(self) -> Tensor:
+        """Return the vectors by operators of torch."""
+        rows = self._rows()
+        if not self.is_pooled:
+            return self.weight.index_select(0, rows)
+        num_slots, dim = self.first_rows.size(0), self.weight.size(1)
+        bags = functional.embedding_bag(
+            rows,
+            self.weight,
+            self.offsets,
+            mode="sum",
+            per_sample_weights=self.weights,
+            include_last_offset=True,
+        )
+        by_slot = (bags * self._shares()).view(num_slots, -1, dim)
+        return by_slot.transpose(0, 1).reshape(-1, num_slots * dim)
 
     @torch.no_grad()
     def update(self, gradient: Tensor) -> None:
@@ -62,11 +86,8 @@ class RowWiseStep:
     @torch.no_grad()
     def update_by_torch(self, gradient: Tensor) -> None:
         """Update the looked-up rows with operators of torch; there is one at least."""
-        num_slots, num_bags = self.first_rows.size(0), (self.offsets.size(0) - 1) // self.first_rows.size(0)
-        ids_per_slot = self.offsets[::num_bags].diff()
-        firsts = self.first_rows.repeat_interleave(ids_per_slot, output_size=self.values.size(0))
-        rows, places = torch.unique(self.values + firsts, return_inverse=True)
-        of_ids = self._of_ids(gradient, num_slots, num_bags)
+        rows, places = torch.unique(self._rows(), return_inverse=True)
+        of_ids = self._of_ids(gradient)
         sums = of_ids.new_zeros(rows.size(0), of_ids.size(1)).index_add_(0, places, of_ids)
         state = self.state.index_select(0, rows) + sums.square().mean(dim=1)
         self.state.index_copy_(0, rows, state)
@@ -74,14 +95,30 @@ class RowWiseStep:
         updated = torch.addcmul(self.weight.index_select(0, rows), sums, rates.unsqueeze(1))
         self.weight.index_copy_(0, rows, updated)
 
-    def _of_ids(self, gradient: Tensor, num_slots: int, num_bags: int) -> Tensor:
+    @property
+    def _num_bags(self) -> int:
+        return (self.offsets.size(0) - 1) // self.first_rows.size(0)
+
+    def _rows(self) -> Tensor:
+        """Return the row of each ID among those of all shards, ``[N]``."""
+        ids_per_slot = self.offsets[:: self._num_bags].diff()
+        return self.values + self.first_rows.repeat_interleave(ids_per_slot, output_size=self.values.size(0))
+
+    def _shares(self) -> Tensor:
+        """Return by what each bag's sum is multiplied, ``[S * B, 1]``."""
+        sizes = self.offsets.diff().clamp_(min=1)
+        return torch.where(
+            self.means.repeat_interleave(self._num_bags), sizes.float().reciprocal(), 1.0
+        ).unsqueeze(1)
+
+    def _of_ids(self, gradient: Tensor) -> Tensor:
         """Return the gradient of each ID's row, ``[N, D]``."""
         if not self.is_pooled:
             return gradient
+        num_slots, num_bags = self.first_rows.size(0), self._num_bags
         of_bags = gradient.view(num_bags, num_slots, -1).transpose(0, 1).reshape(num_slots * num_bags, -1)
+        of_bags = of_bags * self._shares()
         sizes = self.offsets.diff()
-        if self.is_mean:
-            of_bags = of_bags / sizes.clamp(min=1).unsqueeze(1)
         num_ids = self.values.size(0)
         if num_ids == of_bags.size(0) and bool((sizes == 1).all()):
             of_ids = of_bags
@@ -95,15 +132,13 @@ class RowWiseLookup(torch.autograd.Function):
     """A lookup whose backward pass updates the rows."""
 
     @staticmethod
-    def forward(
-        ctx: Any, _needs_gradient: Tensor, look_up: Callable[[], Tensor], step: RowWiseStep
-    ) -> Tensor:
-        """Return what ``look_up`` returns."""
+    def forward(ctx: Any, _needs_gradient: Tensor, step: RowWiseStep) -> Tensor:
+        """Return the vectors."""
         ctx.step = step
-        return look_up()
+        return step.look_up()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
         """Update the rows."""
         ctx.step.update(gradient.contiguous())
-        return None, None, None
+        return None, None

@@ -117,10 +117,16 @@ def check_shard(shard: ShardConfig, kernel: KernelConfig, device: torch.device) 
         )
 
 
-def _is_row_wise(shards: Sequence[ShardConfig], config: FusedConfig) -> bool:
-    """Return whether ``recsys.kernels.rowwise`` has the optimizer, and the shards have one width in float32."""
+def pools_by_slot(shards: Sequence[ShardConfig], kernel: KernelConfig, device: torch.device) -> bool:
+    """Return whether a lookup of shards pools each slot by itself: ``recsys.kernels.rowwise`` looks them up.
+
+    It has one optimizer, and shards of one width in float32.
+    """
+    config = kernel.fused
     return (
-        config.optimizer == EmbOptimType.EXACT_ROWWISE_ADAGRAD
+        config is not None
+        and device.type == "cpu"
+        and config.optimizer == EmbOptimType.EXACT_ROWWISE_ADAGRAD
         and not (config.weight_decay or config.max_norm or config.gradient_clipping)
         and len({shard.num_columns for shard in shards}) == 1
         and all(shard.data_type is DataType.FP32 for shard in shards)
@@ -134,14 +140,17 @@ def _first_rows(shards: Sequence[ShardConfig], slots: Sequence[int]) -> Tensor:
 
 
 class FusedLookup(nn.Module):
-    """S slots in one FBGEMM call; the backward pass updates the rows. IDs must have been checked.
+    """S slots in one call; the backward pass updates the rows. IDs must have been checked.
+
+    FBGEMM holds the rows and the optimizer's state, and looks up where ``recsys.kernels.rowwise`` cannot.
 
     Frozen tables' outputs need no gradient, so there is no backward pass for them.
 
     Args:
         shards: The shards, all of one data type.
         slots: For each slot the position of its shard.
-        pooling: SUM or MEAN: returns ``[B, sum of D]``; NONE: ``[N, D]``, with one D for all shards.
+        poolings: Of each slot. SUM or MEAN: returns ``[B, sum of D]``; NONE for all: ``[N, D]``, with one D for all
+            shards.
         kernel: The place of the rows, and the optimizer.
         device: Where the lookup runs.
         weighted: Whether every ID comes with a weight.
@@ -151,7 +160,7 @@ class FusedLookup(nn.Module):
         self,
         shards: Sequence[ShardConfig],
         slots: Sequence[int],
-        pooling: PoolingType,
+        poolings: Sequence[PoolingType],
         kernel: KernelConfig,
         device: torch.device,
         weighted: bool = False,
@@ -166,12 +175,15 @@ class FusedLookup(nn.Module):
         self.config = kernel.fused
         self.trained = kernel.trained
         self._counts_steps = kernel.fused.has_step_count()
-        # FBGEMM 1.8's backward pass on CPU does not divide the gradient of a weighted mean.
-        self._mean_by_weights = weighted and pooling is PoolingType.MEAN
+        means = [pooling is PoolingType.MEAN for pooling in poolings]
+        self._means, self._all_means = torch.tensor(means, device=device), all(means)
+        # FBGEMM 1.8 pools all slots alike, and does not divide the gradient of a weighted mean on CPU.
+        self._mean_by_weights = any(means) and (weighted or not all(means))
+        pooling = PoolingType.SUM if self._mean_by_weights else poolings[0]
         tbe = SplitTableBatchedEmbeddingBagsCodegen(
             [(s.num_rows, s.num_columns, location, compute) for s in shards],
             feature_table_map=list(slots),
-            pooling_mode=_POOLING_MODES[PoolingType.SUM if self._mean_by_weights else pooling],
+            pooling_mode=_POOLING_MODES[pooling],
             weights_precision=_PRECISIONS[shards[0].data_type],
             output_dtype=SparseType.FP32,
             cache_load_factor=kernel.cache_load_factor,
@@ -183,11 +195,8 @@ class FusedLookup(nn.Module):
         # Not a submodule: the model's parameters are those of the shards, not the flat ones.
         self._tbe = (tbe,)
         self.weights: list[Tensor] = list(tbe.split_embedding_weights())
-        self._is_mean = pooling is PoolingType.MEAN and not self._mean_by_weights
         self._is_pooled = pooling is not PoolingType.NONE
-        self._first_rows = (
-            _first_rows(shards, slots) if on_host and _is_row_wise(shards, kernel.fused) else None
-        )
+        self._first_rows = _first_rows(shards, slots) if pools_by_slot(shards, kernel, device) else None
 
     @property
     def slots(self) -> list[int]:
@@ -220,33 +229,41 @@ class FusedLookup(nn.Module):
             ``[B, sum of D]`` float32; with ``batch_sizes`` flat: rank by rank, slot by slot, ``[batch size, D]``.
         """
         del ids_per_slot
-        if self._mean_by_weights:
-            assert weights is not None
-            sizes = offsets.diff()
-            weights = weights / sizes.repeat_interleave(sizes, output_size=values.size(0))
         trains = self.trained and torch.is_grad_enabled()
+        needs_gradient = weights is not None and weights.requires_grad
+        if self._first_rows is not None and batch_sizes is None and not needs_gradient:
+            step = self._row_wise_step(values, offsets, weights)
+            if not trains:
+                return step.look_up()
+            own: Tensor = RowWiseLookup.apply(self.tbe.placeholder_autograd_tensor, step)  # type: ignore[no-untyped-call]
+            return own
+        if self._mean_by_weights:
+            weights = self._mean_weights(values, offsets, weights, batch_sizes)
         steps = None
         if self._counts_steps and not trains:
             # FBGEMM counts lookups; only those that train are steps.
             steps = int(self.tbe.iter_cpu)
         # FBGEMM 1.8's training operators do not know inference mode.
         with torch.inference_mode(False), torch.set_grad_enabled(trains):
-            found: Tensor
-            if trains and self._is_own_backward(weights, batch_sizes):
-                step = self._row_wise_step(values, offsets, weights)
-                found = RowWiseLookup.apply(  # type: ignore[no-untyped-call]
-                    self.tbe.placeholder_autograd_tensor, lambda: self.tbe(values, offsets, weights), step
-                )
-            else:
-                found = self.tbe(values, offsets, weights, batch_size_per_feature_per_rank=batch_sizes)
+            found: Tensor = self.tbe(values, offsets, weights, batch_size_per_feature_per_rank=batch_sizes)
         if steps is not None:
             self.set_step_count(steps)
         return found
 
-    def _is_own_backward(self, weights: Tensor | None, batch_sizes: list[list[int]] | None) -> bool:
-        """Return whether ``recsys.kernels.rowwise`` trains a lookup: FBGEMM is slower in host memory."""
-        needs_no_gradient = weights is None or not weights.requires_grad
-        return self._first_rows is not None and batch_sizes is None and needs_no_gradient
+    def _mean_weights(
+        self, values: Tensor, offsets: Tensor, weights: Tensor | None, batch_sizes: list[list[int]] | None
+    ) -> Tensor:
+        """Return the weights of IDs, ``[N]``, by which a sum becomes the mean in slots that are averaged."""
+        sizes = offsets.diff()
+        shares = sizes.clamp(min=1).float().reciprocal()
+        if not self._all_means:
+            per_slot = sizes.size(0) // len(self._means)
+            bags = torch.tensor(
+                [per_slot] * len(self._means) if batch_sizes is None else [sum(b) for b in batch_sizes]
+            )
+            shares = torch.where(self._means.repeat_interleave(bags), shares, 1.0)
+        of_ids = shares.repeat_interleave(sizes, output_size=values.size(0))
+        return of_ids if weights is None else weights * of_ids
 
     def _row_wise_step(self, values: Tensor, offsets: Tensor, weights: Tensor | None) -> RowWiseStep:
         assert self._first_rows is not None
@@ -259,7 +276,7 @@ class FusedLookup(nn.Module):
             offsets=offsets,
             first_rows=self._first_rows,
             weights=weights,
-            is_mean=self._is_mean,
+            means=self._means,
             is_pooled=self._is_pooled,
         )
 
@@ -361,12 +378,12 @@ TrainingLookup = FusedLookup | DenseLookup
 def training_lookup(
     shards: Sequence[ShardConfig],
     slots: Sequence[int],
-    pooling: PoolingType,
+    poolings: Sequence[PoolingType],
     kernel: KernelConfig,
     device: torch.device,
     weighted: bool = False,
 ) -> TrainingLookup:
     """Return the kernel that a configuration names; arguments as ``FusedLookup``."""
     if kernel.fused is None:
-        return DenseLookup(shards, slots, pooling, device, kernel.trained)
-    return FusedLookup(shards, slots, pooling, kernel, device, weighted)
+        return DenseLookup(shards, slots, poolings[0], device, kernel.trained)
+    return FusedLookup(shards, slots, poolings, kernel, device, weighted)

@@ -18,7 +18,14 @@ from recsys.base.table_modules import TableModules
 from recsys.configs import BaseEmbeddingConfig, DataType
 from recsys.embedding import EmbeddingBagCollection, EmbeddingCollection, takes_weights
 from recsys.errors import PlanError
-from recsys.kernels.training import KernelConfig, ShardConfig, TrainingLookup, check_shard, training_lookup
+from recsys.kernels.training import (
+    KernelConfig,
+    ShardConfig,
+    TrainingLookup,
+    check_shard,
+    pools_by_slot,
+    training_lookup,
+)
 from recsys.optim.fused import FusedOptimizer
 from recsys.optim.fused_config import FusedConfig
 from recsys.optim.in_backward import fused_config_of, mark_in_backward
@@ -89,6 +96,19 @@ class _Source:
         """The position in ``classes`` of each table."""
         classes = self.classes
         return {t.name: classes.index((self.kernels[t.name], t.data_type)) for t in self.tables}
+
+    @property
+    def mixed(self) -> frozenset[str]:
+        """The tables whose kernel pools each slot by itself."""
+        class_of, found = self.class_of, set[str]()
+        for i, (kernel, _) in enumerate(self.classes):
+            members = [table for table in self.tables if class_of[table.name] == i]
+            shards = [
+                _shard_config(table, where) for table in members for where in self.params[table.name].shards
+            ]
+            if not self.is_weighted and pools_by_slot(shards, kernel, self.env.device):
+                found.update(table.name for table in members)
+        return frozenset(found)
 
 
 class ModuleSharder(ABC, Generic[M]):
@@ -282,7 +302,9 @@ class BaseEmbeddingSharder(ModuleSharder[M]):
             by_host = tables_by_host(source.params, source.env)
         # Groups are calls of one kernel configuration; sums that are added inside hosts have separate groups.
         calls = {name: 2 * number + (name in by_host) for name, number in source.class_of.items()}
-        return make_layout(source.tables, source.params, source.env.world_size, kernels=calls), by_host
+        mixed = () if self._sharded_type.sequence else source.mixed
+        size = source.env.world_size
+        return make_layout(source.tables, source.params, size, kernels=calls, mixed=mixed), by_host
 
     def _kernel(self, name: str, sharding: ParameterSharding, weight: Tensor) -> KernelConfig:
         chosen = sharding.compute_kernel or (_DENSE if sharding.is_replicated else "fused")
@@ -362,7 +384,9 @@ def _make_lookups(source: _Source, layout: Layout) -> tuple[list[TrainingLookup]
         shards, slots = _shards_of(layout, group, source.params, env.rank)
         configs = [_shard_config(tables[t], where) for t, where in shards]
         kernel = source.kernels[layout.table_of(group.slots[0]).name]
-        lookups.append(training_lookup(configs, slots, group.pooling, kernel, env.device, source.is_weighted))
+        lookups.append(
+            training_lookup(configs, slots, group.poolings, kernel, env.device, source.is_weighted)
+        )
         for i, (t, where) in enumerate(shards):
             held[tables[t].name].append((where, lookups[-1], i))
     return lookups, held

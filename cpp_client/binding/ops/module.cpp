@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -115,50 +116,76 @@ at::Tensor TensorOf(const py::handle& step, const char* name, at::ScalarType typ
   return tensor;
 }
 
-/// UpdateRows of a recsys.kernels.rowwise.RowWiseStep, with its sizes checked.
-void CheckedUpdateRows(const py::handle& step, const at::Tensor& gradient) {
-  const at::Tensor weight = TensorOf(step, "weight", at::kFloat);
-  const at::Tensor state = TensorOf(step, "state", at::kFloat);
-  const at::Tensor values = TensorOf(step, "values", at::kLong);
-  const at::Tensor offsets = TensorOf(step, "offsets", at::kLong);
-  const at::Tensor first_rows = TensorOf(step, "first_rows", at::kLong);
-  const bool has_weights = !step.attr("weights").is_none();
-  const at::Tensor weights = has_weights ? TensorOf(step, "weights", at::kFloat) : at::Tensor();
-  const bool is_pooled = step.attr("is_pooled").cast<bool>();
-  const std::int64_t num_slots = first_rows.numel(), num_ids = values.numel();
-  TORCH_CHECK_VALUE(weight.dim() == 2 && state.numel() == weight.size(0),
-                    "weight, state: expected [R, D] and [R]");
-  TORCH_CHECK_VALUE(num_slots > 0 && offsets.numel() > 0 && (offsets.numel() - 1) % num_slots == 0,
-                    "offsets, first_rows: expected [S * B + 1] and [S]");
-  TORCH_CHECK_VALUE(!has_weights || weights.numel() == num_ids, "weights: expected [N]");
-  const std::int64_t num_bags = (offsets.numel() - 1) / num_slots;
-  const std::int64_t* const bounds = offsets.const_data_ptr<std::int64_t>();
-  TORCH_CHECK_VALUE(bounds[0] == 0 && bounds[offsets.numel() - 1] == num_ids &&
-                        std::is_sorted(bounds, bounds + offsets.numel()),
-                    "offsets: expected numbers from 0 to ", num_ids, " that never fall");
-  const std::int64_t num_vectors = is_pooled ? num_slots * num_bags : num_ids;
-  TORCH_CHECK_VALUE(gradient.scalar_type() == at::kFloat && gradient.is_contiguous() &&
-                        gradient.numel() == num_vectors * weight.size(1),
-                    "gradient: got ", gradient.sizes(), ", expected contiguous float32 of ",
-                    num_vectors, " x ", weight.size(1));
-  recsys::ops::RowWiseStep made{};
-  made.weight = weight.mutable_data_ptr<float>();
-  made.state = state.mutable_data_ptr<float>();
-  made.gradient = gradient.const_data_ptr<float>();
-  made.values = values.const_data_ptr<std::int64_t>();
-  made.offsets = bounds;
-  made.first_rows = first_rows.const_data_ptr<std::int64_t>();
-  made.weights = has_weights ? weights.const_data_ptr<float>() : nullptr;
-  made.num_rows = weight.size(0);
-  made.dim = weight.size(1);
-  made.num_slots = num_slots;
-  made.num_bags = num_bags;
-  made.is_mean = step.attr("is_mean").cast<bool>();
-  made.is_pooled = is_pooled;
-  made.learning_rate = step.attr("learning_rate").cast<float>();
-  made.eps = step.attr("eps").cast<float>();
+/// A recsys.kernels.rowwise.RowWiseStep, with its sizes checked. Keeps its tensors.
+class CheckedStep {
+ public:
+  explicit CheckedStep(const py::handle& step)
+      : weight_(TensorOf(step, "weight", at::kFloat)),
+        state_(TensorOf(step, "state", at::kFloat)),
+        values_(TensorOf(step, "values", at::kLong)),
+        offsets_(TensorOf(step, "offsets", at::kLong)),
+        first_rows_(TensorOf(step, "first_rows", at::kLong)),
+        means_(TensorOf(step, "means", at::kBool)) {
+    const bool has_weights = !step.attr("weights").is_none();
+    if (has_weights) weights_ = TensorOf(step, "weights", at::kFloat);
+    const std::int64_t num_slots = first_rows_.numel(), num_ids = values_.numel();
+    TORCH_CHECK_VALUE(weight_.dim() == 2 && state_.numel() == weight_.size(0),
+                      "weight, state: expected [R, D] and [R]");
+    TORCH_CHECK_VALUE(
+        num_slots > 0 && offsets_.numel() > 0 && (offsets_.numel() - 1) % num_slots == 0,
+        "offsets, first_rows: expected [S * B + 1] and [S]");
+    TORCH_CHECK_VALUE(means_.numel() == num_slots, "means: expected [S]");
+    TORCH_CHECK_VALUE(!has_weights || weights_.numel() == num_ids, "weights: expected [N]");
+    const std::int64_t* const bounds = offsets_.const_data_ptr<std::int64_t>();
+    TORCH_CHECK_VALUE(bounds[0] == 0 && bounds[offsets_.numel() - 1] == num_ids &&
+                          std::is_sorted(bounds, bounds + offsets_.numel()),
+                      "offsets: expected numbers from 0 to ", num_ids, " that never fall");
+    step_.weight = weight_.mutable_data_ptr<float>();
+    step_.state = state_.mutable_data_ptr<float>();
+    step_.values = values_.const_data_ptr<std::int64_t>();
+    step_.offsets = bounds;
+    step_.first_rows = first_rows_.const_data_ptr<std::int64_t>();
+    step_.weights = has_weights ? weights_.const_data_ptr<float>() : nullptr;
+    step_.num_rows = weight_.size(0);
+    step_.dim = weight_.size(1);
+    step_.num_slots = num_slots;
+    step_.num_bags = (offsets_.numel() - 1) / num_slots;
+    step_.means = means_.const_data_ptr<bool>();
+    step_.is_pooled = step.attr("is_pooled").cast<bool>();
+    step_.learning_rate = step.attr("learning_rate").cast<float>();
+    step_.eps = step.attr("eps").cast<float>();
+  }
+
+  const recsys::ops::RowWiseStep& step() const { return step_; }
+
+  /// The shape of the vectors.
+  std::array<std::int64_t, 2> shape() const {
+    if (!step_.is_pooled) return {values_.numel(), step_.dim};
+    return {step_.num_bags, step_.num_slots * step_.dim};
+  }
+
+ private:
+  at::Tensor weight_, state_, values_, offsets_, first_rows_, means_, weights_;
+  recsys::ops::RowWiseStep step_{};
+};
+
+at::Tensor CheckedLookUpRows(const py::handle& step) {
+  const CheckedStep checked(step);
+  at::Tensor vectors = at::empty(checked.shape(), at::kFloat);
   const py::gil_scoped_release released;
-  recsys::ops::UpdateRows(made);
+  recsys::ops::LookUpRows(checked.step(), vectors.mutable_data_ptr<float>());
+  return vectors;
+}
+
+void CheckedUpdateRows(const py::handle& step, const at::Tensor& gradient) {
+  const CheckedStep checked(step);
+  const auto [num_vectors, width] = checked.shape();
+  TORCH_CHECK_VALUE(gradient.scalar_type() == at::kFloat && gradient.is_contiguous() &&
+                        gradient.numel() == num_vectors * width,
+                    "gradient: got ", gradient.sizes(), ", expected contiguous float32 of ",
+                    num_vectors, " x ", width);
+  const py::gil_scoped_release released;
+  recsys::ops::UpdateRows(checked.step(), gradient.const_data_ptr<float>());
 }
 
 /// Returns the outputs of a program by name.
@@ -283,5 +310,6 @@ PYBIND11_MODULE(_ops, module) {
   module.def("delta_packed", &CheckedDeltaPacked);
   module.def("keyed_hashes", &KeyedHashes);
   module.def("read_rows", &CheckedReadRows);
+  module.def("look_up_rows", &CheckedLookUpRows);
   module.def("update_rows", &CheckedUpdateRows);
 }

@@ -3,13 +3,13 @@
 Shape letters: B batch, E (feature, table) pairs, S slots, P padded dimension, W world size.
 
 A *pair* is a feature in one of its tables; a *slot* is a pair on one shard. Slots of one rank and one pooling (or,
-without pooling, one padded dimension) form a *group*: one call of the lookup kernel. All of this is plain data,
-used by every transport.
+without pooling, one padded dimension) form a *group*: one call of the lookup kernel. A kernel that can pools each slot
+by itself. All of this is plain data, used by every transport.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from recsys.configs import FLOAT_TYPES, BaseEmbeddingConfig, EmbeddingBagConfig, PoolingType, embedding_names
@@ -74,15 +74,21 @@ class Group:
 
     Attributes:
         rank: The rank that runs it.
-        pooling: The pooling of the call.
         slots: The slots, in order.
+        poolings: The pooling of each.
         partial: Whether the outputs are partial sums over several shards, to add in float32.
     """
 
     rank: int
-    pooling: PoolingType
     slots: tuple[Slot, ...]
+    poolings: tuple[PoolingType, ...]
     partial: bool = False
+
+    @property
+    def pooling(self) -> PoolingType:
+        """The pooling of all slots, where it is one."""
+        (pooling,) = set(self.poolings)
+        return pooling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +138,7 @@ def make_layout(
     *,
     separate_sums: bool = False,
     kernels: Mapping[str, int] | None = None,
+    mixed: Collection[str] = (),
 ) -> Layout:
     """Lay out a collection whose plan has been checked.
 
@@ -142,6 +149,7 @@ def make_layout(
         separate_sums: Whether to keep partial sums in separate groups, for lookups with outputs narrower than
             float32.
         kernels: The kernel of each table, if there are several.
+        mixed: The tables whose kernel sums bags of one slot and averages those of another in one call.
     """
     kernels = kernels or {}
     names = embedding_names(tables)
@@ -162,22 +170,19 @@ def make_layout(
         pooling, padded_dim = _call_of(draft, slot)
         partial = separate_sums and slot.entry is not None and pooling is not PoolingType.NONE
         kernel = kernels.get(draft.table_of(slot).name, 0)
-        key = (slot.rank, poolings.index(pooling), padded_dim, partial, kernel)
+        same = PoolingType.SUM if draft.table_of(slot).name in mixed else pooling
+        key = (slot.rank, poolings.index(same), padded_dim, partial, kernel)
         by_group.setdefault(key, []).append(slot)
 
     def shard(slot: Slot) -> tuple[int, tuple[int, int], int]:
         return pairs[slot.pair].table, slot.columns, slot.row_start
 
     # FBGEMM 1.8's Adagrads on CPU fail, or are wrong, if a shard's slots are not adjacent.
-    groups = [
-        Group(
-            rank=key[0],
-            pooling=poolings[key[1]],
-            slots=tuple(sorted(by_group[key], key=shard)),
-            partial=key[3],
-        )
-        for key in sorted(by_group)
-    ]
+    groups = []
+    for key in sorted(by_group):
+        ordered = tuple(sorted(by_group[key], key=shard))
+        of_slots = tuple(_call_of(draft, slot)[0] for slot in ordered)
+        groups.append(Group(rank=key[0], slots=ordered, poolings=of_slots, partial=key[3]))
     assert all(group.rank < world_size for group in groups)
     return Layout(tables=draft.tables, pairs=pairs, entries=draft.entries, groups=tuple(groups))
 

@@ -1,10 +1,11 @@
-"""Row-wise Adagrad's own backward pass, against FBGEMM's.
+"""Lookups that learn by row-wise Adagrad, against FBGEMM's.
 
 Shape letters: B batch, D embedding dim, S slots.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from recsys.configs import DataType, PoolingType
-from recsys.kernels.operators import rows_updater
+from recsys.kernels.operators import rows_looker, rows_updater
 from recsys.kernels.rowwise import RowWiseLookup, RowWiseStep
 from recsys.kernels.training import FusedLookup, KernelConfig, ShardConfig
 from recsys.optim.fused_config import EmbOptimType, FusedConfig
@@ -26,13 +27,14 @@ _SHARDS = [
     for name, rows in (("a", 11), ("b", 7))
 ]
 _SLOTS = [0, 0, 1]
+_EACH_ITS_OWN = [PoolingType.MEAN, PoolingType.MEAN, PoolingType.SUM]
 _NUM_BAGS = 6
 
 
-def _lookup(pooling: PoolingType, *, weighted: bool, own: bool) -> FusedLookup:
+def _lookup(poolings: Sequence[PoolingType], *, weighted: bool, own: bool) -> FusedLookup:
     config = FusedConfig(optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD, learning_rate=0.1)
     kernel = KernelConfig(name="fused", fused=config)
-    lookup = FusedLookup(_SHARDS, _SLOTS, pooling, kernel, _CPU, weighted)
+    lookup = FusedLookup(_SHARDS, _SLOTS, poolings, kernel, _CPU, weighted)
     generator = torch.Generator().manual_seed(0)
     for weight in lookup.weights:
         weight.detach().copy_(torch.randn(weight.shape, generator=generator))
@@ -58,16 +60,17 @@ def _trained(lookup: FusedLookup, lengths: Tensor, *, weighted: bool) -> list[Te
 
 @pytest.fixture(params=[pytest.param("native", marks=needs_kernels), "torch"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Updates by the native module, and by torch's operators."""
+    """Lookups and updates by the native module, and by torch's operators."""
     if request.param == "torch":
+        monkeypatch.setattr("recsys.kernels.rowwise.rows_looker", lambda: None)
         monkeypatch.setattr("recsys.kernels.rowwise.rows_updater", lambda: None)
 
 
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("pooling", list(PoolingType))
+@pytest.mark.parametrize("pooling", [*PoolingType, "each its own"])
 @pytest.mark.parametrize("lengths", ["ones", "mixed", "none"])
-def test_it_trains_as_fbgemm_does(pooling: PoolingType, weighted: bool, lengths: str) -> None:
+def test_it_trains_as_fbgemm_does(pooling: PoolingType | str, weighted: bool, lengths: str) -> None:
     sizes = {
         "ones": torch.ones(3 * _NUM_BAGS, dtype=torch.int64),
         "mixed": torch.tensor([0, 1, 3, 2, 0, 4, 1, 1, 0, 0, 2, 5, 1, 0, 7, 2, 2, 1]),
@@ -75,8 +78,9 @@ def test_it_trains_as_fbgemm_does(pooling: PoolingType, weighted: bool, lengths:
     }[lengths]
     if pooling is PoolingType.NONE and weighted:
         pytest.skip("sequences take no weights")
+    poolings = [pooling] * 3 if isinstance(pooling, PoolingType) else _EACH_ITS_OWN
     ours, theirs = (
-        _trained(_lookup(pooling, weighted=weighted, own=own), sizes, weighted=weighted)
+        _trained(_lookup(poolings, weighted=weighted, own=own), sizes, weighted=weighted)
         for own in (True, False)
     )
     for found, expected in zip(ours, theirs, strict=True):
@@ -88,7 +92,7 @@ def test_what_it_does_not_know_is_left_to_fbgemm(monkeypatch: pytest.MonkeyPatch
         raise AssertionError("called")
 
     monkeypatch.setattr(RowWiseLookup, "apply", refused)
-    lookup = _lookup(PoolingType.SUM, weighted=True, own=True)
+    lookup = _lookup([PoolingType.SUM] * 3, weighted=True, own=True)
     values, offsets = torch.zeros(18, dtype=torch.int64), torch.arange(19)
     with pytest.raises(AssertionError, match="called"):
         lookup(values, offsets, torch.ones(18))
@@ -100,7 +104,7 @@ def test_what_it_does_not_know_is_left_to_fbgemm(monkeypatch: pytest.MonkeyPatch
     for changes in ({"optimizer": EmbOptimType.EXACT_ADAGRAD}, {"gradient_clipping": True}):
         config = FusedConfig(**{"optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD, **changes})  # type: ignore[arg-type]
         kernel = KernelConfig(name="fused", fused=config)
-        FusedLookup(_SHARDS, _SLOTS, PoolingType.SUM, kernel, _CPU)(values, offsets, None)
+        FusedLookup(_SHARDS, _SLOTS, [PoolingType.SUM] * 3, kernel, _CPU)(values, offsets, None)
 
 
 def _step(num_bags: int, values: Tensor, weights: Tensor | None = None) -> RowWiseStep:
@@ -119,7 +123,7 @@ def _step(num_bags: int, values: Tensor, weights: Tensor | None = None) -> RowWi
         offsets=torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]),
         first_rows=torch.tensor([0, 500, 0]),
         weights=weights,
-        is_mean=True,
+        means=torch.tensor([True, True, False]),
         is_pooled=True,
     )
 
@@ -127,13 +131,15 @@ def _step(num_bags: int, values: Tensor, weights: Tensor | None = None) -> RowWi
 @needs_kernels
 @pytest.mark.parametrize("num_ids", [1, 40, 5000])
 def test_the_native_update_is_that_of_torch(num_ids: int) -> None:
-    updater = rows_updater()
+    updater, looker = rows_updater(), rows_looker()
     assert updater is not None
+    assert looker is not None
     generator = torch.Generator().manual_seed(num_ids)
     values = torch.randint(0, 500, (num_ids,), generator=generator)
     weights = torch.rand(num_ids, generator=generator)
     gradient = torch.randn(50, 3 * _DIM, generator=generator)
     native, plain = _step(50, values, weights), _step(50, values, weights)
+    torch.testing.assert_close(looker(native), plain.look_up_by_torch())
     updater(native, gradient)
     plain.update_by_torch(gradient)
     torch.testing.assert_close(native.state, plain.state)
@@ -142,12 +148,15 @@ def test_the_native_update_is_that_of_torch(num_ids: int) -> None:
 
 @needs_kernels
 def test_the_native_update_refuses_what_does_not_fit() -> None:
-    updater = rows_updater()
+    updater, looker = rows_updater(), rows_looker()
     assert updater is not None
+    assert looker is not None
     gradient = torch.randn(2, 3 * _DIM)
     for row in (-1, 1000):
         with pytest.raises(IndexError, match=f"row {row}, expected 0 to 999"):
             updater(_step(2, torch.tensor([row]), torch.ones(1)), gradient)
+        with pytest.raises(IndexError, match=f"row {row}, expected 0 to 999"):
+            looker(_step(2, torch.tensor([row]), torch.ones(1)))
     step = _step(2, torch.tensor([3, 4]))
     for changes, at in (
         ({"offsets": torch.tensor([0, 0, 3, 0, 0, 0, 2])}, "offsets"),
@@ -155,6 +164,7 @@ def test_the_native_update_refuses_what_does_not_fit() -> None:
         ({"values": torch.tensor([3, 4, 5])}, "offsets"),
         ({"values": torch.tensor([3, 4], dtype=torch.int32)}, "values"),
         ({"weights": torch.ones(3)}, "weights"),
+        ({"means": torch.tensor([True])}, "means"),
         ({"state": torch.ones(999)}, "state"),
         ({"is_pooled": False}, "gradient"),
     ):

@@ -24,6 +24,14 @@ def test_one_device_is_one_call_per_pooling() -> None:
     assert layout.features == ["a", "b", "c"]
 
 
+def test_kernels_that_pool_by_slot_are_called_once() -> None:
+    tables = [bag("t", 4, 16, ["a"]), bag("u", 4, 16, ["b"], "MEAN"), bag("v", 4, 16, ["c"])]
+    plan = {table.name: table_wise(table, 0) for table in tables}
+    assert [g.pooling for g in make_layout(tables, plan, 1).groups] == [PoolingType.SUM, PoolingType.MEAN]
+    (group,) = make_layout(tables, plan, 1, mixed={"t", "u", "v"}).groups
+    assert group.poolings == (PoolingType.SUM, PoolingType.MEAN, PoolingType.SUM)
+
+
 def test_row_shards_share_an_entry_and_are_summed() -> None:
     table = bag("t", 10, 8, ["a", "b"], "MEAN")
     layout = make_layout([table], {"t": row_wise(table, [2, 0])}, 3)
