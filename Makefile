@@ -118,7 +118,7 @@ bench: $(VENV)/.peer
 	$(BIN)/python -m benchmarks.loading.load
 	$(BIN)/python -m benchmarks.loading.program_load
 	$(BIN)/python -m benchmarks.rows
-	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.trainers.sharded
 	$(BIN)/python -m benchmarks.trainers
 	$(BIN)/python -m benchmarks.planner
 	$(BIN)/python -m benchmarks.delta

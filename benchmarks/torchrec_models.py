@@ -13,7 +13,6 @@ import io
 import json
 import logging
 import sys
-import tempfile
 import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -23,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.progress import track
 from rich.table import Table
 from torch import Tensor, nn
 
-from benchmarks.measure.machine import prepare, wide_console
-from benchmarks.measure.processes import StepError, module, started
+from benchmarks.measure import command
+from benchmarks.measure.processes import module, started
+from benchmarks.measure.tables import tracked
 from benchmarks.models.peer import PeerMissingError, check_installed
 from export.cli import main as export
 from recsys.artifact.batches.samples import Batch, random_batch
@@ -39,6 +38,10 @@ from serve.client import Client
 TARGETS = ("cpu", "cpu,cpu")
 NUM_ROWS = 64
 _SEED = 7
+
+
+class UnknownModelError(ValueError):
+    """A name is none of a model."""
 
 
 @dataclass(kw_only=True)
@@ -190,34 +193,31 @@ def table_of(rows: Sequence[Row]) -> Table:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns 0, or 1 where a model did not go through as it must."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.torchrec_models", description=__doc__)
+    parser = command.make_parser("torchrec_models", __doc__)
     parser.add_argument("models", nargs="*", help="some of the models (default: all)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    args = parser.parse_args(argv)
+    return command.run(
+        parser, argv, _measured, {PeerMissingError: 1, UnknownModelError: 2, **command.FAILURES}
+    )
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> command.Measured:
     logging.getLogger("torch.fx").setLevel(logging.ERROR)
-    try:
-        check_installed()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # TorchRec imports what its dependencies have deprecated
-            cases = import_module("benchmarks.models.torchrec_zoo").CASES
-        unknown = sorted(set(args.models) - set(cases))
-        if unknown:
-            parser.error(f"models: got {', '.join(unknown)}, expected some of {', '.join(cases)}")
-        machine = prepare()
-        rows = []
-        for name in track(args.models or list(cases), disable=args.json or not sys.stderr.isatty()):
-            with tempfile.TemporaryDirectory() as folder:
-                rows.append(run(name, Path(folder)))
-    except (PeerMissingError, StepError) as error:
-        print(f"benchmarks.torchrec_models: {error}", file=sys.stderr)
-        return 1
-    if args.json:
-        print(json.dumps({"machine": machine.to_json(), "models": [asdict(row) for row in rows]}))
-    else:
-        console = wide_console()
-        console.print(machine.text(), soft_wrap=True)
-        console.print(table_of(rows))
-    return 0 if all(not row.error or row.is_refused_rightly for row in rows) else 1
+    check_installed()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchRec imports what its dependencies have deprecated
+        cases = import_module("benchmarks.models.torchrec_zoo").CASES
+    unknown = sorted(set(args.models) - set(cases))
+    if unknown:
+        raise UnknownModelError(f"models: got {', '.join(unknown)}, expected some of {', '.join(cases)}")
+    rows = []
+    for name in tracked(args.models or list(cases), "models"):
+        (folder / name).mkdir()
+        rows.append(run(name, folder / name))
+    return command.Measured(
+        data={"models": [asdict(row) for row in rows]},
+        shown=[table_of(rows)],
+        status=0 if all(not row.error or row.is_refused_rightly for row in rows) else 1,
+    )
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -43,7 +42,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from benchmarks.measure.machine import wide_console
+from benchmarks.measure.command import Measured, make_parser, run
 from benchmarks.measure.tables import table_of
 from recsys import (
     DistributedModelParallel,
@@ -244,15 +243,7 @@ def _predict(folder: Path) -> Walk:
 
     export_model(build_dlrm(**_MODEL).eval(), folder / "model.artifact", ExportConfig(name="model"))
     words = [str(folder / "model.artifact"), "--port", "0", "--metrics-port", "0", "--json"]
-    help_text = subprocess.run(
-        [sys.executable, "-m", "serve.app.cli", "--help"],
-        cwd=_ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    if "--engine" in help_text:
-        words += ["--engine", "reference"]
+    words += ["--engine", "reference"]
     command = [sys.executable, "-m", "benchmarks.walks", _SERVE, str(folder / "walk.json"), *words]
     with subprocess.Popen(
         command,
@@ -321,41 +312,34 @@ _OWN_FOLDERS = {"export": "export/", "step": "recsys/sharding/", "predict": "ser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the counts of the walks, and return 0."""
+    """Run the command; returns its exit status."""
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] == [_SERVE]:
         return _serve(Path(words[1]), words[2:])
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.walks",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("walks", nargs="*", metavar="WALK", help=f"of {', '.join(WALKS)}; all by default")
+    parser = make_parser("walks", __doc__)
+    walks = f"of {', '.join(WALKS)}; all by default"
+    parser.add_argument("walks", nargs="*", choices=WALKS, metavar="WALK", help=walks)
     parser.add_argument(
         "--doors", action="store_true", help="list each file with the functions that others call"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    arguments = parser.parse_args(words)
-    unknown = sorted(set(arguments.walks) - set(WALKS))
-    if unknown:
-        parser.error(f"unknown walks {unknown}, expected some of {list(WALKS)}")
+    return run(parser, words, _measured)
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
     found = {}
-    for name in arguments.walks or WALKS:
-        with tempfile.TemporaryDirectory() as folder:
-            found[name] = WALKS[name](Path(folder))
-    if arguments.json:
-        results = {
-            name: {
-                "files": sorted(walk.files),
-                "num_moves": len(walk.moves),
-                "num_raw_files": len(walk.raw_files),
-                "num_raw_moves": len(walk.raw_moves),
-                "doors": walk.doors(),
-            }
-            for name, walk in found.items()
+    for name in args.walks or WALKS:
+        (folder / name).mkdir()
+        found[name] = WALKS[name](folder / name)
+    results = {
+        name: {
+            "files": sorted(walk.files),
+            "num_moves": len(walk.moves),
+            "num_raw_files": len(walk.raw_files),
+            "num_raw_moves": len(walk.raw_moves),
+            "doors": walk.doors(),
         }
-        print(json.dumps(results))
-        return 0
+        for name, walk in found.items()
+    }
     rows = [
         {
             "walk": name,
@@ -368,15 +352,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         for name, walk in found.items()
     ]
-    console = wide_console()
-    console.print(table_of("walks", rows, texts=("walk", "of these")))
-    for name, walk in found.items() if arguments.doors else ():
+    shown = [table_of("walks", rows, texts=("walk", "of these"))]
+    for name, walk in found.items() if args.doors else ():
         doors = [
             {"file": file, "doors": str(count), "entries": str(walk.entries[file])}
             for file, count in walk.doors().items()
         ]
-        console.print(table_of(name, doors))
-    return 0
+        shown.append(table_of(name, doors))
+    return Measured(data=results, shown=shown)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import IO, Any
 from rich.table import Table
 
 from benchmarks.measure.command import Measured, make_parser, run
+from benchmarks.measure.processes import StepError
 from benchmarks.measure.tables import table_of, tracked
 from benchmarks.models.dlrm import EMBEDDING_DIM, NUM_TABLES
 
@@ -36,10 +37,6 @@ _ROW_BYTES = {"fp32": 4 * EMBEDDING_DIM, "fp16": 2 * EMBEDDING_DIM, "int8": EMBE
 _FORMS = ("directory", "single-file")
 _ROOT = Path(__file__).resolve().parents[2]
 _MEGABYTE = 1_000_000
-
-
-class StepError(RuntimeError):
-    """A step did not finish."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,12 +92,13 @@ def run(
         parser: made by ``make_parser``.
         argv: the words of the command; those of the process if None.
         measure: measures, from the options and an empty folder, which lies in ``--dir`` if there is such an option.
+            The allocator keeps freed memory, unless ``--tuned-malloc`` is an option and is not given.
         failures: the exit status by error; the first that fits counts.
     """
     args = parser.parse_args(argv)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     warnings.filterwarnings("ignore", message="TorchScript will treat type annotations", category=UserWarning)
-    machine = prepare()
+    machine = prepare(tune_allocator=getattr(args, "tuned_malloc", True))
     try:
         with tempfile.TemporaryDirectory(dir=getattr(args, "dir", None)) as folder:
             measured = measure(args, Path(folder))

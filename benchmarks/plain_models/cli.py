@@ -9,11 +9,11 @@ import logging
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
-from benchmarks.measure.machine import prepare, wide_console
-from benchmarks.measure.processes import StepError
+from benchmarks.measure.command import FAILURES, Measured, make_parser, run
 from benchmarks.measure.tables import table_of
-from benchmarks.plain_models.sweep import LIBRARIES, Row, public_models, run, to_json
+from benchmarks.plain_models.sweep import LIBRARIES, Row, public_models, rows_of
 
 _DESCRIPTION = """\
 Public models of plain PyTorch, exported as their packages publish them, and served. Each model is constructed small,
@@ -34,50 +34,44 @@ exit codes: 0 every model was served with the right answers, 1 some were not, 2 
 """
 
 
+class NoModelsError(RuntimeError):
+    """No package is installed."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
+    return run(_parser(), argv, _measured, {NoModelsError: 2, **FAILURES})
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
     warnings.simplefilter("ignore")  # the packages use what their dependencies have deprecated
     logging.disable(logging.WARNING)
-    machine = prepare()
     with contextlib.redirect_stdout(io.StringIO()):  # some print when they are imported
         models, missing = public_models(args.library or list(LIBRARIES))
     models = [one for one in models if not args.model or one.name in args.model]
     for library, why in missing.items():
         print(f"benchmarks.plain_models: {library} is left out: {why}", file=sys.stderr)
     if not models:
-        print("benchmarks.plain_models: no models: install their packages first", file=sys.stderr)
-        return 2
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            rows = run(models, args.engine)
-    except StepError as error:
-        print(f"benchmarks.plain_models: {error}", file=sys.stderr)
-        return 1
-    if args.json:
-        print(to_json(rows))
-    else:
-        console = wide_console()
-        texts = ("library", "model", "message")
-        table = table_of(_title(rows), map(_cells, rows), texts=texts, sections="library")
-        console.print(machine.text(), soft_wrap=True)
-        console.print(table)
-    return 0 if all(row.is_right for row in rows) else 1
+        raise NoModelsError("no models: install their packages first")
+    repository = folder / "models"
+    repository.mkdir()
+    with contextlib.redirect_stdout(io.StringIO()):
+        rows = rows_of(models, args.engine, repository)
+    texts = ("library", "model", "message")
+    return Measured(
+        data={"models": [{**vars(row), "is_right": row.is_right} for row in rows]},
+        shown=[table_of(_title(rows), map(_cells, rows), texts=texts, sections="library")],
+        status=0 if all(row.is_right for row in rows) else 1,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.plain_models",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("plain_models", _DESCRIPTION, _EPILOG)
     parser.add_argument(
         "--library", action="append", choices=list(LIBRARIES), help="one of them (default: all)"
     )
     parser.add_argument("--model", action="append", help="the models of this name (default: all)")
     parser.add_argument("--engine", choices=("native", "reference"), default="native", help="default: native")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return parser
 
 

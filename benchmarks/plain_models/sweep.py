@@ -6,8 +6,6 @@ Shape letters: B batch.
 from __future__ import annotations
 
 import copy
-import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -105,22 +103,20 @@ def public_models(libraries: Sequence[str]) -> tuple[list[PublicModel], dict[str
     return found, missing
 
 
-def run(models: Sequence[PublicModel], engine: str) -> list[Row]:
-    """Export all models, and ask servers of both targets for them.
+def rows_of(models: Sequence[PublicModel], engine: str, repository: Path) -> list[Row]:
+    """Export all models into an empty folder, and ask servers of both targets for them.
 
     Raises:
         StepError: A server did not start.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        repository = Path(folder)
-        rows, exported = [], {}
-        for i, public in enumerate(tracked(models, "export")):
-            row, found = _exported(public, repository / f"m{i}" / "1")
-            rows.append(row)
-            if found is not None:
-                exported[f"m{i}"] = found
-        for target in _TARGETS if exported else ():
-            _ask(exported, repository, target_name(target), engine)
+    rows, exported = [], {}
+    for i, public in enumerate(tracked(models, "export")):
+        row, found = _exported(public, repository / f"m{i}" / "1")
+        rows.append(row)
+        if found is not None:
+            exported[f"m{i}"] = found
+    for target in _TARGETS if exported else ():
+        _ask(exported, repository, target_name(target), engine)
     return rows
 
 
@@ -212,8 +208,3 @@ def _compare(one: _Exported, output: str, found: Tensor) -> None:
     of_rows = max(float((expected - floats).abs().max()), bound)
     one.row.difference = max(one.row.difference, float((found - expected).abs().max()) / bound)
     one.row.rows_difference = max(one.row.rows_difference, float((found - floats).abs().max()) / of_rows)
-
-
-def to_json(rows: Sequence[Row]) -> str:
-    """Return the rows as JSON."""
-    return json.dumps({"models": [{**vars(row), "is_right": row.is_right} for row in rows]})

@@ -1,7 +1,7 @@
 """Send predictions over HTTP/1.1 on kept connections, one in flight on each, and print what it took as JSON.
 
-The load generator of ``benchmarks.rest``: requests are bytes made before, and answers are read no further than to
-their end, so that the client takes little of the processors that it shares with the server.
+The load generator of ``benchmarks.server.rest``: requests are bytes made before, and answers are read no further than
+to their end, so that the client takes little of the processors that it shares with the server.
 """
 
 from __future__ import annotations

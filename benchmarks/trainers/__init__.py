@@ -1,1 +1,1 @@
-"""The two sides of the training comparison."""
+"""Trainers, compared and timed."""

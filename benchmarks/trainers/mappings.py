@@ -25,7 +25,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch import multiprocessing as mp
 
-from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.command import Measured, make_parser, run
 from benchmarks.measure.tables import table_of
 from recsys import (
     DistributedModelParallel,
@@ -175,7 +175,7 @@ def measure(world_size: int, sizes: Sizes) -> list[dict[str, Any]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.trainers.mappings", description=__doc__)
+    parser = make_parser("trainers.mappings", __doc__)
     parser.add_argument("--ranks", default="2,4", help="default: 2,4")
     parser.add_argument("--rows", type=int, default=4_000_000, help="default: 4000000")
     parser.add_argument("--dim", type=int, default=16, help="default: 16")
@@ -184,9 +184,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--interval", type=int, default=10, help="default: 10")
     parser.add_argument("--buckets", type=int, default=16, help="default: 16")
     parser.add_argument("--intervals", type=int, default=3, help="that are measured (default: 3)")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args(argv)
-    machine = prepare()
+    return run(parser, argv, _measured)
+
+
+def _measured(args: argparse.Namespace, _folder: Path) -> Measured:
     sizes = Sizes(
         num_rows=args.rows,
         embedding_dim=args.dim,
@@ -197,13 +198,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         num_intervals=args.intervals,
     )
     results = [row for ranks in args.ranks.split(",") for row in measure(int(ranks), sizes)]
-    if args.json:
-        print(json.dumps({"machine": machine.to_json(), "results": results}))
-        return 0
-    title = f"{args.rows} rows, {args.batch_size} x {args.ids} IDs a rank; {machine.text()}"
+    title = f"{args.rows} rows, {args.batch_size} x {args.ids} IDs a rank"
     rows = [{name: str(value) for name, value in result.items()} for result in results]
-    wide_console().print(table_of(title, rows, texts=["mapping"]))
-    return 0
+    return Measured(data={"results": results}, shown=[table_of(title, rows, texts=["mapping"])])
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from benchmarks.measure.bars import MISSED_TEXT, Bar
 from benchmarks.measure.command import Measured, make_parser, run
 from benchmarks.measure.profiling import shares
 from benchmarks.measure.tables import table_of
-from benchmarks.tables.first_batch import NUM_NUMBERS, NUM_TEXTS, write_table
+from benchmarks.trainers.first_batch import NUM_NUMBERS, NUM_TEXTS, write_table
 from recsys.base.cli import count
 from recsys.base.hashing import ID_MASK
 from recsys.data.batches import EpochOrder, batches
@@ -274,7 +274,7 @@ def _in_bfloat16(epoch: Callable[[], None]) -> Callable[[], None]:
 
 
 def schema(table_rows: int) -> Schema:
-    """Return the use of columns like Criteo's: those of ``benchmarks.tables.first_batch.write_table``."""
+    """Return the use of columns like Criteo's: those of ``benchmarks.trainers.first_batch.write_table``."""
     return Schema(
         labels=(LabelColumn(name="click"),),
         dense=tuple(DenseColumn(name=f"n{i}", log1p=True) for i in range(NUM_NUMBERS)),

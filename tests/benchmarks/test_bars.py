@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks import artifact, engine, planner, training
+from benchmarks import artifact, engine, planner
 from benchmarks.measure.bars import MISSED, Bar, add_bar_options, bars_json, exit_status
 from benchmarks.measure.processes import Seen
 from benchmarks.measure.speed import SpeedResult, speed_bars
 from benchmarks.planner import Ratios
 from benchmarks.ranking import cli as ranking
+from benchmarks.trainers import sharded
 from benchmarks.trainers.case import TrainingCase
 from benchmarks.trainers.public import cli as trainers
 
@@ -55,7 +56,7 @@ def test_only_a_check_fails(words: list[str], bars: list[Bar], status: int) -> N
 
 
 @pytest.mark.parametrize(
-    "main", [artifact.main, engine.main, planner.main, ranking.main, trainers.main, training.main]
+    "main", [artifact.main, engine.main, planner.main, ranking.main, trainers.main, sharded.main]
 )
 def test_every_benchmark_with_bars_takes_the_options(
     main: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
@@ -117,7 +118,7 @@ def test_bfloat16_is_never_slower_than_float32() -> None:
 
 def test_the_bars_of_training() -> None:
     case = TrainingCase(sharding_type="row_wise", ids_per_bag=(1, 10))
-    result = training.TrainingResult(
+    result = sharded.TrainingResult(
         case=case,
         peer_samples_per_s=1.0,
         samples_per_s=0.9,
@@ -128,7 +129,7 @@ def test_the_bars_of_training() -> None:
         weight_difference=0.0,
         profile={},
     )
-    assert training.bars([result]) == [Bar("row_wise, 1 to 10 IDs per bag: ÷ TorchRec", 1.0, 0.9)]
+    assert sharded.bars([result]) == [Bar("row_wise, 1 to 10 IDs per bag: ÷ TorchRec", 1.0, 0.9)]
 
 
 def test_the_engine_is_not_compared_with_itself() -> None:

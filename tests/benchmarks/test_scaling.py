@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.scaling import PAGES, RANKINGS, SINGLES, SMALL, Found, Work, picture, simulate
+from benchmarks.server.scaling import PAGES, RANKINGS, SINGLES, SMALL, Found, Work, picture, simulate
 
 PROGRAM = Path(__file__).resolve().parents[2] / "build" / "native" / "recsys-scaling"
 

@@ -14,6 +14,8 @@ import pytest
 
 from benchmarks import artifact, limits
 from benchmarks.engine import fixed_numbers
+from benchmarks.loading.load import answer_of
+from benchmarks.measure.processes import StepError
 from benchmarks.steps import rows
 from benchmarks.steps.rows import zipf_ids
 from recsys.kernels import operators
@@ -140,3 +142,11 @@ def test_frequent_ids_are_spread_and_follow_the_exponent() -> None:
     assert numbers[0] / 100_000 == pytest.approx(np.log(2) / np.log(1000), rel=0.05)
     assert numbers[9] / 100_000 == pytest.approx(np.log(11 / 10) / np.log(1000), rel=0.2)
     assert np.bincount(zipf_ids(generator, 100_000, 10, 0.0)).min() > 9_000
+
+
+def test_a_step_that_ends_is_an_error_that_commands_know() -> None:
+    with (
+        subprocess.Popen(["true"], stdout=subprocess.PIPE, text=True) as child,
+        pytest.raises(StepError, match="ended with exit status 0"),
+    ):
+        answer_of(child)

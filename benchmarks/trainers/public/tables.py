@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 
-from benchmarks.tables.first_batch import NUM_NUMBERS, NUM_TEXTS
+from benchmarks.trainers.first_batch import NUM_NUMBERS, NUM_TEXTS
 from benchmarks.trainers.plain_training import schema as click_schema
 from benchmarks.trainers.public.task import TABLE_FILE, Rows, Task, padded
 from recsys.data.examples import Bags, Dataset, Examples

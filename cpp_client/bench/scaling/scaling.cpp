@@ -1,6 +1,6 @@
 // A server with more processors than this machine has, in simulated time: polling threads and
 // executors share processors and wait for the queue's lock; the policy is the real one. Called by
-// benchmarks/scaling.py with `name value` pairs, times in microseconds; prints JSON.
+// benchmarks/server/scaling.py with `name value` pairs, times in microseconds; prints JSON.
 
 #include <algorithm>
 #include <cstdint>

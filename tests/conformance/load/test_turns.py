@@ -1,7 +1,7 @@
 """Clients take turns: one that keeps thousands of calls open delays a neighbour by a turn, not by all of them.
 
 No case looks at a clock: the neighbour is answered while calls of the flood, which were all sent before its own, still
-wait. ``python -m benchmarks.faults.floods`` has the times.
+wait. ``python -m benchmarks.server.floods`` has the times.
 """
 
 from __future__ import annotations

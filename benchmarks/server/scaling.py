@@ -1,29 +1,28 @@
 """The native engine on 1 to 96 processors, in simulated time: its real policy with costs that were measured here.
 
 Polling threads and executors share the processors and wait for the queue's lock, which each round of requests takes
-(``python -m benchmarks.locks``). A closed loop gives the throughput and the share of idle time, an open one at 70 %
-of it the latencies. What it leaves out: memory bandwidth, the kernel's network, and that a lock costs more the more
-processors take it in turn.
+(``python -m benchmarks.server.locks``). A closed loop gives the throughput and the share of idle time, an open one at
+70 % of it the latencies. What it leaves out: memory bandwidth, the kernel's network, and that a lock costs more the
+more processors take it in turn.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.measure.machine import wide_console
-from benchmarks.measure.processes import StepError, run_json
+from benchmarks.measure.command import Measured, make_parser, run
+from benchmarks.measure.processes import run_json
 from benchmarks.measure.tables import table_of
 from serve.config.settings import ServerConfig
 
 _EPILOG = """\
 examples:
-  make native native-peers && python -m benchmarks.scaling
-  python -m benchmarks.scaling --svg docs/images/scaling.svg
+  make native native-peers && python -m benchmarks.server.scaling
+  python -m benchmarks.server.scaling --svg docs/images/scaling.svg
 
 Exit codes: 0 simulated, 1 a run failed, 2 bad usage.
 """
@@ -134,22 +133,18 @@ def _run(program: Path, numbers: dict[str, float]) -> dict[str, float]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
+    return run(_parser(), argv, _measured)
+
+
+def _measured(args: argparse.Namespace, _folder: Path) -> Measured:
     program = args.build / "recsys-scaling"
-    try:
-        found = [
-            simulate(program, work, processors, num_requests=args.requests // (1 if work.rows == 1 else 4))
-            for work in WORKS
-            for processors in PROCESSORS
-        ]
-    except (StepError, OSError) as error:
-        print(f"benchmarks.scaling: {error}", file=sys.stderr)
-        return 1
+    found = [
+        simulate(program, work, processors, num_requests=args.requests // (1 if work.rows == 1 else 4))
+        for work in WORKS
+        for processors in PROCESSORS
+    ]
     if args.svg is not None:
         args.svg.write_text(picture(found))
-    if args.json:
-        print(json.dumps([asdict(one) for one in found]))
-        return 0
     rows = [
         {
             "requests": one.work,
@@ -163,8 +158,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         for one in found
     ]
-    wide_console().print(table_of("simulated servers", rows, sections="requests"))
-    return 0
+    table = table_of("simulated servers", rows, sections="requests")
+    return Measured(data={"servers": [asdict(one) for one in found]}, shown=[table])
 
 
 _COLORS = (("#0969da", "#58a6ff"), ("#1a7f37", "#3fb950"), ("#9a6700", "#d29922"), ("#8250df", "#bc8cff"))
@@ -220,12 +215,7 @@ def picture(found: Sequence[Found]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.scaling",
-        description=(__doc__ or "").partition("\n")[0],
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("server.scaling", __doc__, _EPILOG)
     parser.add_argument("--requests", type=int, default=40_000, help="of each run (default: 40 000)")
     parser.add_argument("--svg", type=Path, help="the file of the picture")
     parser.add_argument(
@@ -234,7 +224,6 @@ def _parser() -> argparse.ArgumentParser:
         default=Path("build/native"),
         help="folder of the native build (default: %(default)s)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.trainers.case import TrainingBatch, TrainingCase, batches
 from benchmarks.trainers.rounds import OURS, PEER, TrainingDisagreementError, check_agreement
-from benchmarks.training import main
+from benchmarks.trainers.sharded import main
 
 pytestmark = pytest.mark.slow
 

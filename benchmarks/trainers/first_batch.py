@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv, parquet
 
-from benchmarks.measure.command import make_parser, names_of
-from benchmarks.measure.machine import prepare, wide_console
+from benchmarks.measure.command import Measured, make_parser, names_of, run
 from benchmarks.measure.memory import PeakSampler, resident
+from benchmarks.measure.processes import run_json
 from benchmarks.measure.tables import table_of
 from recsys.base.cli import counts
 from recsys.data.batches import EpochOrder, batches
@@ -35,10 +33,12 @@ _BATCH_SIZE = DEFAULTS["table"].train.batch_size
 #: Different texts of the columns, in turns: from a country to a device.
 _NUM_VALUES = (10, 100, 3_000, 100_000, 2_000_000)
 _WRITTEN_ROWS = 250_000
+#: The word of the command that reads one table, in a process of its own.
+_READ = "read"
 _EPILOG = """\
 examples:
-  python -m benchmarks.tables.first_batch
-  python -m benchmarks.tables.first_batch --rows 400000,4000000 --dir /tmp/tables --json
+  python -m benchmarks.trainers.first_batch
+  python -m benchmarks.trainers.first_batch --rows 400000,4000000 --dir /tmp/tables --json
 
 Tables that --dir holds already are read as they are.
 """
@@ -69,20 +69,16 @@ class FirstBatch:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
-    if args.table is not None:
-        print(json.dumps(asdict(read(args.table))))
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == [_READ]:
+        print(json.dumps(asdict(read(Path(words[1])))))
         return 0
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = args.dir or Path(scratch)
-        results = [
-            _apart(write_table(folder, num_rows, kind)) for num_rows in args.rows for kind in args.formats
-        ]
-    if args.json:
-        print(json.dumps([asdict(result) for result in results]))
-        return 0
-    console = wide_console()
-    console.print(prepare().text(), soft_wrap=True)
+    return run(_parser(), words, _measured)
+
+
+def _measured(args: argparse.Namespace, folder: Path) -> Measured:
+    folder = args.dir or folder
+    results = [_apart(write_table(folder, rows, kind)) for rows in args.rows for kind in args.formats]
     gib = 2**30
     rows = [
         {
@@ -96,8 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         for result in results
     ]
-    console.print(table_of(f"to the first batch: {NUM_NUMBERS} numbers, {NUM_TEXTS} texts", rows))
-    return 0
+    table = table_of(f"to the first batch: {NUM_NUMBERS} numbers, {NUM_TEXTS} texts", rows)
+    return Measured(data={"tables": [asdict(result) for result in results]}, shown=[table])
 
 
 def write_table(folder: Path, num_rows: int, kind: str) -> Path:
@@ -155,13 +151,12 @@ def read(path: Path) -> FirstBatch:
 
 
 def _apart(path: Path) -> FirstBatch:
-    command = [sys.executable, "-m", "benchmarks.tables.first_batch", "--table", str(path)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return FirstBatch(**json.loads(done.stdout))
+    command = [sys.executable, "-m", "benchmarks.trainers.first_batch", _READ, str(path)]
+    return FirstBatch(**run_json(command))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("tables.first_batch", __doc__, _EPILOG)
+    parser = make_parser("trainers.first_batch", __doc__, _EPILOG)
     parser.add_argument(
         "--rows", type=counts, default=(400_000,), metavar="N,N", help="of each table (default 400000)"
     )
@@ -169,7 +164,6 @@ def _parser() -> argparse.ArgumentParser:
         "--formats", type=names_of(FORMATS), default=FORMATS, metavar="F,F", help="csv,parquet"
     )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where the tables lie or are written")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="read this one alone, and print JSON")
     return parser
 
 

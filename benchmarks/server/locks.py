@@ -24,8 +24,8 @@ from recsys.base.cli import count
 
 _EPILOG = """\
 examples:
-  make native native-peers && python -m benchmarks.locks model.artifact
-  python -m benchmarks.locks model.artifact --polling-threads 2 --in-flight 256 --json
+  make native native-peers && python -m benchmarks.server.locks model.artifact
+  python -m benchmarks.server.locks model.artifact --polling-threads 2 --in-flight 256 --json
 
 Exit codes: 0 measured, 1 a server or a step failed, 2 bad usage.
 """
@@ -176,7 +176,7 @@ def _functions(module_path: str, offsets: Sequence[int]) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("locks", __doc__, _EPILOG)
+    parser = make_parser("server.locks", __doc__, _EPILOG)
     parser.add_argument("artifact", type=Path, help="the artifact that is served")
     parser.add_argument("--polling-threads", type=count, default=2, help="of the server (default: 2)")
     parser.add_argument("--in-flight", type=count, default=64, help="unanswered requests (default: 64)")

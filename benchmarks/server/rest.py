@@ -24,8 +24,8 @@ from recsys.base.cli import count
 
 _EPILOG = f"""\
 examples:
-  python -m benchmarks.rest
-  python -m benchmarks.rest --rounds 1 --seconds 2 --json
+  python -m benchmarks.server.rest
+  python -m benchmarks.server.rest --rounds 1 --seconds 2 --json
 
 exit codes: 0 measured, 1 a server or a step failed, 2 bad usage, {MISSED_TEXT}
 """
@@ -116,7 +116,7 @@ def _ratio(mine: Sequence[float], theirs: Sequence[float]) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("rest", __doc__, _EPILOG, has_bars=True)
+    parser = make_parser("server.rest", __doc__, _EPILOG, has_bars=True)
     parser.add_argument("--rounds", type=count, default=3, metavar="N", help="default 3")
     parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="of each turn (default 3)")
     parser.add_argument("--table-rows", type=count, default=100_000, metavar="R", help="default 100000")

@@ -43,9 +43,9 @@ from tests.support.serve.messages.cases import random_sample
 
 _EPILOG = """\
 examples:
-  python -m benchmarks.faults.floods
-  python -m benchmarks.faults.floods --floods refused,headers --senders 4 --json
-  python -m benchmarks.faults.floods --engine reference
+  python -m benchmarks.server.floods
+  python -m benchmarks.server.floods --floods refused,headers --senders 4 --json
+  python -m benchmarks.server.floods --engine reference
 
 exit codes: 0 measured, 1 a server did not start, 2 bad usage
 """
@@ -257,7 +257,7 @@ def _table(found: Sequence[dict[str, Any]]) -> Table:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("faults.floods", __doc__, _EPILOG)
+    parser = make_parser("server.floods", __doc__, _EPILOG)
     parser.add_argument("--engine", choices=("native", "reference"), default="native", help="default native")
     parser.add_argument(
         "--floods", type=names_of(FLOODS), default=list(FLOODS), metavar="NAMES", help="default all"

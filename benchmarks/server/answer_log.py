@@ -31,9 +31,9 @@ from serve.bench.environment import scrape
 
 _EPILOG = f"""\
 examples:
-  python -m benchmarks.answer_log --check
-  python -m benchmarks.answer_log --answered 1000000
-  python -m benchmarks.answer_log --what labels
+  python -m benchmarks.server.answer_log --check
+  python -m benchmarks.server.answer_log --answered 1000000
+  python -m benchmarks.server.answer_log --what labels
 
 Exit codes: 0 measured, 1 a server or a step failed, 2 bad usage, {MISSED_TEXT}
 """
@@ -190,7 +190,7 @@ def _total(samples: dict[str, float], name: str, label: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("answer_log", __doc__, _EPILOG, has_bars=True)
+    parser = make_parser("server.answer_log", __doc__, _EPILOG, has_bars=True)
     parser.add_argument(
         "--what", choices=("log", "labels"), default="log", help="what is measured (default log)"
     )

@@ -6,17 +6,16 @@ Shape letters: B batch of one rank, D embedding dim, R rows, W world size.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measure.bars import MISSED_TEXT, Bar, add_bar_options, bar_table, bars_json, exit_status
-from benchmarks.measure.machine import Machine, prepare, wide_console
+from benchmarks.measure.bars import MISSED_TEXT, Bar
+from benchmarks.measure.command import Measured, make_parser, names_of, run
 from benchmarks.measure.profiling import OperatorShare, profile_table
 from benchmarks.measure.tables import table_of, tracked
 from benchmarks.models.peer import PeerMissingError, check_installed
@@ -45,10 +44,10 @@ allocator settings that it brings (--tuned-malloc: the same for both), and they 
 """
 _EPILOG = f"""\
 examples:
-  python -m benchmarks.training
-  python -m benchmarks.training --ids-per-bag 1,1-10,10 --clock cpu
-  python -m benchmarks.training --types table_wise --dlrm --profile
-  python -m benchmarks.training --quick --json
+  python -m benchmarks.trainers.sharded
+  python -m benchmarks.trainers.sharded --ids-per-bag 1,1-10,10 --clock cpu
+  python -m benchmarks.trainers.sharded --types table_wise --dlrm --profile
+  python -m benchmarks.trainers.sharded --quick --json
 
 exit codes: 0 measured, 1 the two sides disagree, 2 bad usage or TorchRec missing, {MISSED_TEXT}
 """
@@ -89,24 +88,13 @@ class TrainingResult:
     profile: dict[str, list[OperatorShare]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """What was measured.
-
-    Attributes:
-        machine: where and with what.
-        turns: how long.
-        results: by case.
-    """
-
-    machine: Machine
-    turns: TurnsConfig
-    results: list[TrainingResult]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    args = _parser().parse_args(argv)
+    return run(_parser(), argv, _measured, {PeerMissingError: 2, RankError: 1})
+
+
+def _measured(args: argparse.Namespace, _folder: Path) -> Measured:
+    check_installed()
     turns = TurnsConfig(
         num_rounds=args.rounds or (3 if args.quick else 15),
         turn_s=0.05 if args.quick else 1.0,
@@ -123,21 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for ids in args.ids_per_bag
         for name in args.types
     ]
-    try:
-        check_installed()
-        results = [measure(case, turns) for case in tracked(cases, "training")]
-    except PeerMissingError as error:
-        print(f"benchmarks.training: {error}", file=sys.stderr)
-        return 2
-    except RankError as error:
-        print(f"benchmarks.training: {error}", file=sys.stderr)
-        return 1
-    report = Report(machine=prepare(tune_allocator=args.tuned_malloc), turns=turns, results=results)
-    if args.json:
-        print(json.dumps({**asdict(report), "bars": bars_json(bars(results))}))
-    else:
-        _print(report, wide_console())
-    return exit_status(bars(results), args)
+    results = [measure(case, turns) for case in tracked(cases, "training")]
+    data = {"turns": asdict(turns), "results": [asdict(result) for result in results]}
+    return Measured(data=data, shown=_shown(turns, results), bars=bars(results))
 
 
 def bars(results: Sequence[TrainingResult]) -> list[Bar]:
@@ -185,30 +161,25 @@ def _timing(rounds: Sequence[Sequence[float]], clock: str) -> Timing:
     return Timing(seconds=tuple(of_round(ranks) for ranks in rounds))
 
 
-def _print(report: Report, console: Console) -> None:
-    case = report.results[0].case
-    console.print(report.machine.text(), soft_wrap=True)
+def _shown(turns: TurnsConfig, results: Sequence[TrainingResult]) -> list[str | Table]:
+    case = results[0].case
     what = "whole DLRM" if case.dlrm else "tables alone"
-    console.print(
+    about = (
         f"{case.num_tables} tables of {case.num_rows:,} rows, dim {EMBEDDING_DIM}; {what}; {WORLD_SIZE} gloo ranks, "
         f"batch {case.batch_size} each; IDs uniform over the rows, bag sizes uniform; medians of "
-        f"{report.turns.num_rounds} rounds in turns; {report.turns.clock} time",
-        soft_wrap=True,
+        f"{turns.num_rounds} rounds in turns; {turns.clock} time"
     )
-    if not report.turns.tune_allocator:
-        console.print(f"allocator: as each side leaves it ({OURS} sets it, {PEER} does not)")
-    console.print(_table(report.results))
-    console.print(bar_table(bars(report.results)))
-    outputs = max(result.output_difference for result in report.results)
-    weights = max(result.weight_difference for result in report.results)
-    console.print(
-        f"largest differences to {PEER} before the timing: outputs {outputs:.2g} relative, weights {weights:.2g}",
-        soft_wrap=True,
-    )
-    for result in report.results:
-        for name, shares in result.profile.items():
-            title = f"{name}, {_title(result.case)}, rank 0"
-            console.print(profile_table(title, shares, _NUM_PROFILE_ROWS))
+    if not turns.tune_allocator:
+        about += f"\nallocator: as each side leaves it ({OURS} sets it, {PEER} does not)"
+    outputs = max(result.output_difference for result in results)
+    weights = max(result.weight_difference for result in results)
+    agreed = f"largest differences to {PEER} before the timing: outputs {outputs:.2g} relative, weights {weights:.2g}"
+    profiles = [
+        profile_table(f"{name}, {_title(result.case)}, rank 0", shares, _NUM_PROFILE_ROWS)
+        for result in results
+        for name, shares in result.profile.items()
+    ]
+    return [about, _table(results), agreed, *profiles]
 
 
 def _table(results: Sequence[TrainingResult]) -> Table:
@@ -233,21 +204,15 @@ def _title(case: TrainingCase) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.training",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("trainers.sharded", _DESCRIPTION, _EPILOG, has_bars=True)
     parser.add_argument("--quick", action="store_true", help="small tables, short turns: does it run at all?")
-    add_bar_options(parser)
     parser.add_argument("--profile", action="store_true", help="also print where each side's time goes")
     parser.add_argument("--dlrm", action="store_true", help="a whole DLRM instead of the tables alone")
     parser.add_argument(
         "--tuned-malloc", action="store_true", help="both sides keep freed memory, as ours does by itself"
     )
     parser.add_argument(
-        "--types", type=_types, default=tuple(PLANS), metavar="T,T", help=f"of {','.join(PLANS)}"
+        "--types", type=names_of(PLANS), default=list(PLANS), metavar="T,T", help=f"of {','.join(PLANS)}"
     )
     parser.add_argument(
         "--ids-per-bag",
@@ -266,14 +231,6 @@ def _parser() -> argparse.ArgumentParser:
         help="cpu: the time that a rank's threads had a core, for machines that others use",
     )
     return parser
-
-
-def _types(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    for name in names:
-        if name not in PLANS:
-            raise argparse.ArgumentTypeError(f"got {name!r}, expected some of {','.join(PLANS)}")
-    return names
 
 
 def _ids_per_bag(text: str) -> list[tuple[int, int]]:

@@ -1,1 +1,0 @@
-"""Reading and inference of tables, timed."""
