@@ -11,7 +11,7 @@ import pytest
 from serve.wire import feedback_pb2 as wire
 from tests.conformance.support.artifacts import Exported
 from tests.conformance.support.harness import ServerUnderTest, refused, running
-from tests.support.kafka import Broker, kafka, start_broker, stop_broker
+from tests.support.services.kafka import Broker, kafka, start_broker, stop_broker
 
 __all__ = ["kafka"]
 pytestmark = pytest.mark.engine

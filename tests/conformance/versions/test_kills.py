@@ -27,15 +27,15 @@ from recsys.artifact.load import load_artifact
 from recsys.streams.interface import DeltaSource, next_delta
 from recsys.streams.opening import open_source
 from tests.conformance.support.harness import ENGINE, ServerUnderTest, running, with_admin
-from tests.conformance.versions.test_delta_streams import stream_of
-from tests.conformance.versions.test_mapping_deltas import sample
+from tests.conformance.versions.deltas.test_delta_streams import stream_of
+from tests.conformance.versions.deltas.test_mapping_deltas import sample
 from tests.export.delta.test_mappings import assert_same
 from tests.export.publish.test_publisher import until
 from tests.support.fork_server import PROGRAMS, Forked
-from tests.support.kafka import kafka
 from tests.support.models.managed import Managed
-from tests.support.object_store import bucket, object_store
 from tests.support.serve.messages.cases import Sample, answer
+from tests.support.services.kafka import kafka
+from tests.support.services.object_store import bucket, object_store
 
 __all__ = ["bucket", "kafka", "object_store"]
 NUM_DELTAS = int(os.environ.get("RECSYS_KILLED_DELTAS", "0"))

@@ -18,8 +18,16 @@ from serve.wire import predict_pb2 as wire
 from tests.conformance.support.artifacts import Exported
 from tests.conformance.support.chains import Chain
 from tests.conformance.support.harness import ServerUnderTest, ended, running, status_of, with_admin
-from tests.support.object_store import ObjectStore, Proxy, bucket, object_store, proxy, remove, upload
 from tests.support.serve.messages.cases import assert_answers
+from tests.support.services.object_store import (
+    ObjectStore,
+    Proxy,
+    bucket,
+    object_store,
+    proxy,
+    remove,
+    upload,
+)
 
 __all__ = ["bucket", "object_store", "proxy"]
 pytestmark = pytest.mark.engine

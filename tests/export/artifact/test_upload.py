@@ -10,7 +10,7 @@ from export.cli import main
 from recsys.artifact.load import load_artifact
 from recsys.base.remote import RemoteFolder, parse_address
 from tests.export.test_cli import checkpoint
-from tests.support.object_store import ObjectStore, bucket, object_store
+from tests.support.services.object_store import ObjectStore, bucket, object_store
 
 __all__ = ["bucket", "checkpoint", "object_store"]
 Capture = pytest.CaptureFixture[str]

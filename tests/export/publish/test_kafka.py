@@ -14,8 +14,8 @@ from recsys.streams.opening import open_source
 from recsys.training import Publisher
 from tests.export.delta.test_mappings import assert_same
 from tests.export.publish.test_publisher import until
-from tests.support.kafka import kafka, start_broker, stop_broker
 from tests.support.models.managed import Managed, train_managed
+from tests.support.services.kafka import kafka, start_broker, stop_broker
 
 __all__ = ["kafka"]
 

@@ -11,7 +11,7 @@ from export.config import ExportConfig
 from export.delta.delta import DeltaConfig, export_delta
 from export.pipeline import export_model
 from tests.native.outside.items import NUM_DELTAS, Items, moved
-from tests.support.redis_nodes import RedisNode, redis_nodes
+from tests.support.services.redis_nodes import RedisNode, redis_nodes
 
 
 @pytest.fixture(scope="session")

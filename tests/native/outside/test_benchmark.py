@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import remote_rows
 from tests.native.tool import needs_tool
-from tests.support.redis_nodes import needs_redis
+from tests.support.services.redis_nodes import needs_redis
 
 pytestmark = [needs_tool, needs_redis]
 

@@ -35,8 +35,8 @@ from tests.conformance.support import harness
 from tests.conformance.support.chains import NUM_DELTAS, Answers, Chain, answers_under_load
 from tests.native.outside.items import NUM_ITEMS, NUM_USERS, Items
 from tests.native.tool import needs_tool
-from tests.support.redis_nodes import RedisNode, address_of, needs_redis, redis_nodes
 from tests.support.serve.messages.cases import Sample, answer, assert_answers
+from tests.support.services.redis_nodes import RedisNode, address_of, needs_redis, redis_nodes
 
 pytestmark = [needs_tool, needs_redis]
 

@@ -22,7 +22,7 @@ from serve.engine.reference.raw_request import RawRequestLike
 from tests.native.models.test_model import assert_same, batches
 from tests.native.outside.items import NUM_ITEMS, NUM_USERS, Items, moved
 from tests.native.tool import NativeError, NativeModel, as_json, needs_tool
-from tests.support.redis_nodes import RedisNode, address_of, needs_redis, redis_nodes
+from tests.support.services.redis_nodes import RedisNode, address_of, needs_redis, redis_nodes
 
 pytestmark = [needs_tool, needs_redis]
 

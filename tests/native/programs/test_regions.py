@@ -1,10 +1,10 @@
-"""Programs of which torch computes a part, against the TorchScript graphs."""
+"""Programs of which torch computes a part, against the TorchScript graphs and the model."""
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,24 @@ from torch.nn.functional import linear
 
 from export.config import ExportConfig
 from export.pipeline import export_model
-from recsys import KeyedJaggedTensor
+from recsys import DataType, KeyedJaggedTensor
 from recsys.artifact.batches.ranking import ranking_batch
 from recsys.artifact.delta.apply import apply, prepare
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from recsys.artifact.programs import ProgramGraphs
 from recsys.errors import ManifestError
+from tests.export.lower import test_computed_ids, test_effects, test_single_ids
 from tests.export.lower.test_lowering import Scored
 from tests.export.lower.test_regions import REGIONS, tied
+from tests.native.program_models import ranking_inputs
 from tests.native.programs.test_programs import PART, with_header, write_delta
 from tests.recsys.artifact.damage import Json, resize_part
 from tests.support.kernels import needs_kernels
-from tests.support.models.export_models import batch_of
+from tests.support.models.export_models import arguments, batch_of, predicted
 
 pytestmark = needs_kernels
+
+CASES = {**test_single_ids.CASES, **test_effects.CASES, **test_computed_ids.CASES}
 
 
 def both_forms(
@@ -209,3 +213,36 @@ def test_damaged_scripts_are_refused(tmp_path: Path, at: int) -> None:
     resize_part(tmp_path / "a", PART)
     with pytest.raises(ManifestError, match=r"regions\.1: not readable as TorchScript"):
         load_artifact(tmp_path / "a")
+
+
+def assert_rounded(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Equal within the rounding of the largest number."""
+    assert found.keys() == expected.keys()
+    for name, want in expected.items():
+        largest = float(want.abs().max()) if want.numel() else 0.0
+        torch.testing.assert_rounded(found[name], want, rtol=1e-5, atol=2e-6 * (1 + largest))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_answers_of_models_with_regions(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    torch.manual_seed(0)
+    model = case.make().eval()
+    targets = (("cpu",), ("cpu", "cpu"))
+    config = ExportConfig(data_type=DataType.FP32, context=case.context, targets=targets)
+    export_model(model, tmp_path / "a", config)
+    for target in ("cpu", "cpu,cpu"):
+        own = load_artifact(tmp_path / "a", target=target)
+        plain = load_artifact(tmp_path / "a", target=target, scripted=True)
+        assert isinstance(own.graphs, ProgramGraphs)
+        signature = own.signature
+        for num_rows in (0, 1, 3, 17, 1025) if target == "cpu" else (17,):
+            for empty in (False, True):
+                batch = batch_of(signature, num_rows, seed=num_rows, empty=empty)
+                found = own.forward(*batch.inputs())
+                assert_rounded(found, plain.forward(*batch.inputs()))
+                if num_rows:
+                    assert_rounded(found, predicted(model, arguments(signature, batch, case.sparse)))
+        for sizes in ((1, 1), (60, 7)) if case.context else ():
+            inputs = ranking_inputs(own, sizes)
+            assert_rounded(own.forward_ranking(*inputs), plain.forward_ranking(*inputs))

@@ -19,7 +19,7 @@ from recsys.base.remote import (
     RemoteTimeoutError,
     parse_address,
 )
-from tests.support.object_store import ObjectStore, bucket, object_store
+from tests.support.services.object_store import ObjectStore, bucket, object_store
 
 __all__ = ["bucket", "object_store"]
 

@@ -13,8 +13,8 @@ from recsys.errors import ArtifactError
 from recsys.streams.interface import StreamError
 from recsys.streams.opening import open_sink, open_source
 from tests.recsys.streams.deltas import ARTIFACT, write, write_chain
-from tests.support.kafka import Broker, kafka
-from tests.support.object_store import ObjectStore, bucket, object_store
+from tests.support.services.kafka import Broker, kafka
+from tests.support.services.object_store import ObjectStore, bucket, object_store
 
 __all__ = ["bucket", "kafka", "object_store"]
 

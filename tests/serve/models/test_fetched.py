@@ -12,7 +12,7 @@ from recsys.artifact.remote.cache import ArtifactCache
 from recsys.artifact.remote.fetch import ArtifactStore
 from recsys.base.remote import RemoteFolder, parse_address
 from serve.models.fetched import FetchedFile
-from tests.support.object_store import upload
+from tests.support.services.object_store import upload
 
 
 @pytest.fixture

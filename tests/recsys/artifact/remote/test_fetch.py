@@ -16,7 +16,7 @@ from recsys.artifact.remote.cache import ArtifactCache
 from recsys.artifact.remote.fetch import ArtifactStore, local_artifact
 from recsys.base.remote import RemoteFolder, RemoteTimeoutError, parse_address
 from recsys.errors import ArtifactNotFoundError, ChecksumError, ForeignFileError, MissingPartError
-from tests.support.object_store import ObjectStore, Proxy, bucket, object_store, proxy, upload
+from tests.support.services.object_store import ObjectStore, Proxy, bucket, object_store, proxy, upload
 
 __all__ = ["bucket", "object_store", "proxy"]
 

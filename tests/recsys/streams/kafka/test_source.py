@@ -24,7 +24,7 @@ from recsys.streams.kafka.sink import KafkaSink
 from recsys.streams.kafka.source import KafkaSource
 from recsys.streams.opening import open_sink, open_source
 from tests.recsys.streams.deltas import ARTIFACT, OTHER, write, write_chain
-from tests.support.kafka import PATIENCE_S, Broker, kafka, start_broker, stop_broker
+from tests.support.services.kafka import PATIENCE_S, Broker, kafka, start_broker, stop_broker
 
 __all__ = ["kafka"]
 CHUNK_BYTES = 1024

@@ -14,7 +14,7 @@ from serve.config.settings import AnswerLogConfig
 from serve.engine.reference.answers import RecordedBlock
 from serve.observe.answers.log import AnswerLog
 from tests.support.answer_logs import SIGNATURE, answered
-from tests.support.kafka import PATIENCE_S, Broker, kafka
+from tests.support.services.kafka import PATIENCE_S, Broker, kafka
 
 __all__ = ["kafka"]
 

@@ -14,8 +14,8 @@ from serve.wire import admin_pb2
 from tests.conformance.support.artifacts import Exported
 from tests.conformance.support.chains import NUM_DELTAS, Chain, answers_under_load, make_chain
 from tests.conformance.support.harness import ServerUnderTest, put_version, running, spoil, with_admin
-from tests.support.object_store import bucket, object_store
 from tests.support.serve.messages.cases import assert_answers
+from tests.support.services.object_store import bucket, object_store
 
 __all__ = ["bucket", "object_store"]
 

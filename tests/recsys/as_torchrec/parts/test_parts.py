@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -12,6 +13,9 @@ from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor
 from recsys.as_torchrec.parts import evictions, movielens
 from recsys.as_torchrec.parts.copying import CopyableMixin, copy_to_device
 from recsys.as_torchrec.parts.state_dicts import (
+    add_prefix_to_state_dict,
+    append_prefix,
+    filter_state_dict,
     state_dict_all_gather_keys,
     state_dict_gather,
     state_dict_to_device,
@@ -149,3 +153,18 @@ def test_a_table_with_a_policy_is_refused() -> None:
     )
     with pytest.raises(ValueError, match=r"virtual_table_eviction_policy: got .*, expected None"):
         EmbeddingBagCollection(tables=[table])
+
+
+def test_a_name_below_a_prefix() -> None:
+    assert [append_prefix(*pair) for pair in (("a", "b"), ("", "b"), ("a", ""))] == ["a.b", "b", "a"]
+
+
+def test_what_lies_below_a_name() -> None:
+    state = OrderedDict([("a.b", 1), ("a.c.a.d", 2), ("ab.c", 3), ("a", 4)])
+    assert filter_state_dict(state, "a") == OrderedDict([("b", 1), ("c.a.d", 2)])
+
+
+def test_a_prefix_before_all_names() -> None:
+    state = {"b": 1, "a": 2}
+    add_prefix_to_state_dict(state, "x.")
+    assert state == {"x.a": 2, "x.b": 1}

@@ -23,12 +23,12 @@ from serve.wire import predict_pb2 as wire
 from tests.conformance.support.artifacts import Exported
 from tests.conformance.support.chains import Chain
 from tests.conformance.support.harness import ServerUnderTest, running, with_admin
-from tests.conformance.versions.test_delta_streams import assert_has, stream_of, until
-from tests.conformance.versions.test_mapping_deltas import sample as managed_sample
+from tests.conformance.versions.deltas.test_delta_streams import assert_has, stream_of, until
+from tests.conformance.versions.deltas.test_mapping_deltas import sample as managed_sample
 from tests.recsys.artifact.delta.deltas import write_delta
-from tests.support.kafka import Broker, start_broker, stop_broker
 from tests.support.models.managed import Managed, trained
 from tests.support.serve.messages.cases import answer
+from tests.support.services.kafka import Broker, start_broker, stop_broker
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
