@@ -46,7 +46,11 @@ class Perceptron(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
         """Map ``[B, in_size]`` to ``[B, out_size]``."""
-        result: Tensor = self._activation_fn(self._linear(input))
+        hidden = self._linear(input)
+        # In place, the result needs no memory that is not in the cache. Graphs keep torch.relu.
+        if self.training and self._activation_fn is torch.relu:
+            return torch.relu_(hidden)
+        result: Tensor = self._activation_fn(hidden)
         return result
 
 
