@@ -57,11 +57,7 @@ std::size_t OutputSize(const Output& output, std::int64_t num_rows, std::string_
 bool ReadPredictRequest(std::string_view message, std::size_t max_inputs, PredictFields* fields,
                         RawRequest* raw) {
   *fields = {};
-  raw->num_rows = 0;
-  raw->dense.clear();
-  raw->sparse.clear();
-  raw->context_dense.clear();
-  raw->context_sparse.clear();
+  raw->Clear();
   Cursor cursor(message);
   bool* const is_cut = &fields->is_cut;
   ReadFields(&cursor, Text(1, &fields->model), Text(2, &fields->request_id),

@@ -204,10 +204,7 @@ void NameTorchrecInputs(const TorchrecRequest& request, const Signature& signatu
                         const RequestLimits& limits, OwnedBytes* owned, RawRequest* raw) {
   RefuseIntegers(signature.outputs);
   owned->Clear();
-  raw->dense.clear();
-  raw->sparse.clear();
-  raw->context_dense.clear();
-  raw->context_sparse.clear();
+  raw->Clear();
   raw->num_rows = request.batch_size;
   if (raw->num_rows < 0) throw Wrong("batch_size" + Got(raw->num_rows) + ", expected 0 or more");
   CheckSizes(limits, raw->num_rows, 0, 0);

@@ -69,11 +69,7 @@ void RequestMemory::Give(Request* request, std::size_t stripe) {
   const std::size_t num_inputs = raw.dense.capacity() + raw.sparse.capacity() +
                                  raw.context_dense.capacity() + raw.context_sparse.capacity();
   if (num_inputs == 0 || num_inputs > kMaxInputs) return;
-  raw.num_rows = 0;
-  raw.dense.clear();
-  raw.sparse.clear();
-  raw.context_dense.clear();
-  raw.context_sparse.clear();
+  raw.Clear();
   checked.num_rows = checked.num_ids = checked.spread_bytes = 0;
   checked.dense.clear();
   checked.sparse.clear();

@@ -53,6 +53,13 @@ struct RawSparse {
 /// An unchecked request, as every protocol delivers it. Context inputs have one row, which applies
 /// to all rows of the request.
 struct RawRequest {
+  /// Makes it a request of no rows and no inputs; keeps its vectors' memory.
+  void Clear() {
+    num_rows = 0;
+    for (auto* const inputs : {&dense, &context_dense}) inputs->clear();
+    for (auto* const inputs : {&sparse, &context_sparse}) inputs->clear();
+  }
+
   std::int64_t num_rows = 0;
   std::vector<RawDense> dense;
   std::vector<RawSparse> sparse;

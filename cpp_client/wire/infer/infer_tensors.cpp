@@ -450,11 +450,7 @@ class Assembly {
 void ReadInferTensors(const std::vector<InferTensor>& tensors, std::string_view context,
                       const Signature& signature, const RequestLimits& limits, OwnedBytes* owned,
                       RawRequest* raw) {
-  raw->num_rows = 0;
-  raw->dense.clear();
-  raw->sparse.clear();
-  raw->context_dense.clear();
-  raw->context_sparse.clear();
+  raw->Clear();
   Assembly(tensors, signature, limits, owned).Run(context, raw);
 }
 
