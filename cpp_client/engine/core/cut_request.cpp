@@ -67,9 +67,14 @@ CheckedRequest RowsOf(const CheckedRequest& request, const Signature& signature,
     }
     num_ids += view.num_ids * (view.repeat ? rows.num_rows : 1);
   }
-  for (const SparseView& view : rows.context) num_ids += view.num_ids;
-  rows.num_ids = num_ids;
+  rows.num_ids = num_ids + NumContextIds(request);
   return rows;
+}
+
+std::int64_t NumContextIds(const CheckedRequest& request) {
+  std::int64_t num_ids = 0;
+  for (const SparseView& view : request.context) num_ids += view.num_ids;
+  return num_ids;
 }
 
 CutRequest::CutRequest(const CheckedRequest& request, const Signature& signature, int num_parts)

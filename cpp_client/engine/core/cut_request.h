@@ -21,6 +21,9 @@ namespace recsys {
 CheckedRequest RowsOf(const CheckedRequest& request, const Signature& signature, std::int64_t begin,
                       std::int64_t end);
 
+/// Returns how many IDs a request's context has, which each of its parts has too.
+std::int64_t NumContextIds(const CheckedRequest& request);
+
 /// A request whose rows are cut into parts, which several threads compute: the thread that answers
 /// it, and those that are free for it in time. Thread-safe.
 class CutRequest {

@@ -402,6 +402,7 @@ std::shared_ptr<CutRequest> Executor::Cut(const Worker& worker, double now_s) {
   BatchPolicy::State state = StateAt(now_s);
   state.waiting = SizeOf(worker.requests);
   const CheckedRequest& checked = worker.requests[0]->checked;
+  state.num_context_ids = NumContextIds(checked);
   const std::int64_t num_parts = std::min<std::int64_t>(policy_.NumParts(state), checked.num_rows);
   if (num_parts < 2) return nullptr;
   auto cut =

@@ -146,8 +146,8 @@ bool BatchPolicy::Pays(const State& state, double wake_s) const {
   return work_s >= least_s || remaining_s > kPatience * least_s;
 }
 
-double BatchPolicy::WorthwhileS() const {
-  return (1 + shortage_ * kThrift) * (costs_.fixed_s() + wake_s_) * slowdown_;
+double BatchPolicy::WorthwhileS(double started_s) const {
+  return (1 + shortage_ * kThrift) * (started_s + wake_s_) * slowdown_;
 }
 
 std::int64_t BatchPolicy::ShareOf(const State& state) const {
@@ -162,7 +162,7 @@ std::int64_t BatchPolicy::ShareOf(const State& state) const {
 }
 
 double BatchPolicy::NumShares(const State& state, double work_s) const {
-  const double least_s = WorthwhileS();
+  const double least_s = WorthwhileS(costs_.fixed_s());
   if (state.num_free <= 0 || work_s < 2 * least_s) return 1;
   const double num =
       std::min(static_cast<double>(state.num_free) + 1, std::floor(work_s / least_s));
@@ -176,11 +176,13 @@ int BatchPolicy::NumParts(const State& state) const {
   if (!costs_.is_known() || state.num_free <= 0) return 1;
   const double alone_s = costs_.SecondsOf(state.waiting);
   if (alone_s < kLeastCutS) return 1;
-  const double work_s = alone_s - costs_.fixed_s();
+  // What each part computes, whatever its rows.
+  const double each_s = costs_.SecondsOfIds(state.num_context_ids);
+  const double work_s = alone_s - each_s;
   const double num =
-      std::min(static_cast<double>(state.num_free) + 1, std::floor(work_s / WorthwhileS()));
+      std::min(static_cast<double>(state.num_free) + 1, std::floor(work_s / WorthwhileS(each_s)));
   if (num < 2) return 1;
-  const double part_s = costs_.fixed_s() + work_s / num;
+  const double part_s = each_s + work_s / num;
   return wake_s_ + slowdown_ * part_s < kWorthCutting * alone_s ? static_cast<int>(num) : 1;
 }
 

@@ -29,6 +29,8 @@ class BatchCosts {
   double SecondsOf(const BatchSize& size) const;
   /// Cost of a batch without any rows.
   double fixed_s() const { return costs_[0]; }
+  /// Cost of a batch without any rows, but with so many IDs.
+  double SecondsOfIds(std::int64_t num_ids) const { return SecondsOf({0, num_ids}); }
   void Learn(const BatchSize& size, double seconds);
   /// Whether enough batches ran to rely on the costs.
   bool is_known() const;
@@ -73,6 +75,8 @@ class BatchPolicy {
     int num_free = 0;
     /// Whether a client with little to compute has come lately to others with much.
     bool has_light_client = false;
+    /// For NumParts: those of the waiting IDs that are of the request's context.
+    std::int64_t num_context_ids = 0;
   };
 
   /// Notes that so many requests have arrived.
@@ -88,7 +92,8 @@ class BatchPolicy {
   std::int64_t ShareOf(const State& state) const;
   /// Returns into how many parts the rows of one request are cut, of which the caller computes one
   /// and each of `state.num_free` executors at most another one; `state.waiting` is the request.
-  /// 1 unless it takes half a millisecond and that answers sooner by more than a fifth.
+  /// Each part computes its context again. 1 unless it takes half a millisecond and that answers
+  /// sooner by more than a fifth.
   int NumParts(const State& state) const;
   /// Returns when the running batches should be over; if they are not, the requests left to them
   /// should be looked at again.
@@ -137,8 +142,9 @@ class BatchPolicy {
   void NotePreempted(bool was_preempted);
   /// Learns from a batch that ran beside others.
   void LearnBeside(const BatchSize& size, double seconds);
-  /// Minimum duration of a batch that is worth another executor.
-  double WorthwhileS() const;
+  /// Minimum duration of what another executor takes over that has to start a batch, which takes
+  /// `started_s`.
+  double WorthwhileS(double started_s) const;
   /// How many executors share the waiting requests, which take so long.
   double NumShares(const State& state, double work_s) const;
   bool IsForHere(const State& state) const;

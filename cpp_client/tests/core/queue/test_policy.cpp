@@ -274,6 +274,26 @@ TEST(BatchPolicy, ARequestIsCutOverThoseThatAreIdle) {
   EXPECT_EQ(BatchPolicy().NumParts(At(0, 1000, 7)), 1);
 }
 
+TEST(BatchPolicy, APartComputesTheContextAgain) {
+  BatchPolicy policy;
+  for (int i = 0; i < 400; ++i) {
+    for (const BatchSize& size : {BatchSize{1, 0}, {1, 20'000}, {64, 0}, {64, 20'000}, {64, 640}}) {
+      policy.costs().Learn(size, Linear(size));
+    }
+  }
+  // 30 rows take 0.66 ms, their IDs 2 ms.
+  BatchPolicy::State state = At(0, 30, 7);
+  state.waiting.num_ids = 20'000;
+  EXPECT_EQ(policy.NumParts(state), 8);
+  // A part takes 2.09 ms before its rows.
+  state.num_context_ids = 20'000;
+  EXPECT_EQ(policy.NumParts(state), 1);
+  // 300 rows take 6.6 ms: three parts take 4.3 ms of 8.7, and four would be worth no more than
+  // what a part repeats.
+  state.waiting.num_rows = 300;
+  EXPECT_EQ(policy.NumParts(state), 3);
+}
+
 TEST(BatchPolicy, ARequestIsNotCutWhereThePartsSlowEachOtherDown) {
   BatchPolicy policy = Known();
   for (int i = 0; i < 100; ++i) {
