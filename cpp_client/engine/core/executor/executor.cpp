@@ -334,6 +334,8 @@ std::optional<double> Executor::SleepsUntilS() {
 }
 
 void Executor::Wake() {
+  // Close waits for the threads that there are.
+  if (phase_ == Phase::kClosed && !threads_.has_sleeping()) return;
   // If no slot is free, Granted wakes a thread.
   if (threads_.CanWake() && slots_.Take(this)) threads_.Wake();
 }

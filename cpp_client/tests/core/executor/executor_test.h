@@ -7,9 +7,11 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "engine/core/executor/executor.h"
+#include "recsys/error.h"
 #include "tests/core/fakes.h"
 
 namespace recsys {
@@ -52,6 +54,19 @@ class ExecutorTest : public testing::Test {
     opened_.model->CloseGate();
     Submit("plug", {{7}});
     opened_.model->WaitUntilStarted(1);
+  }
+  /// Waits until an executor whose slots are taken takes no more requests.
+  void WaitUntilRefused(Executor& executor) {
+    const auto is_open = [&] {
+      const auto further = Make("further", {{1}});
+      try {
+        executor.Submit(further);
+      } catch (const Error&) {
+        return false;
+      }
+      return executor.Cancel(*further);
+    };
+    while (is_open()) std::this_thread::yield();
   }
   void ExpectAnswered(const SumRequest& request) {
     const Answers::Answer answer = answers_.Of(request.request_id);

@@ -286,6 +286,29 @@ TEST_F(ExecutorTest, CloseAnswersWhatWasAcceptedAndTakesNoMore) {
   opened_.servable->Close();
 }
 
+TEST_F(ExecutorTest, CloseStartsNoThreadWhileItWaitsForTheOthers) {
+  VersionSettings settings;
+  settings.num_executors = 4;
+  settings.limits.max_batch_rows = 1;
+  Open(settings);
+  struct Other : Slots::Waiter {
+    void Granted() override {}
+  } other;
+  Slots slots(4);
+  Executor executor(*opened_.servable, DeliverAtOnce, MonotonicSeconds, slots);
+  executor.Start({});
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(slots.Take(&other));
+  opened_.model->CloseGate();
+  for (const char* name : {"a", "b", "c", "d"}) executor.Submit(Make(name, {{1}}));
+  opened_.model->WaitUntilStarted(1);
+  auto closing = std::async(std::launch::async, [&] { executor.Close(); });
+  WaitUntilRefused(executor);
+  for (int i = 0; i < 3; ++i) slots.Release();
+  opened_.model->OpenGate();
+  closing.get();
+  EXPECT_EQ(answers_.num_done(), 4);
+}
+
 TEST_F(ExecutorTest, CloseEndsIfTheLastRequestLeavesWhileItWaitsForASlot) {
   Open();
   Slots slots(1);
@@ -295,17 +318,7 @@ TEST_F(ExecutorTest, CloseEndsIfTheLastRequestLeavesWhileItWaitsForASlot) {
   const auto request = Make("a", {{1}});
   executor.Submit(request);
   auto closing = std::async(std::launch::async, [&] { executor.Close(); });
-  // Refused from then on.
-  const auto is_open = [&] {
-    const auto further = Make("further", {{1}});
-    try {
-      executor.Submit(further);
-    } catch (const Error&) {
-      return false;
-    }
-    return executor.Cancel(*further);
-  };
-  while (is_open()) std::this_thread::yield();
+  WaitUntilRefused(executor);
   EXPECT_TRUE(executor.Cancel(*request));
   slots.Release();
   closing.get();
