@@ -21,6 +21,7 @@ from export.artifact.writing import make_manifest, write_mappings, write_program
 from export.config import ExportConfig
 from export.graph.prepared import PreparedModel, Progress
 from export.graph.tracing.source_location import source_locations
+from export.options import AUTO
 from export.plain.convert import convert_plain
 from export.prepare import prepare
 from export.report import ExportReport, table_reports
@@ -86,12 +87,14 @@ def export_model(
         programs = write_programs(prepared, work)
         targets = write_targets(prepared, work, programs)
         mappings = write_mappings(prepared, work)
-        first_manifest = make_manifest(prepared, targets, programs, mappings, digests, quantization_errors)
-        exported, draft_manifest, trials = choose_linear_dtype(
-            prepared, work, first_manifest, has_programs=bool(programs.parts)
-        )
+        draft = make_manifest(prepared, targets, programs, mappings, digests, quantization_errors)
+        exported, trials = prepared, tuple[LinearTrial, ...]()
+        if config.linear_dtype == AUTO:
+            exported, draft, trials = choose_linear_dtype(
+                prepared, work, draft, has_programs=bool(programs.parts)
+            )
         # Verified as loaders read it, before it is written with what that gives.
-        read_manifest = Manifest.loads(draft_manifest.dumps())
+        read_manifest = Manifest.loads(draft.dumps())
         verified = verify(exported, work, read_manifest, float_outputs)
         manifest = _with_verification(read_manifest, exported, verified, trials)
         if config.single_file:
@@ -103,7 +106,7 @@ def export_model(
     return ExportReport(
         path=str(path),
         name=config.name,
-        tables=table_reports(exported, quantization_errors),
+        tables=table_reports(exported, manifest.tables, quantization_errors),
         differences=verified.differences,
         checked=verified.checked,
         ranking_differences=verified.ranking,

@@ -27,7 +27,6 @@ from recsys.inputs.signature import Signature
 from recsys.inputs.sketch import data_sketch_of
 from recsys.models.retrieval import RetrievalModel
 from recsys.quant import float_weights
-from recsys.sharding.plan.device_rows import table_path
 
 
 def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> PreparedModel:
@@ -58,7 +57,7 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
     stored = plan_tables(collections, config, managed.known_ids)
     sharded = shard_without_rows(collections, stored, next(iter(stored.envs)), torch.float32)
     try:
-        input_mapping = map_inputs(model, collections, sharded, declared)
+        input_mapping = map_inputs(model, sharded, stored.weighted, declared)
     except UnreadTablesError as error:
         if len(error.paths) == len(collections):
             raise
@@ -67,7 +66,7 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
     without = input_mapping.unread & {*declared.optional}
     if without or input_mapping.absent:
         model = adapted(original, replace(wanted, without=without, absent=input_mapping.absent))
-    signature = signature_of(model, original, input_mapping, collections, stored.policies, config)
+    signature = signature_of(model, original, input_mapping, stored, config)
     samples = verification_samples(original, config, signature, managed.known_ids)
     return PreparedModel(
         model=model,
@@ -85,7 +84,7 @@ def prepare(model: nn.Module, config: ExportConfig, progress: Progress) -> Prepa
         data_sketch=data_sketch_of(original),
         dense_dtype=DENSE_DTYPES[config.dense_dtype],
         weights={
-            table_path(path, name): weight
+            stored.paths[path][name]: weight
             for path, collection in collections.items()
             for name, weight in float_weights(collection).items()
         },
@@ -133,7 +132,7 @@ def _with_needed_tables(model: nn.Module, wanted: Wanted, declared: Declared) ->
     # For one device: the plans of the whole model do not fit the tables that are left.
     stored = plan_tables(collections, ExportConfig())
     sharded = shard_without_rows(collections, stored, next(iter(stored.envs)), torch.float32)
-    found = discover(whole, arguments(whole), collections, sharded, declared)
+    found = discover(whole, arguments(whole), sharded, stored.weighted, declared)
     return pruned(model, collections, needed_rows(found))
 
 

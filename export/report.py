@@ -10,15 +10,14 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleRenderable
 from rich.table import Table
 
-from export.artifact.writing import sqnr
 from export.graph.prepared import PreparedModel
 from export.lower.spaces.report import SpacesReport
 from export.verify.compare import Checked, Difference
 from export.verify.linear_dtypes import LinearTrial
+from recsys.artifact.manifest import TableInfo
 from recsys.base.terminal import size_text, whole_table
 from recsys.kernels.operators import StepCounts
 from recsys.rows.quantize import QuantizationError
-from recsys.sharding.plan.device_rows import table_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +97,15 @@ class ExportReport:
 
 
 def table_reports(
-    prepared: PreparedModel, errors: Mapping[str, QuantizationError]
+    prepared: PreparedModel, tables: Sequence[TableInfo], errors: Mapping[str, QuantizationError]
 ) -> tuple[TableReport, ...]:
-    """Return the reports of the tables, in the order of their rows. ``errors``: what quantization lost, by table."""
+    """Return the reports of the tables.
+
+    Args:
+        prepared: The model.
+        tables: Those of the manifest, in the order of their rows.
+        errors: What quantization lost, by table.
+    """
     weights = prepared.weights
     placements: dict[str, dict[str, str]] = {name: {} for name in prepared.stored.stored}
     for target, plan in prepared.stored.plans.items():
@@ -108,20 +113,21 @@ def table_reports(
             for name, sharding in group.items():
                 ranks = ",".join(str(rank) for rank in dict.fromkeys(sharding.ranks))
                 kind = sharding.sharding_type.replace("_", "-")
-                placements[table_path(path, name)][target] = f"{kind} {ranks}"
+                placements[prepared.stored.paths[path][name]][target] = f"{kind} {ranks}"
     return tuple(
         TableReport(
             name=name,
-            num_embeddings=table.num_embeddings,
-            embedding_dim=table.embedding_dim,
-            data_type=table.data_type.value,
+            num_embeddings=info.table.num_embeddings,
+            embedding_dim=info.table.embedding_dim,
+            data_type=info.table.data_type.value,
             bytes_before=weights[name].numel() * weights[name].element_size(),
             bytes_after=prepared.stored.layout.table_bytes[name],
-            sqnr_db=sqnr(errors[name]),
+            sqnr_db=info.sqnr_db,
             max_abs_error=errors[name].max_abs,
             placement=placements[name],
         )
-        for name, table in prepared.stored.stored.items()
+        for info in tables
+        for name in [info.table.name]
     )
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from export.config import ExportConfig, target_name
 from recsys.base.files import reserve, write_all_at
 from recsys.configs import BaseEmbeddingConfig
-from recsys.embedding import FloatCollection
+from recsys.embedding import FloatCollection, takes_weights
 from recsys.errors import CheckpointError, ExportError
 from recsys.inputs.signature import IdPolicy
 from recsys.planner.devices import DeviceOptions, plan_devices
@@ -54,6 +54,8 @@ class StoredModel:
 
     Attributes:
         tables: By collection path, with stored data types.
+        paths: By collection path and table, the table's path.
+        weighted: The paths of the collections whose lookups take weights.
         policies: By table path.
         stored: By table path, in the order of the rows.
         layout: The layout of the rows.
@@ -62,6 +64,8 @@ class StoredModel:
     """
 
     tables: Mapping[str, Sequence[BaseEmbeddingConfig]]
+    paths: Mapping[str, Mapping[str, str]]
+    weighted: Collection[str]
     policies: Mapping[str, IdPolicy]
     stored: Mapping[str, StoredTable]
     layout: BlobLayout
@@ -86,12 +90,12 @@ def plan_tables(
     """
     floats = {path: float_tables(collection) for path, collection in collections.items()}
     paths = {
-        (path, table.name): table_path(path, table.name) for path, group in floats.items() for table in group
+        path: {table.name: table_path(path, table.name) for table in group} for path, group in floats.items()
     }
     types = _by_path(config.table_data_types, config.data_type, paths, "table_data_types")
     policies = _policies(config, paths, mapped)
     tables = {
-        path: [replace(table, data_type=types[paths[path, table.name]]) for table in group]
+        path: [replace(table, data_type=types[paths[path][table.name]]) for table in group]
         for path, group in floats.items()
     }
     envs = {target_name(target): ShardingEnv.over_devices(target) for target in config.targets}
@@ -101,7 +105,8 @@ def plan_tables(
     }
     cuts = {
         at: _common_cuts([plan.of(path)[name] for plan in plans.values()])
-        for (path, name), at in paths.items()
+        for path, group in paths.items()
+        for name, at in group.items()
     }
     stored = {
         name: StoredTable(
@@ -114,12 +119,12 @@ def plan_tables(
         )
         for path, group in tables.items()
         for table in group
-        for name in [paths[path, table.name]]
+        for name in [paths[path][table.name]]
     }
     refined = {
         target: ShardingPlan(
             plan={
-                path: {name: _refined(sharding, cuts[paths[path, name]]) for name, sharding in group.items()}
+                path: {name: _refined(sharding, cuts[paths[path][name]]) for name, sharding in group.items()}
                 for path, group in plan.plan.items()
             }
         )
@@ -127,6 +132,8 @@ def plan_tables(
     }
     return StoredModel(
         tables=tables,
+        paths=paths,
+        weighted={path for path, collection in collections.items() if takes_weights(collection)},
         policies=policies,
         stored=stored,
         layout=plan_blob(stored.values()),
@@ -136,7 +143,7 @@ def plan_tables(
 
 
 def _policies(
-    config: ExportConfig, paths: Mapping[tuple[str, str], str], mapped: Collection[str]
+    config: ExportConfig, paths: Mapping[str, Mapping[str, str]], mapped: Collection[str]
 ) -> dict[str, IdPolicy]:
     if IdPolicy.MAPPED in (config.id_policy, *config.table_id_policies.values()):
         raise ExportError(
@@ -146,7 +153,7 @@ def _policies(
     policies = _by_path(
         config.table_id_policies, config.id_policy or IdPolicy.REJECT, paths, "table_id_policies"
     )
-    for (_, name), at in paths.items():
+    for name, at in (item for group in paths.values() for item in group.items()):
         if at in mapped:
             asked = config.table_id_policies.get(at, config.table_id_policies.get(name))
             if asked is not None:
@@ -159,14 +166,15 @@ def _policies(
 
 
 def _by_path(
-    named: Mapping[str, T], default: T, paths: Mapping[tuple[str, str], str], option: str
+    named: Mapping[str, T], default: T, paths: Mapping[str, Mapping[str, str]], option: str
 ) -> dict[str, T]:
     """Return a value for each table by path; options name tables by path or by name."""
-    known = {*paths.values(), *(name for _, name in paths)}
+    tables = [item for group in paths.values() for item in group.items()]
+    known = {text for item in tables for text in item}
     unknown = sorted(set(named) - known)
     if unknown:
         raise ExportError(f"{option}: got unknown tables {unknown}, expected some of {sorted(known)[:20]}")
-    return {at: named.get(at, named.get(name, default)) for (_, name), at in paths.items()}
+    return {at: named.get(at, named.get(name, default)) for name, at in tables}
 
 
 def _plan(

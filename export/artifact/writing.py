@@ -33,7 +33,6 @@ from recsys.configs import EmbeddingBagConfig
 from recsys.errors import ExportError
 from recsys.rows.quantize import QuantizationError
 from recsys.scripting import torchscript
-from recsys.sharding.plan.device_rows import table_path
 
 _MOST_SAID = 300
 
@@ -189,7 +188,8 @@ def make_graphs(prepared: PreparedModel, target: str, *, is_scripted: bool) -> l
     for collections, names in forms:
         model = replace_modules(prepared.model, collections)
         traced = traced_model(model, prepared.input_mapping, devices, prepared.dense_dtype, names)
-        sink_expansions(traced)
+        if names:
+            sink_expansions(traced)
         graphs.append(finished(traced, is_scripted=is_scripted))
     return graphs
 
@@ -301,7 +301,7 @@ def _part(file: Path) -> Part:
 
 def _poolings(prepared: PreparedModel) -> dict[str, str]:
     return {
-        table_path(path, table.name): table.pooling.value.lower()
+        prepared.stored.paths[path][table.name]: table.pooling.value.lower()
         if isinstance(table, EmbeddingBagConfig)
         else "none"
         for path, group in prepared.stored.tables.items()
@@ -309,7 +309,7 @@ def _poolings(prepared: PreparedModel) -> dict[str, str]:
     }
 
 
-def sqnr(error: QuantizationError) -> float | None:
+def _sqnr(error: QuantizationError) -> float | None:
     """Return the ratio in dB for reports and manifests; None if nothing was lost."""
     return None if error.noise == 0 else round(error.sqnr_db, 2)
 
@@ -317,6 +317,6 @@ def sqnr(error: QuantizationError) -> float | None:
 def _table_infos(prepared: PreparedModel, errors: Mapping[str, QuantizationError]) -> tuple[TableInfo, ...]:
     poolings = _poolings(prepared)
     return tuple(
-        TableInfo(table=replace(table, column_cuts=()), pooling=poolings[name], sqnr_db=sqnr(errors[name]))
+        TableInfo(table=replace(table, column_cuts=()), pooling=poolings[name], sqnr_db=_sqnr(errors[name]))
         for name, table in prepared.stored.stored.items()
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -101,7 +102,7 @@ class ExportedModel(nn.Module):
         self, dense: Sequence[Tensor], lengths: Tensor, values: Tensor, weights: Tensor | None
     ) -> dict[str, Tensor]:
         """Predict; see ``recsys.inputs.signature`` for the arguments."""
-        features = _of_request(split_features(self._input_mapping, lengths, values, weights))
+        features = split_features(self._input_mapping, lengths, values, weights, of_request=True)
         if features:
             dense = self._same_rows(dense, lengths)
         if self._is_elsewhere:
@@ -164,10 +165,10 @@ class ExportedModel(nn.Module):
     def _ranking_features(
         self, context: Ids, rows: Ids, expansion: Expansion
     ) -> dict[str, KeyedJaggedTensor]:
-        of_context = _of_request(
-            split_features(self._of_context, context.lengths, context.values, context.weights)
+        of_context, of_rows = (
+            split_features(names, ids.lengths, ids.values, ids.weights, of_request=True)
+            for names, ids in ((self._of_context, context), (self._of_rows, rows))
         )
-        of_rows = _of_request(split_features(self._of_rows, rows.lengths, rows.values, rows.weights))
         return {
             name: RankingFeatures(name, keys, of_context[name], of_rows.get(name), expansion)
             if name in of_context
@@ -266,14 +267,23 @@ def _sent_already(
     return DistributedKeyedJaggedTensor(features, inputs)
 
 
-def _of_request(features: Mapping[str, KeyedJaggedTensor]) -> dict[str, KeyedJaggedTensor]:
-    return {name: RequestFeatures(argument, name) for name, argument in features.items()}
-
-
 def split_features(
-    input_mapping: InputMapping, lengths: Tensor, values: Tensor, weights: Tensor | None
+    input_mapping: InputMapping,
+    lengths: Tensor,
+    values: Tensor,
+    weights: Tensor | None,
+    *,
+    of_request: bool = False,
 ) -> dict[str, KeyedJaggedTensor]:
-    """Return one KeyedJaggedTensor for each sparse argument: slices of the flat tensors."""
+    """Return one KeyedJaggedTensor for each sparse argument: slices of the flat tensors.
+
+    Args:
+        input_mapping: The arguments.
+        lengths: ``[F * B]``.
+        values: ``[N]``.
+        weights: ``[N]``; None without.
+        of_request: Whether they are ``RequestFeatures``.
+    """
     if not input_mapping.sparse:
         return {}
     counts = [len(features) for features in input_mapping.sparse.values()]
@@ -291,7 +301,7 @@ def split_features(
         id_values = torch.tensor_split(values, id_ends)
         id_weights = None if weights is None else torch.tensor_split(weights, id_ends)
     return {
-        name: KeyedJaggedTensor(
+        name: (partial(RequestFeatures, argument=name) if of_request else KeyedJaggedTensor)(
             features,
             _values_of(input_mapping, name, id_values[i], None if id_weights is None else id_weights[i]),
             weights=id_weights[i] if id_weights is not None and name in input_mapping.weighted else None,

@@ -20,10 +20,10 @@ from export.graph.ranking import RankingCollection
 from export.tables import StoredModel
 from recsys.artifact.batches.samples import Batch
 from recsys.configs import BaseEmbeddingConfig, tables_with
-from recsys.embedding import EmbeddingBagCollection, FloatCollection, takes_weights
+from recsys.embedding import EmbeddingBagCollection, FloatCollection
 from recsys.inputs.signature import Signature
 from recsys.inputs.sketch import DataSketch
-from recsys.sharding.plan.device_rows import DeviceRows, device_layouts, empty, table_path
+from recsys.sharding.plan.device_rows import DeviceRows, device_layouts, empty
 from recsys.sharding.sharded import (
     ShardedCollection,
     ShardedEmbeddingBagCollection,
@@ -111,14 +111,12 @@ def target_modules(
     return made
 
 
-def _options(
-    path: str, collection: FloatCollection, stored: StoredModel, dtype: torch.dtype
-) -> ShardedOptions:
+def _options(path: str, stored: StoredModel, dtype: torch.dtype) -> ShardedOptions:
     return ShardedOptions(
         path=path,
-        is_weighted=takes_weights(collection),
+        is_weighted=path in stored.weighted,
         output_dtype=dtype,
-        id_policies={t.name: stored.policies[table_path(path, t.name)] for t in stored.tables[path]},
+        id_policies={name: stored.policies[at] for name, at in stored.paths[path].items()},
     )
 
 
@@ -133,9 +131,9 @@ def _sharded(
         tables,
         {table.name: plan[table.name] for table in tables},
         place.ranks,
-        _options(path, collection, place.stored, place.dtype),
+        _options(path, place.stored, place.dtype),
     )
-    check_computed(sharded, path, place.stored.policies)
+    check_computed(sharded, place.stored.paths[path], place.stored.policies)
     return sharded
 
 

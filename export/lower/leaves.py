@@ -15,8 +15,7 @@ from torch import Tensor, fx, nn
 from export.graph.inputs.computed import RequestFeatures, check_computed
 from export.graph.prepared import PreparedModel
 from export.graph.ranking import RankingCollection, RankingFeatures, jagged_places
-from export.lower.bags import FlatSpace, Rows, ids_space
-from export.lower.lookups import ComputedIds, Lookup, Slot
+from export.lower.bags import ComputedIds, FlatSpace, Lookup, Rows, Slot, ids_space
 from export.lower.values import (
     Join,
     Part,
@@ -24,13 +23,12 @@ from export.lower.values import (
     Value,
 )
 from recsys.configs import BaseEmbeddingConfig, EmbeddingBagConfig, PoolingType, tables_with
-from recsys.embedding import EmbeddingBagCollection, takes_weights
+from recsys.embedding import EmbeddingBagCollection
 from recsys.inputs.signature import IdPolicy
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.tensor import JaggedTensor
 from recsys.rows.format import SPARSE_TYPE_CODES
-from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.plan.layout import make_layout
 from recsys.sharding.plan.sharding_types import table_wise
 from recsys.sharding.sharded import ShardedCollection
@@ -179,7 +177,7 @@ class LookedUp(ShardedCollection):
         self._prepared = prepared
         self._leaves = leaves
         self.sequence = not isinstance(collection, EmbeddingBagCollection)
-        self._is_weighted = takes_weights(collection)
+        self._is_weighted = path in prepared.stored.weighted
         self._names = [pair.name for pair in layout.pairs]
         self._dims = [layout.tables[pair.table].embedding_dim for pair in layout.pairs]
 
@@ -327,7 +325,7 @@ class LookedUp(ShardedCollection):
     def _slots_of(self, feature: int, table: BaseEmbeddingConfig, column: int) -> list[tuple[Slot, int]]:
         """Return a slot for each block of a table's columns, and its columns without padding."""
         stored = self._prepared.stored
-        name = table_path(self.path, table.name)
+        name = stored.paths[self.path][table.name]
         policy = stored.policies.get(name, IdPolicy.REJECT)
         num_rows = table.num_embeddings
         found = []
@@ -379,7 +377,7 @@ def leaves_of(prepared: PreparedModel, *, is_ranking: bool) -> Leaves:
     for path in prepared.collections:
         tables = prepared.stored.tables[path]
         whole = LookedUp(path, tables, prepared, leaves)
-        check_computed(whole, path, prepared.stored.policies)
+        check_computed(whole, prepared.stored.paths[path], prepared.stored.policies)
         leaves.modules[path] = (
             LookedUpByContext(whole, _mixed(whole, prepared, leaves)) if is_ranking else whole
         )

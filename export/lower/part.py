@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from export.lower.lookups import Slot
+from export.lower.bags import Slot
 from export.lower.plan import Constant, Layer, Plan
 from export.lower.scheduling import Gather, Lowered, PlacedRegion
 from recsys.errors import ManifestError

@@ -7,16 +7,28 @@ Shape letters: B rows, V vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence as Several
+from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
-from export.lower.bags import BagSum, Differences, FromIds, IdsSpace, Length, OfIds, ReadIds, Sequence, ToIds
-from export.lower.buffers import NOWHERE, Buffers, Place, place_in
+from export.lower.bags import (
+    BagSum,
+    Differences,
+    FromIds,
+    IdsSpace,
+    Length,
+    Lookup,
+    OfIds,
+    ReadIds,
+    Sequence,
+    Slot,
+    ToIds,
+)
 from export.lower.formed import Broadcast, Contract, Formed, Interleave, Operand, Written
-from export.lower.kinds import Activation, BufferKind, ElementwiseKind, StepKind
-from export.lower.lookups import Lookup, LookupInputs, PlanInputs, Slot
+from export.lower.fusing import ACTIVATIONS, fuse
+from export.lower.kinds import BufferKind, ElementwiseKind, StepKind
 from export.lower.padding.growth import Growth, growth_of
 from export.lower.padding.places import first_places
 from export.lower.plan import (
@@ -24,13 +36,17 @@ from export.lower.plan import (
     VERSION,
     WITHOUT_FORMS,
     WITHOUT_PLACES,
+    Buffer,
     Constant,
     GrowingPlan,
     Layer,
+    LookupInputs,
     Plan,
+    PlanInputs,
     bits_of,
+    place_scratch,
 )
-from export.lower.strided import NUM_LOOPS, reach, restrided
+from export.lower.strided import NUM_LOOPS, reach
 from export.lower.values import (
     Elementwise,
     Join,
@@ -45,9 +61,32 @@ from export.lower.values import (
     Weight,
 )
 
-_ACTIVATIONS = {activation.name.lower(): activation for activation in Activation}
+T = TypeVar("T")
 # FBGEMM's code for no pooling.
 _ROW_OF_EACH_ID = 2
+
+
+@dataclass(frozen=True)
+class Place:
+    """Columns of a buffer."""
+
+    buffer: int
+    column: int
+    width: int
+
+    def part(self, offset: int, width: int) -> Place:
+        """Return some of the columns."""
+        return Place(self.buffer, self.column + offset, width)
+
+
+NOWHERE = Place(0, 0, 0)
+
+
+def _place_in(items: list[T], item: T) -> int:
+    """Return the place of an item, which is added if it is not there."""
+    if item not in items:
+        items.append(item)
+    return items.index(item)
 
 
 def plan_of(values: Several[Value], outputs: Several[Value], inputs: PlanInputs) -> Plan:
@@ -76,16 +115,13 @@ class _Planning:
         self._computed = inputs.computed
         self._counted = inputs.counted
         self._members = set(self._values)
-        self._buffers = Buffers()
+        self._buffers: list[Buffer] = []
         self._places: dict[Value, Place] = {}
         self._vectors: dict[Value, Place] = {}
         self._copies: dict[Value, list[tuple[Part, Place]]] = {}
         self._copied_outputs: list[tuple[Value, Place]] = []
-        self._layers: dict[Elementwise, Linear] = {}
-        self._within: dict[Value, tuple[Elementwise, Value]] = {}
-        self._interleaved: dict[Written, tuple[Broadcast, tuple[int, ...]]] = {}
-        self._skipped: set[Value] = set()
         self._first = first_places(values, outputs)
+        self._fusion = fuse(self._values, self._outputs, self._first)
         self._growth: Growth | None = None
         self._resumed: list[tuple[int, int]] = []
         self._inputs: list[int] = []
@@ -96,9 +132,8 @@ class _Planning:
         self._steps: list[tuple[StepKind, list[Place], int, int]] = []
 
     def run(self) -> Plan:
-        self._fuse()
         if self._values[0].space is Space.CONTEXTS:
-            self._growth = growth_of(self._values, self._outputs, self._first, self._fused())
+            self._growth = growth_of(self._values, self._outputs, self._first, self._fusion.by_last)
         self._place_outputs()
         for value in reversed(self._values):
             self._place_parts(value)
@@ -111,7 +146,7 @@ class _Planning:
         for value, place in self._copied_outputs:
             self._copy(place, self._place_of(value))
         kept = self._kept()
-        self._buffers.place_scratch(self._used_by_steps(), dict(kept))
+        place_scratch(self._buffers, self._used_by_steps(), dict(kept))
         rows_of, per_row = self._find_rows()
         growing = None
         if self._growth is not None:
@@ -133,11 +168,6 @@ class _Planning:
             growing=growing,
         )
 
-    def _fused(self) -> dict[Value, Value]:
-        """Return the values that share a step, by the last one."""
-        found: dict[Value, Value] = {total: product for total, (product, _) in self._within.items()}
-        return found | dict(self._layers.items())
-
     def _kept(self) -> list[tuple[int, int]]:
         """Return the buffers that are kept where IDs are appended, and how many numbers belong to a place."""
         if self._growth is None:
@@ -147,8 +177,8 @@ class _Planning:
             for whole in self._values
             if isinstance(whole, Interleave)
             for part in whole.parts
-            if part in self._interleaved
-            for value, _ in [self._interleaved[part]]
+            if part in self._fusion.interleaved
+            for value, _ in [self._fusion.interleaved[part]]
         }
         buffers = {
             self._place_of(interleaved.get(value, value)).buffer: value
@@ -162,72 +192,23 @@ class _Planning:
         assert self._growth is not None
         size = self._growth.size
         (value, *others) = [one for one, place in self._places.items() if place.buffer == buffer]
-        is_whole = not others and self._places[value].width == self._buffers.widths[buffer]
+        is_whole = not others and self._places[value].width == self._buffers[buffer].width
         return value.width // size if is_whole and value.dims[:1] == (size,) else 0
 
-    def _used_by_steps(self) -> list[list[Place]]:
-        """Return the places that each step uses: one that is bounded also those of the step that bounds it."""
-        used: list[list[Place]] = []
-        leading: list[Place] = []
+    def _used_by_steps(self) -> list[list[int]]:
+        """Return the buffers that each step uses: one that is bounded also those of the step that bounds it."""
+        used: list[list[int]] = []
+        leading: list[int] = []
         for kind, places, _, _ in self._steps:
-            used.append([*leading, *places])
-            leading = places if kind in (StepKind.FIRST, StepKind.FIRST_PAIRS) else []
+            buffers = [place.buffer for place in places if place.width]
+            used.append([*leading, *buffers])
+            leading = buffers if kind in (StepKind.FIRST, StepKind.FIRST_PAIRS) else []
         return used
-
-    def _fuse(self) -> None:
-        """Let layers compute the activation behind them, and sums a product in them."""
-        users: dict[Value, list[Value]] = {}
-        for value in self._values:
-            for source in value.sources:
-                users.setdefault(source, []).append(value)
-
-        def is_only_user(value: Value, user: Value) -> bool:
-            return users.get(value) == [user] and value not in self._outputs
-
-        for value in self._values:
-            if isinstance(value, Interleave):
-                self._fuse_parts(value, is_only_user)
-            if not isinstance(value, Elementwise):
-                continue
-            if value.kind is ElementwiseKind.ADD:
-                self._fuse_product(value, is_only_user)
-            layer = value.operands[0]
-            is_activation = value.kind.name.lower() in _ACTIVATIONS and layer in self._members
-            if isinstance(layer, Linear) and is_activation and is_only_user(layer, value):
-                self._layers[value] = layer
-                self._skipped.add(layer)
-
-    def _fuse_parts(self, value: Interleave, is_only_user: Callable[[Value, Value], bool]) -> None:
-        """Let forms write what they compute among others."""
-        for part in value.parts:
-            of = part.operand.value
-            if isinstance(of, Broadcast) and of in self._members and is_only_user(of, value):
-                strides = restrided(of, part)
-                # What is between its numbers is not its own to fill.
-                is_filled = of in self._first and self._first[of].fills
-                if strides is not None and not is_filled:
-                    self._interleaved[part] = of, strides
-                    self._skipped.add(of)
-
-    def _fuse_product(self, total: Elementwise, is_only_user: Callable[[Value, Value], bool]) -> None:
-        for product, other in (total.operands, reversed(total.operands)):
-            if (
-                isinstance(product, Elementwise)
-                and product in self._members
-                and product.kind is ElementwiseKind.MULTIPLY
-                and is_only_user(product, total)
-                and product.count == total.count == 1
-                and product.operands[0].dims == product.operands[1].dims
-                and product.dims == other.dims
-            ):
-                self._within[total] = (product, other)
-                self._skipped.add(product)
-                return
 
     def _place_outputs(self) -> None:
         """Let outputs be written where they are computed, unless that is a part of something."""
         for index, value in enumerate(self._outputs):
-            place = self._buffers.add(BufferKind.OUTPUT, index, value.width)
+            place = self._add(BufferKind.OUTPUT, index, value.width)
             root = self._root_of(value)
             if root is None or root in self._places:
                 self._copied_outputs.append((value, place))
@@ -256,7 +237,7 @@ class _Planning:
         """Return the value that is computed here of which another one is a view of all columns."""
         while value in self._members:
             if not isinstance(value, View):
-                return None if value in self._skipped or isinstance(value, Weight) else value
+                return None if value in self._fusion.skipped or isinstance(value, Weight) else value
             if value.source.width != value.width:
                 return None
             value = value.source
@@ -266,11 +247,11 @@ class _Planning:
         if value in self._places:
             return self._places[value]
         if value in self._given:
-            place = self._buffers.add(BufferKind.INPUT, self._input(self._given[value]), value.width)
+            place = self._add(BufferKind.INPUT, self._input(self._given[value]), value.width)
         elif isinstance(value, View):
             return self._place_of(value.source).part(value.offset, value.width)
         elif isinstance(value, Weight):
-            place = self._buffers.add(BufferKind.CONSTANT, self._constant(value), value.width)
+            place = self._add(BufferKind.CONSTANT, self._constant(value), value.width)
         else:
             place = self._scratch(value)
         self._places[value] = place
@@ -279,7 +260,7 @@ class _Planning:
     def _emit(self, value: Value) -> None:
         for part, place in self._copies.get(value, []):
             self._copy(place, self._place_of(part.value).part(part.offset, part.width))
-        if value in self._skipped or isinstance(value, (View, Join, Weight)):
+        if value in self._fusion.skipped or isinstance(value, (View, Join, Weight)):
             return
         out = self._place_of(value)
         if isinstance(value, Lookup):
@@ -339,7 +320,7 @@ class _Planning:
         one = [0] * (NUM_LOOPS - 1)
         fill = [bits_of(0.0), *[1] * (NUM_LOOPS - 1), out.width, *one, 1, *one, 0, *one, 0]
         places = [out, self._place_of(number)]
-        self._step(StepKind.BROADCAST, places, place_in(self._forms, fill), int(ElementwiseKind.COPY))
+        self._step(StepKind.BROADCAST, places, _place_in(self._forms, fill), int(ElementwiseKind.COPY))
 
     def _only_first(self, value: Value, out: Place) -> None:
         """Let the next step, which computes a value, take the first places alone if that is enough."""
@@ -354,11 +335,11 @@ class _Planning:
         self._step(kind, [NOWHERE, self._place_of(first.length)], first.index, first.size)
 
     def _elementwise(self, value: Elementwise, out: Place) -> None:
-        if value in self._layers:
-            return self._layer(self._layers[value], value.kind.name.lower(), out)
+        if value in self._fusion.layers:
+            return self._layer(self._fusion.layers[value], value.kind.name.lower(), out)
         kind, operands, extra = value.kind, list(value.operands), value.count
-        if value in self._within:
-            product, other = self._within[value]
+        if value in self._fusion.within:
+            product, other = self._fusion.within[value]
             kind, operands, extra = ElementwiseKind.MULTIPLY_ADD, [*product.operands, other], 1
         if kind.takes_factor:
             assert value.factor is not None
@@ -369,7 +350,7 @@ class _Planning:
     def _written(self, part: Written, out: Place) -> None:
         """Write a part among others: by the step that computes it, if that can, else a copy of it."""
         to = out.part(part.offset, 1 + reach(part.sizes, part.strides))
-        within = self._interleaved.get(part)
+        within = self._fusion.interleaved.get(part)
         if within is not None:
             value, strides = within
             return self._formed(value, strides, to)
@@ -400,13 +381,13 @@ class _Planning:
         ]
         # A copy has one operand.
         numbers = [bits_of(factor), *sizes, *strides, *operands[0].strides, *operands[-1].strides]
-        self._step(kind, [out, *places], place_in(self._forms, numbers), extra)
+        self._step(kind, [out, *places], _place_in(self._forms, numbers), extra)
 
     def _layer(self, layer: Linear, activation: str, out: Place) -> None:
         constant = self._constant(Layer(layer.weight, layer.bias, layer.columns))
         self._only_first(layer, out)
         self._step(
-            StepKind.LINEAR, [out, self._place_of(layer.source)], constant, int(_ACTIVATIONS[activation])
+            StepKind.LINEAR, [out, self._place_of(layer.source)], constant, int(ACTIVATIONS[activation])
         )
 
     def _copy(self, to: Place, source: Place) -> None:
@@ -419,7 +400,7 @@ class _Planning:
         ids = self._ids
         assert ids is not None
         numbers = [self._input(ids.lengths), self._input(ids.values), ids.num_features, feature]
-        return place_in(self._features, numbers)
+        return _place_in(self._features, numbers)
 
     def _ids_of(self, lookup: Lookup | Sequence) -> LookupInputs | None:
         return self._ids if lookup.computed is None else self._computed[lookup.computed]
@@ -455,11 +436,16 @@ class _Planning:
         return len(self._constants) - 1
 
     def _input(self, place: int) -> int:
-        return place_in(self._inputs, place)
+        return _place_in(self._inputs, place)
+
+    def _add(self, kind: BufferKind, index: int, width: int) -> Place:
+        """Add a buffer; return all of its columns."""
+        self._buffers.append(Buffer(kind, index, width))
+        return Place(len(self._buffers) - 1, 0, width)
 
     def _scratch(self, value: Value) -> Place:
         kind = BufferKind.IDS if isinstance(value.space, IdsSpace) else BufferKind.SCRATCH
-        return self._buffers.add(kind, 0, value.width)
+        return self._add(kind, 0, value.width)
 
     def _find_rows(self) -> tuple[int, int]:
         """Return the input that tells the number of rows, and how many of its numbers belong to one."""
@@ -467,8 +453,7 @@ class _Planning:
             return self._lookups[0][2], self._lookups[0][6]
         if self._features:
             return self._features[0][0], self._features[0][2]
-        buffers = zip(self._buffers.kinds, self._buffers.indices, self._buffers.widths, strict=True)
-        found = [(index, width) for kind, index, width in buffers if kind is BufferKind.INPUT]
+        found = [(one.index, one.width) for one in self._buffers if one.kind is BufferKind.INPUT]
         if found:
             return found[0]
         if self._counted is None:
@@ -477,13 +462,12 @@ class _Planning:
         return self._input(place), per_row
 
     def _numbers(self) -> list[int]:
-        buffers = self._buffers
-        numbers = [WITHOUT_FORMS, len(buffers.kinds), len(self._lookups), len(self._steps)]
+        numbers = [WITHOUT_FORMS, len(self._buffers), len(self._lookups), len(self._steps)]
         if self._first or self._forms or self._features:
             version = VERSION if self._first else WITHOUT_PLACES
             numbers = [version, *numbers[1:], len(self._forms), len(self._features)]
-        for kind, index, width in zip(buffers.kinds, buffers.indices, buffers.widths, strict=True):
-            numbers += [int(kind), index, width]
+        for buffer in self._buffers:
+            numbers += [int(buffer.kind), buffer.index, buffer.width]
         for lookup in self._lookups:
             numbers += lookup
         for step, places, index, extra in self._steps:

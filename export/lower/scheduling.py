@@ -12,12 +12,11 @@ from typing import Any
 from torch import Tensor, fx
 
 from export.graph.prepared import PreparedModel
-from export.lower.bags import FlatSpace, computed_ids
+from export.lower.bags import ComputedIds, FlatSpace, computed_ids
 from export.lower.leaves import Leaves
-from export.lower.lookups import ComputedIds, LookupInputs, PlanInputs
 from export.lower.operators.sequences import Ids, Lengths
 from export.lower.operators.views import RowContext
-from export.lower.plan import Plan
+from export.lower.plan import LookupInputs, Plan, PlanInputs
 from export.lower.planning import plan_of
 from export.lower.regions import FromRegion, Outside, Region, Regions
 from export.lower.spaces.report import SpacesReport

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from export.graph.prepared import PreparedModel
-from export.options import AUTO
 from export.verify.samples import with_numbers_of
 from recsys.artifact.batches.samples import random_batch
 from recsys.artifact.load import LoadedArtifact, load_artifact, open_artifact
@@ -60,7 +59,7 @@ class LinearTrial:
 def choose_linear_dtype(
     prepared: PreparedModel, work: Path, manifest: Manifest, *, has_programs: bool
 ) -> tuple[PreparedModel, Manifest, tuple[LinearTrial, ...]]:
-    """Choose the type, where the options leave it open.
+    """Choose the type, which the options leave open.
 
     Args:
         prepared: The model, with the bound and the labelled examples in its options.
@@ -69,14 +68,12 @@ def choose_linear_dtype(
         has_programs: Whether the artifact has programs; without, the type is float32.
 
     Returns:
-        The model and the manifest with the type, and what each type gives; nothing where none was measured.
+        The model and the manifest with the type, and what each type gives; nothing without programs.
 
     Raises:
         ExportError: The examples' labels are all equal.
         DataError: The examples cannot be read.
     """
-    if prepared.config.linear_dtype != AUTO:
-        return prepared, manifest, ()
     trials = _trials(prepared, work, manifest) if has_programs else ()
     chosen = next((trial.dtype for trial in trials if trial.is_chosen), "float32")
     config = replace(prepared.config, linear_dtype=chosen, auto_bound=None, auto_data=None)

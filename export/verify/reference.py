@@ -25,14 +25,13 @@ from recsys.artifact.batches.samples import Batch
 from recsys.artifact.parts import ROWS_NAME, map_rows
 from recsys.base.hashing import mix_ids
 from recsys.configs import BaseEmbeddingConfig, EmbeddingBagConfig, PoolingType, embedding_names
-from recsys.embedding import pool, takes_weights
+from recsys.embedding import pool
 from recsys.inputs.signature import IdPolicy
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.tensor import JaggedTensor
 from recsys.rows.format import dequantize_rows, row_error_bounds
 from recsys.rows.layout import BlobLayout
-from recsys.sharding.plan.device_rows import table_path
 
 # fp32 sums in another order: a few units in the last place of the terms' magnitudes.
 _FP32_SLACK = 2.0**-20
@@ -89,7 +88,7 @@ class OracleCollection(nn.Module):
     """Replaces a collection; looks up stored rows in plain torch.
 
     Args:
-        path: The collection's path.
+        paths: Its tables' paths, by name.
         tables: Its tables, with their stored data types.
         rows: The rows of the whole model, stored or float.
         policies: By table path.
@@ -98,7 +97,7 @@ class OracleCollection(nn.Module):
 
     def __init__(
         self,
-        path: str,
+        paths: Mapping[str, str],
         tables: Sequence[BaseEmbeddingConfig],
         rows: StoredRows | FloatRows,
         policies: Mapping[str, IdPolicy],
@@ -106,7 +105,7 @@ class OracleCollection(nn.Module):
         output_dtype: torch.dtype,
     ) -> None:
         super().__init__()
-        self._path = path
+        self._paths = paths
         self._tables = list(tables)
         self._rows = rows
         self._policies = policies
@@ -120,7 +119,7 @@ class OracleCollection(nn.Module):
         found: dict[str, JaggedTensor] = {}
         pooled: dict[str, Tensor] = {}
         for table, names in zip(self._tables, embedding_names(self._tables), strict=True):
-            path = table_path(self._path, table.name)
+            path = self._paths[table.name]
             for feature, name in zip(table.feature_names, names, strict=True):
                 jagged = features[feature]
                 ids = by_policy(jagged.values(), table, self._policies.get(path, IdPolicy.REJECT))
@@ -172,8 +171,8 @@ def float_model(prepared: PreparedModel) -> nn.Module:
     """
     rows = FloatRows(weights=prepared.weights)
     applied = {}
-    for path, tables in prepared.stored.tables.items():
-        policies = {prepared.stored.policies[table_path(path, table.name)] for table in tables}
+    for path, paths in prepared.stored.paths.items():
+        policies = {prepared.stored.policies[at] for at in paths.values()}
         is_beyond = path in prepared.input_mapping.computed and policies & {IdPolicy.HASH, IdPolicy.ZERO}
         if is_beyond or IdPolicy.FMIX64 in policies:
             applied[path] = _oracle(prepared, path, rows, torch.float32)
@@ -191,9 +190,9 @@ def oracles(prepared: PreparedModel, work: Path, dtype: torch.dtype) -> dict[str
 def _oracle(
     prepared: PreparedModel, path: str, rows: StoredRows | FloatRows, dtype: torch.dtype
 ) -> OracleCollection:
-    collection = prepared.collections[path]
-    tables, policies = prepared.stored.tables[path], prepared.stored.policies
-    return OracleCollection(path, tables, rows, policies, takes_weights(collection), dtype)
+    stored = prepared.stored
+    tables, paths, is_weighted = stored.tables[path], stored.paths[path], path in stored.weighted
+    return OracleCollection(paths, tables, rows, stored.policies, is_weighted, dtype)
 
 
 def with_collections(prepared: PreparedModel, collections: Mapping[str, nn.Module]) -> nn.Module:

@@ -17,7 +17,6 @@ from torch import Tensor, fx, nn
 from recsys.inputs.signature import IdPolicy
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.tensor import JaggedTensor
-from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.sharded import DistributedKeyedJaggedTensor, ShardedCollection
 
 _KEYS = "keys_of_request"
@@ -27,21 +26,16 @@ class RequestFeatures(KeyedJaggedTensor):
     """A sparse argument of ``forward``, or some of its features: the server has checked its IDs.
 
     Args:
-        features: The features.
+        keys: As of ``KeyedJaggedTensor``.
+        values: The same.
         argument: The name of the argument; empty where nothing asks for it.
+        **others: As of ``KeyedJaggedTensor``.
     """
 
-    def __init__(self, features: KeyedJaggedTensor, argument: str = "") -> None:
-        super().__init__(
-            features.keys(),
-            features.values(),
-            weights=features.weights_or_none(),
-            lengths=features.lengths(),
-            stride=features.stride(),
-            length_per_key=features.length_per_key_or_none(),
-        )
+    def __init__(self, keys: list[str], values: Tensor, *, argument: str = "", **others: Any) -> None:
+        super().__init__(keys, values, **others)
         self.argument = argument
-        _note(features.values(), features.keys())
+        _note(values, keys)
 
     def to_dict(self, compute_offsets: bool = True) -> dict[str, JaggedTensor]:
         """Return one jagged tensor per key."""
@@ -51,7 +45,16 @@ class RequestFeatures(KeyedJaggedTensor):
         return found
 
     def _select(self, indices: list[int]) -> KeyedJaggedTensor:
-        return RequestFeatures(super()._select(indices), self.argument)
+        found = super()._select(indices)
+        return RequestFeatures(
+            found.keys(),
+            found.values(),
+            weights=found.weights_or_none(),
+            lengths=found.lengths(),
+            stride=found.stride(),
+            length_per_key=found.length_per_key_or_none(),
+            argument=self.argument,
+        )
 
 
 def _note(values: object, keys: list[str]) -> None:
@@ -71,18 +74,20 @@ def _noted(node: fx.Node) -> list[str] | None:
     return None if None in parts else [key for part in parts for key in part or ()]
 
 
-def check_computed(collection: ShardedCollection, path: str, policies: Mapping[str, IdPolicy]) -> None:
+def check_computed(
+    collection: ShardedCollection, paths: Mapping[str, str], policies: Mapping[str, IdPolicy]
+) -> None:
     """Let a collection check the IDs that the model computes for it, before every lookup.
 
     Args:
         collection: The collection in a graph that is about to be traced.
-        path: Its path.
-        policies: Of its tables, by path; IDs are checked where they are rejected.
+        paths: Its tables' paths, by name.
+        policies: Of tables, by path; IDs are checked where they are rejected.
     """
     limits: dict[str, list[tuple[str, int]]] = {}
     for pair in collection.layout.pairs:
         table = collection.layout.tables[pair.table]
-        name = table_path(path, table.name)
+        name = paths[table.name]
         if policies.get(name, IdPolicy.REJECT) is IdPolicy.REJECT:
             limits.setdefault(pair.feature, []).append((name, table.num_embeddings))
     smallest = {feature: min(found, key=lambda use: use[1]) for feature, found in limits.items()}

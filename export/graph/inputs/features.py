@@ -19,13 +19,10 @@ from export.graph.modules import replace_modules
 from export.graph.tracing.sizes import BatchSizes, Sizes, input_name
 from export.graph.tracing.source_location import is_of_model
 from export.graph.tracing.tracer import trace
-from recsys.configs import embedding_names
-from recsys.embedding import FloatCollection, takes_weights
 from recsys.errors import ExportError
 from recsys.jagged.keyed import KeyedTensor
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.jagged.tensor import JaggedTensor
-from recsys.quant import float_tables
 from recsys.sharding.sharded import ShardedCollection
 
 _VALUES, _LENGTHS, _WEIGHTS = "values", "lengths", "weights"
@@ -162,18 +159,12 @@ class _Given(KeyedJaggedTensor):
 class _Probe(nn.Module):
     """A stand-in for a collection that records where the IDs of its features come from."""
 
-    def __init__(self, collection: FloatCollection, sharded: ShardedCollection) -> None:
+    def __init__(self, sharded: ShardedCollection, *, takes_weights: bool) -> None:
         super().__init__()
         self.sharded = sharded
-        self.names = _names(collection)
-        self.takes_weights = takes_weights(collection)
-        self.feature_of = {
-            name: feature
-            for table, names in zip(
-                float_tables(collection), embedding_names(float_tables(collection)), strict=True
-            )
-            for feature, name in zip(table.feature_names, names, strict=True)
-        }
+        self.takes_weights = takes_weights
+        self.feature_of = {pair.name: pair.feature for pair in sharded.layout.pairs}
+        self.names = list(dict.fromkeys(self.feature_of.values()))
         self.calls: list[Call] = []
 
     @property
@@ -266,8 +257,8 @@ class _Root(nn.Module):
 def discover(
     model: nn.Module,
     arguments: tuple[Sequence[str], Sequence[str]],
-    collections: Mapping[str, FloatCollection],
     sharded: Mapping[str, ShardedCollection],
+    weighted: Collection[str],
     declared: Declared,
 ) -> InputUse:
     """Trace a model until the features of its arguments are known.
@@ -275,20 +266,20 @@ def discover(
     Args:
         model: The float model.
         arguments: The names of its dense and of its sparse arguments.
-        collections: Its collections by path.
-        sharded: For each of them a sharded collection without rows.
+        sharded: Its collections by path, sharded and without rows.
+        weighted: Those whose lookups take weights.
         declared: What the user says of arguments.
 
     Raises:
         ExportError: The model cannot be traced.
     """
     dense, sparse = arguments
-    known = list(dict.fromkeys(name for c in collections.values() for name in _names(c)))
+    known = list(dict.fromkeys(name for one in sharded.values() for name in one.layout.features))
     holders = _Holders(sparse, known, declared.features)
     widths = dict(declared.dense_widths)
     is_known = False
     while not is_known:
-        probes = {path: _Probe(collection, sharded[path]) for path, collection in collections.items()}
+        probes = {path: _Probe(one, takes_weights=path in weighted) for path, one in sharded.items()}
         root = _Root(replace_modules(model, probes), dense, holders.now)
         sizes = Sizes(root, root.example, widths)
         try:
@@ -401,10 +392,6 @@ def _ambiguous(names: Sequence[str], features: Sequence[str]) -> ExportError:
         f"forward({', '.join(names)}): cannot tell which of them holds which of the features {', '.join(features)}: "
         f"they are put together, and read apart. Say it: {options}"
     )
-
-
-def _names(collection: FloatCollection) -> list[str]:
-    return list(dict.fromkeys(name for table in float_tables(collection) for name in table.feature_names))
 
 
 def _found(probes: Mapping[str, _Probe], given: Mapping[str, Sequence[str]]) -> InputUse:

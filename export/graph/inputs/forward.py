@@ -169,15 +169,14 @@ class StandIn:
         if self.width is not None:
             return torch.zeros(num_rows, self.width)
         lengths = torch.zeros(num_rows * len(self.features), dtype=torch.int64)
-        empty = KeyedJaggedTensor(
-            self.features,
+        return RequestFeatures(
+            list(self.features),
             lengths[:0],
             weights=lengths[:0].to(torch.float32) if self.is_weighted else None,
             lengths=lengths,
             stride=num_rows,
             length_per_key=[0] * len(self.features),
         )
-        return RequestFeatures(empty)
 
 
 @dataclass(frozen=True, kw_only=True)

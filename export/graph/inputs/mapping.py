@@ -19,15 +19,13 @@ from export.graph.inputs.features import Declared, discover
 from export.graph.inputs.forward import StandIn, arguments
 from export.graph.inputs.pruning import reached_inputs
 from export.plain.model import PlainModel
+from export.tables import StoredModel
 from recsys.configs import EmbeddingBagConfig
-from recsys.embedding import FloatCollection, takes_weights
 from recsys.errors import ExportError
 from recsys.inputs.columns import HASHED_KINDS
 from recsys.inputs.example_rows import example_rows_of
 from recsys.inputs.schema import Schema
 from recsys.inputs.signature import DenseInput, IdPolicy, Signature, SparseInput, TableUse, value_of
-from recsys.quant import float_tables
-from recsys.sharding.plan.device_rows import table_path
 from recsys.sharding.sharded import ShardedCollection
 
 
@@ -107,16 +105,16 @@ class UnreadTablesError(ExportError):
 
 def map_inputs(
     model: nn.Module,
-    collections: Mapping[str, FloatCollection],
     sharded: Mapping[str, ShardedCollection],
+    weighted: Collection[str],
     declared: Declared,
 ) -> InputMapping:
     """Determine the use of a model's arguments by tracing it.
 
     Args:
         model: The float model.
-        collections: Its collections by path.
-        sharded: For each of them a sharded collection without rows.
+        sharded: Its collections by path, sharded and without rows.
+        weighted: Those whose lookups take weights.
         declared: What the user says of arguments.
 
     Raises:
@@ -125,31 +123,29 @@ def map_inputs(
     dense, sparse = arguments(model)
     _check_names("features", declared.features, sparse)
     _check_names("dense_widths", declared.dense_widths, dense)
-    found = discover(model, (dense, sparse), collections, sharded, declared)
+    found = discover(model, (dense, sparse), sharded, weighted, declared)
     unread = {name for name in dense if name not in found.dense}
     input_mapping = InputMapping(unread=unread, are_chosen=declared.are_chosen)
     absent = {*found.empty} | ({*dense, *sparse} - reached_inputs(found) if declared.are_chosen else set())
-    unread_tables = [path for path in collections if path not in found.reached]
+    unread_tables = [path for path in sharded if path not in found.reached]
     if unread_tables:
         raise UnreadTablesError(
             f"collection {unread_tables[0]!r}: no KeyedJaggedTensor argument of forward reaches it",
             unread_tables,
         )
-    for path, collection in collections.items():
+    for path in sharded:
         input_mapping.collections[path] = sorted(found.reached[path] - absent, key=sparse.index)
         if found.computed[path] or path in found.weighing:
             input_mapping.computed[path] = found.computed[path]
-        if takes_weights(collection) and path not in found.weighing:
+        if path in weighted and path not in found.weighing:
             input_mapping.weighted |= set(input_mapping.collections[path])
             input_mapping.given_weights.add(path)
     for name in sparse:
         features = list(declared.features.get(name, ())) or found.features[name]
         if name in absent:
             group = found.empty.get(name, {name})
-            reached = [c for path, c in collections.items() if group & found.reached[path]]
-            input_mapping.absent[name] = StandIn(
-                features=features, is_weighted=any(map(takes_weights, reached))
-            )
+            is_weighted = any(group & found.reached[path] for path in sharded if path in weighted)
+            input_mapping.absent[name] = StandIn(features=features, is_weighted=is_weighted)
             continue
         if not features:
             input_mapping.unread.add(name)
@@ -202,8 +198,7 @@ def signature_of(
     model: nn.Module,
     original: nn.Module,
     input_mapping: InputMapping,
-    collections: Mapping[str, FloatCollection],
-    policies: Mapping[str, IdPolicy],
+    stored: StoredModel,
     config: ExportConfig,
 ) -> Signature:
     """Return the signature without its outputs, which a run of the float model tells.
@@ -212,14 +207,13 @@ def signature_of(
         model: The model whose arguments were mapped.
         original: The user's.
         input_mapping: The use of its arguments.
-        collections: The float collections by path.
-        policies: ID policies by table path.
+        stored: Its tables.
         config: What the user says of inputs.
 
     Raises:
         ExportError: The user names an input that there is not, or texts where a table takes no hashes.
     """
-    sparse = _with_texts(_sparse_inputs(input_mapping, collections, policies, config), config)
+    sparse = _with_texts(_sparse_inputs(input_mapping, stored, config), config)
     return Signature(
         dense=_dense_inputs(input_mapping, model),
         sparse=_with_sizes(sparse, original),
@@ -230,10 +224,7 @@ def signature_of(
 
 
 def _sparse_inputs(
-    input_mapping: InputMapping,
-    collections: Mapping[str, FloatCollection],
-    policies: Mapping[str, IdPolicy],
-    config: ExportConfig,
+    input_mapping: InputMapping, stored: StoredModel, config: ExportConfig
 ) -> tuple[SparseInput, ...]:
     """Return the sparse inputs, argument by argument, with the equal lengths that the user tells.
 
@@ -250,20 +241,20 @@ def _sparse_inputs(
         for feature in features:
             uses, pooling = [], "none"
             weighted = feature in input_mapping.read_weights.get(argument, ())
-            for path, collection in collections.items():
+            for path, tables in stored.tables.items():
                 if argument not in input_mapping.collections[path] or feature in input_mapping.computed.get(
                     path, ()
                 ):
                     continue
-                for table in float_tables(collection):
+                for table in tables:
                     if feature in table.feature_names:
-                        name = table_path(path, table.name)
+                        name = stored.paths[path][table.name]
                         weighted |= path in input_mapping.given_weights
                         uses.append(
                             TableUse(
                                 name=name,
                                 num_embeddings=table.num_embeddings,
-                                id_policy=policies.get(name, IdPolicy.REJECT),
+                                id_policy=stored.policies.get(name, IdPolicy.REJECT),
                             )
                         )
                         if isinstance(table, EmbeddingBagConfig):

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from export.lower.bags import IdsSpace, Length, OfIds, Sequence
+from export.lower.bags import IdsSpace, Length, Lookup, OfIds, Sequence
 from export.lower.formed import Broadcast, Contract, Interleave, Operand
 from export.lower.kinds import Operands, SequenceOrder
-from export.lower.lookups import Lookup
 from export.lower.padding.masks import Masks, indices
 from export.lower.padding.places import MOST_NUMBERS, FirstPlaces, Reading, most_numbers_of
 from export.lower.values import Elementwise, Input, Join, Linear, Take, Value, View, Weight

@@ -20,9 +20,8 @@ from torch import fx
 from export.graph.graph import Traced
 from export.graph.passes import is_pure
 from export.graph.ranking import Expanded, Expansion
-from export.lower.bags import IdsSpace, Length, Rows, ids_space
+from export.lower.bags import IdsSpace, Length, Rows, Slot, ids_space
 from export.lower.effects import calls_code
-from export.lower.lookups import Slot
 from export.lower.operators.sequences import Ids
 from export.lower.spaces.contexts import Contexts, NodeFunctions, flat, is_value
 from export.lower.spaces.report import Journal

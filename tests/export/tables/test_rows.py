@@ -28,7 +28,14 @@ def test_a_block_that_ends_where_the_next_one_starts(tmp_path: Path) -> None:
     layout = plan_blob([table])
     assert layout.blocks[0].num_bytes % BLOCK_ALIGNMENT_BYTES == 0
     stored = StoredModel(
-        tables={}, policies={}, stored={"t": table}, layout=plan_blob([table]), plans={}, envs={}
+        tables={},
+        paths={},
+        weighted=(),
+        policies={},
+        stored={"t": table},
+        layout=plan_blob([table]),
+        plans={},
+        envs={},
     )
     weight = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
     digests, _ = write_rows(tmp_path / "rows", stored, {"t": weight}, lambda *_: None)
