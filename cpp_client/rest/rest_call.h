@@ -8,7 +8,7 @@
 
 #include "engine/protocols/protocol_request.h"
 #include "port/polling/outbox.h"
-#include "port/polling/polled.h"
+#include "port/polling/posted_calls.h"
 #include "port/service.h"
 #include "rest/request_head.h"
 

@@ -17,7 +17,7 @@
 #include "port/framing/message_reader.h"
 #include "port/framing/request_headers.h"
 #include "port/polling/outbox.h"
-#include "port/polling/polled.h"
+#include "port/polling/posted_calls.h"
 #include "port/polling/timers.h"
 #include "port/service.h"
 

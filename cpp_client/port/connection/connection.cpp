@@ -6,9 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <string>
 #include <utility>
 
-#include "port/connection/session.h"
 #include "port/polling/loop.h"
 
 namespace recsys::http2 {
@@ -35,6 +36,25 @@ double After(double since_s, double limit_s) { return limit_s > 0 ? since_s + li
 TokenBucket MakeBucket(double per_s, double now_s) {
   if (per_s == 0) per_s = kNever;
   return {per_s, kBurstS * per_s, now_s};
+}
+
+std::string BigEndian(std::uint32_t value) {
+  std::string bytes;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    bytes.push_back(static_cast<char>(value >> shift & 0xff));
+  }
+  return bytes;
+}
+
+std::string GoawayFrame(int last_stream_id, std::uint32_t code, std::string_view text) {
+  constexpr std::size_t kFixedBytes = 8;
+  const auto size = static_cast<std::uint32_t>(kFixedBytes + text.size());
+  // Length in three bytes, type, no flags, the connection as a whole.
+  std::string frame = BigEndian(size << 8 | NGHTTP2_GOAWAY);
+  frame.push_back('\0');
+  frame += BigEndian(0) + BigEndian(static_cast<std::uint32_t>(last_stream_id)) + BigEndian(code);
+  frame += text;
+  return frame;
 }
 
 }  // namespace
@@ -175,7 +195,8 @@ void Connection::FinishDrain() {
 }
 
 void Connection::OnPingReply(const std::uint8_t* data) {
-  if (drain_began_s_ != kNever && std::equal(data, data + kPingBytes, DrainPing())) FinishDrain();
+  if (drain_began_s_ != kNever && std::equal(std::begin(kDrainPing), std::end(kDrainPing), data))
+    FinishDrain();
 }
 
 void Connection::End() {

@@ -27,6 +27,9 @@ namespace recsys::http2 {
 
 class Loop;
 
+/// The PING whose reply shows that a client has read the first GOAWAY.
+inline constexpr std::uint8_t kDrainPing[] = {'d', 'r', 'a', 'i', 'n', 'i', 'n', 'g'};
+
 /// Why a connection is closed although the client did not violate HTTP/2. kSession: nghttp2 could
 /// not go on, as without memory.
 enum class CloseReason { kResets, kControlFrames, kMemory, kHeaders, kSession };

@@ -6,12 +6,13 @@
 #include <utility>
 
 #include "port/connection/connection.h"
-#include "port/connection/session.h"
 #include "port/polling/loop.h"
 
 namespace recsys::http2 {
 namespace {
 
+// What a client may initially send per call (HTTP/2's default window).
+constexpr std::size_t kStreamWindowBytes = 65535;
 // Costs of frames without data. A new initial window is applied to every open call.
 constexpr double kControlFrame = 1;
 constexpr double kSettingsFrame = 10;
@@ -411,7 +412,7 @@ int Connection::OnFrameSent(const nghttp2_frame& frame) {
   }
   if (frame.hd.type == NGHTTP2_GOAWAY && !is_last_call_known_) {
     // The reply shows that the client has read the GOAWAY.
-    result = nghttp2_submit_ping(session_.get(), NGHTTP2_FLAG_NONE, DrainPing());
+    result = nghttp2_submit_ping(session_.get(), NGHTTP2_FLAG_NONE, kDrainPing);
   }
   if (!Took(result)) return kStop;
   // Resets provoked by a client count as its own.

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "port/polling/loop.h"
-#include "port/polling/polled.h"
+#include "port/polling/posted_calls.h"
 
 namespace recsys::http2 {
 namespace {

@@ -100,16 +100,6 @@ class Polled : public Timed {
   double worked_s_ = 0;
 };
 
-/// What another thread may post to a loop, such as a call with its answer.
-class Posted {
- public:
-  virtual ~Posted() = default;
-  /// Connections take turns by their numbers.
-  virtual std::uint64_t connection_number() const = 0;
-  /// Called in a loop's thread: posts itself again if its connection has moved to another one.
-  virtual void Deliver() = 0;
-};
-
 }  // namespace recsys::http2
 
 #endif  // RECSYS_PORT_POLLING_POLLED_H_

@@ -12,6 +12,16 @@
 
 namespace recsys::http2 {
 
+/// What another thread may post to a loop, such as a call with its answer.
+class Posted {
+ public:
+  virtual ~Posted() = default;
+  /// Connections take turns by their numbers.
+  virtual std::uint64_t connection_number() const = 0;
+  /// Called in a loop's thread: posts itself again if its connection has moved to another one.
+  virtual void Deliver() = 0;
+};
+
 /// Calls that other threads have posted, until they are delivered. Connections take turns: none
 /// waits for all that was posted for another one. Not thread-safe.
 ///
