@@ -43,8 +43,9 @@ LEAST_SHARE = 0.95
 MOST_TIMES = 1.05
 WITH, WITHOUT = "with", "without"
 _TITLES = {"log": "the log of answers", "labels": "answers kept for labels"}
-# A server rests when it takes less than so much processor time in such an interval; it has to within so long.
-_RESTING_S, _INTERVAL_S, _REST_WITHIN_S = 0.02, 0.5, 30.0
+# A server rests when it takes less than so much processor time in such an interval, once records wait for others no
+# longer (_MOST_WAIT_S in serve/observe/observers.py); it has to within so long.
+_RESTING_S, _INTERVAL_S, _RECORDS_WAIT_S, _REST_WITHIN_S = 0.02, 0.5, 5.5, 30.0
 
 
 @dataclass
@@ -150,6 +151,7 @@ def _ratio(mine: Sequence[float], others: Sequence[float]) -> float:
 def _rest(server: Started) -> None:
     """Wait until a server has done what it put off."""
     until_s = time.monotonic() + _REST_WITHIN_S
+    time.sleep(_RECORDS_WAIT_S)
     before_s = server.processor_s()
     while time.monotonic() < until_s:
         time.sleep(_INTERVAL_S)

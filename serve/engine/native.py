@@ -82,9 +82,6 @@ _MAX_CAPTURED = 2000
 _MAX_EVENTS = 64
 # How often they are taken where all records are wanted: as many as a full ring has.
 _MAX_TAKEN = 256
-# Intervals at which records of answers are taken, where labels may come for them and where they are only written: full
-# blocks alone wake the event loop. Each block costs its readers about a millisecond, however few requests it has.
-_LABELLED_POLL_S, _LOGGED_POLL_S = 0.5, 1.0
 # Closed versions whose signatures are known, for records that wait.
 _MAX_CLOSED = 64
 # Interval between checks of the TLS files for changes.
@@ -141,8 +138,8 @@ class NativeEngine:
             self._engine = binding.Engine(as_json(settings))
         self._loop.add_reader(self._engine.fileno(), self._take)
         if sampling.answered_share or sampling.inputs_share:
-            is_labelled = sampling.answered_share > 0
-            self._start(self._take_answered(_LABELLED_POLL_S if is_labelled else _LOGGED_POLL_S))
+            # Full blocks alone wake the event loop.
+            self._start(self._take_answered(sampling.answers_wait_s))
 
     @property
     def num_active(self) -> int:

@@ -68,6 +68,7 @@ class Sampling:
         answered_share: share of the answered requests with a request ID whose answers are recorded, by ``draw_of``.
         inputs_share: share of the answered requests whose answers are recorded with their inputs: by ``draw_of`` where
             they have an ID, at random where not.
+        answers_wait_s: for how long records of answers may wait for others, with which they are reported.
     """
 
     logged: str = "none"
@@ -75,6 +76,7 @@ class Sampling:
     capture_share: float = 0.0
     answered_share: float = 0.0
     inputs_share: float = 0.0
+    answers_wait_s: float = 0.5
 
     def is_logged(self, outcome: str) -> bool:
         """Return whether to log a request with this outcome."""

@@ -17,6 +17,12 @@ from serve.quality.drift import InputWatch
 from serve.quality.families import QualityCollector
 from serve.quality.monitor import LabelledQuality
 
+# For how long records of answers wait for others: where labels may come for them, where they go to a topic, and where
+# to files, for this part of a file's age within these bounds. Each block of them costs its readers milliseconds,
+# however few requests it has.
+_LABELLED_WAIT_S, _TOPIC_WAIT_S = 0.5, 1.0
+_WAITS_OF_AGE, _LEAST_WAIT_S, _MOST_WAIT_S = 12, 0.5, 5.0
+
 
 class QualityWatch(NamedTuple):
     """What watches quality.
@@ -52,6 +58,7 @@ class Observers:
             capture_share=0.0 if config.capture is None else config.capture.share,
             answered_share=0.0 if config.quality is None else config.quality.share,
             inputs_share=_inputs_share(config),
+            answers_wait_s=_answers_wait_s(config),
         )
         self._log = RequestLog(config.log)
         self._comparer = Comparer(metrics)
@@ -114,3 +121,12 @@ def _inputs_share(config: ServerConfig) -> float:
     """Return the largest share of answers that a reader wants with their inputs."""
     log = 0.0 if config.answer_log is None else config.answer_log.share
     return log if config.quality is None else max(log, config.quality.drift_share)
+
+
+def _answers_wait_s(config: ServerConfig) -> float:
+    """Return for how long records of answers may wait for others, so that its readers get fewer blocks."""
+    if config.quality is not None or config.answer_log is None:
+        return _LABELLED_WAIT_S
+    if config.answer_log.topic is not None:
+        return _TOPIC_WAIT_S
+    return min(max(_LEAST_WAIT_S, config.answer_log.max_file_age_s / _WAITS_OF_AGE), _MOST_WAIT_S)

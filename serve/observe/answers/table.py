@@ -6,6 +6,7 @@ Shape letters: R rows of all requests, N IDs of one input in all.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ _HASH_BYTES = 8
 # The hashes are never negative, as the IDs of texts.
 _HASH_MASK = np.int64(2**63 - 1)
 _TEXTS = pa.list_(pa.string())
+_TIMES = pa.timestamp("us", "UTC")
 
 
 class SentKinds:
@@ -90,36 +92,50 @@ def _request_arrays(names: VersionNames, requests: RequestColumns) -> list[pa.Ar
     total = int(num_rows.sum())
     micros = (requests.times * 1e6).astype(np.int64)
     ids = _texts(requests.id_offsets, requests.ids, pa.string())
-    protocols = pa.DictionaryArray.from_arrays(
-        pa.array(requests.protocols), pa.array(requests.protocol_names, pa.string())
-    ).cast(pa.string())
+    protocols = _named(requests.protocol_names, requests.protocols)
     row, of_each = np.zeros(total, np.int32), num_rows.astype(np.int32)
     if (num_rows != 1).any():
         of_row = np.repeat(np.arange(len(num_rows)), num_rows)
-        ids, protocols = ids.take(pa.array(of_row)), protocols.take(pa.array(of_row))
+        ids, protocols = ids.take(_numbers(of_row)), protocols.take(_numbers(of_row))
         row = (np.arange(total) - np.repeat(np.cumsum(num_rows) - num_rows, num_rows)).astype(np.int32)
         micros, of_each = micros[of_row], of_each[of_row]
     return [
-        pa.array(micros, pa.timestamp("us", "UTC")),
+        pa.Array.from_buffers(_TIMES, total, [None, pa.py_buffer(micros)]),
         ids,
-        pa.array(row),
-        pa.array(of_each),
-        pa.repeat(pa.scalar(names.model), total),
-        pa.repeat(pa.scalar(names.version), total),
+        _numbers(row),
+        _numbers(of_each),
+        _repeated(names.model, total),
+        _repeated(names.version, total),
         protocols,
     ]
+
+
+def _named(names: Sequence[str], places: npt.NDArray[np.uint8]) -> pa.Array:
+    """Return the name at each place."""
+    if len(names) == 1:
+        return _repeated(names[0], len(places))
+    encoded = [name.encode() for name in names]
+    ends = _offsets([len(name) for name in encoded])
+    different = _texts(ends, np.frombuffer(b"".join(encoded), np.uint8), pa.string())
+    return pa.DictionaryArray.from_arrays(_numbers(places), different).cast(pa.string())
+
+
+def _repeated(name: str, count: int) -> pa.Array:
+    text = name.encode()
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(text))
+    return _texts(offsets, np.frombuffer(text * count, np.uint8), pa.string())
 
 
 def _dense_array(dense: DenseInput, numbers: DenseColumn) -> pa.Array:
     has, values = numbers
     if dense.width == 1:
         if not has.size:
-            return pa.array(values)
+            return _numbers(values)
         of_rows = np.zeros(len(has), np.float32)
         of_rows[has] = values
-        return pa.array(of_rows, mask=~has)
+        return _numbers(of_rows, has)
     lengths = np.where(has, dense.width, 0) if has.size else np.full(len(values) // dense.width, dense.width)
-    return _lists(_offsets(lengths), pa.array(values), has)
+    return _lists(_offsets(lengths), _numbers(values), has)
 
 
 def _sparse_arrays(
@@ -143,7 +159,7 @@ def _sparse_arrays(
         if ids.null_count < len(ids):
             kinds.has_ids.add(sparse.name)
     if sparse.weighted:
-        arrays.append(_lists(bags.offsets, pa.array(bags.weights), bags.has))
+        arrays.append(_lists(bags.offsets, _numbers(bags.weights), bags.has))
     return arrays
 
 
@@ -152,7 +168,7 @@ def _ids_and_texts(bags: SparseColumn, needs_utf8: bool) -> tuple[pa.Array, pa.A
 
     With ``needs_utf8``, as Parquet's texts do, rows with other texts count as given as the IDs of these texts.
     """
-    values = pa.array(bags.values)
+    values = _numbers(bags.values)
     if not bags.has_texts.size:
         return _lists(bags.offsets, values, bags.has), None
     has_texts = bags.has_texts & bags.has if bags.has.size else bags.has_texts
@@ -191,35 +207,57 @@ def _texts(offsets: npt.NDArray[np.int32], texts: npt.NDArray[np.uint8], kind: p
 def _output_array(output: Output, values: npt.NDArray[Any], num_rows: npt.NDArray[np.int64]) -> pa.Array:
     """Return an output of all rows."""
     if is_number(output):
-        return pa.array(values)
+        return _numbers(values)
     counts = sizes_of_output(output, num_rows)
     total, has_rows = int(num_rows.sum()), num_rows > 0
     if 0 in output.batch_dims:
         each = np.divide(counts, num_rows, out=np.zeros(len(counts)), where=has_rows).astype(np.int64)
-        return _lists(_offsets(np.repeat(each, num_rows)), pa.array(values), np.empty(0, np.bool_))
+        return _lists(_offsets(np.repeat(each, num_rows)), _numbers(values), np.empty(0, np.bool_))
     # Without rows: the first row of the request has it.
     has = np.zeros(total, np.bool_)
     has[(np.cumsum(num_rows) - num_rows)[has_rows]] = True
     lengths = np.zeros(total, np.int64)
     lengths[has] = counts[has_rows]
-    return _lists(_offsets(lengths), pa.array(values[np.repeat(has_rows, counts)]), has)
+    return _lists(_offsets(lengths), _numbers(values[np.repeat(has_rows, counts)]), has)
 
 
 def _lists(offsets: npt.NDArray[np.int32], values: pa.Array, has: Bools) -> pa.Array:
     """Return lists with these offsets; null where ``has`` is not, unless it is empty."""
-    mask = pa.array(~has) if has.size and not has.all() else None
-    return pa.ListArray.from_arrays(pa.array(offsets), values, mask=mask)
+    buffers = [_bits(has), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(pa.list_(values.type), len(offsets) - 1, buffers, children=[values])
 
 
 def _some_lists(offsets: npt.NDArray[np.int32], values: pa.Array, has: Bools) -> pa.Array:
     """Return the lists of which ``has`` is true, and null in place of the others."""
     lengths = np.diff(offsets)
-    kept = values.filter(pa.array(np.repeat(has, lengths)))
+    kept = values.filter(_bools(np.repeat(has, lengths)))
     return _lists(_offsets(np.where(has, lengths, 0)), kept, has)
 
 
-def _offsets(lengths: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    offsets = np.zeros(len(lengths) + 1, np.int32)
+def _numbers(values: npt.NDArray[Any], has: Bools | None = None) -> pa.Array:
+    """Return numbers without a copy; null where ``has`` is not.
+
+    ``pa.array`` would import pandas, beside the first requests.
+    """
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [_bits(has), pa.py_buffer(values)])
+
+
+def _bools(values: Bools) -> pa.Array:
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, _packed(values)])
+
+
+def _bits(has: Bools | None) -> pa.Buffer | None:
+    """Return what is not null, bit by bit; None if nothing is, or ``has`` is empty."""
+    return None if has is None or has.all() else _packed(has)
+
+
+def _packed(values: Bools) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(values, bitorder="little"))
+
+
+def _offsets(lengths: npt.ArrayLike) -> npt.NDArray[np.int32]:
+    offsets = np.zeros(np.size(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
@@ -250,4 +288,4 @@ def _hashed(texts: pa.Array, key: bytes, kind: bytes) -> pa.Array:
     else:
         digests = hasher(*texts_of(different), key, kind)
     hashes = np.frombuffer(digests, "<i8") & _HASH_MASK
-    return pa.array(hashes, pa.int64()).take(encoded.indices)
+    return _numbers(hashes).take(encoded.indices)

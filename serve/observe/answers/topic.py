@@ -19,6 +19,7 @@ from recsys.streams.interface import StreamError
 from recsys.streams.kafka.config import opened, settings, text_of
 from serve.config.settings import AnswerLogConfig
 from serve.observe.answers.parquet.file import ParquetFile
+from serve.observe.answers.parquet.pages import numbers_of
 from serve.observe.answers.table import UNIQUE, SentKinds
 
 _CLOSE_S = 20.0
@@ -75,7 +76,7 @@ class Topic:
         assert self._layout is not None
         metadata = self._kinds.completed(self._layout).metadata()
         headers = [("model", model.encode()), ("version", version.encode())]
-        starts = np.flatnonzero(batch.column("row").to_numpy() == 0)
+        starts = np.flatnonzero(numbers_of(batch.column("row"), np.dtype(np.int32)) == 0)
         # Requests without rows have nothing to send.
         self._count("written", num_requests - len(starts))
         self._send(batch, starts, metadata, headers)

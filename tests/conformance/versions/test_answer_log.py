@@ -24,6 +24,8 @@ pytestmark = pytest.mark.engine
 
 NUM_REQUESTS = 40
 ON = ("--answer-log-max-file-age-s", "3600")
+# Records do not wait long for others.
+SOON = ("--answer-log-max-file-age-s", "6")
 
 
 def files(folder: Path) -> list[Path]:
@@ -210,7 +212,7 @@ def test_a_share_by_request_id_is_the_same_on_all_servers(small: Exported, tmp_p
 
 def test_a_server_that_is_killed_leaves_whole_files_alone(small: Exported, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    arguments = ["--answer-log-destination", log, "--answer-log-max-file-bytes", "1"]
+    arguments = ["--answer-log-destination", log, "--answer-log-max-file-bytes", "1", *SOON]
     with running(small.path, *arguments, folder=tmp_path) as server:
         call = server.predict_bytes()
         for seed in range(5):
@@ -220,7 +222,7 @@ def test_a_server_that_is_killed_leaves_whole_files_alone(small: Exported, tmp_p
         server.signal(signal.SIGKILL)
         server.process.wait()
     assert len(rows(log)) == 5
-    with running(small.path, "--answer-log-destination", log, *ON, folder=tmp_path) as server:
+    with running(small.path, "--answer-log-destination", log, *SOON, folder=tmp_path) as server:
         call = server.predict_bytes()
         call(small.sample(1).request().SerializeToString(), timeout=60)
         while not list(log.glob(".*.partial")):
@@ -234,7 +236,7 @@ def test_a_server_that_is_killed_leaves_whole_files_alone(small: Exported, tmp_p
 
 
 def test_the_log_counts_what_it_wrote(small: Exported, tmp_path: Path) -> None:
-    arguments = ["--answer-log-destination", tmp_path / "log", "--answer-log-max-file-bytes", "1"]
+    arguments = ["--answer-log-destination", tmp_path / "log", "--answer-log-max-file-bytes", "1", *SOON]
     with running(small.path, *arguments, folder=tmp_path) as server:
         call = server.predict_bytes()
         call(small.sample(1).request().SerializeToString(), timeout=60)

@@ -60,8 +60,10 @@ class ParquetFile:
         """Add rows to the group; nothing of the batch is used later."""
         if not batch.num_rows:
             return
+        # Most lists share the offsets.
+        singles: set[int] = set()
         for chunk, array in zip(self._chunks, batch.columns, strict=True):
-            self._waiting_bytes += chunk.add(array)
+            self._waiting_bytes += chunk.add(array, singles)
         self._num_waiting_rows += batch.num_rows
 
     def end_group(self) -> None:

@@ -109,10 +109,15 @@ class Chunk:
         self._dictionary: list[bytes] = []
         self._dictionary_bytes = 0
 
-    def add(self, array: pa.Array) -> int:
-        """Write a page of rows; returns its bytes."""
+    def add(self, array: pa.Array, singles: set[int]) -> int:
+        """Write a page of rows; returns its bytes.
+
+        Args:
+            array: the rows.
+            singles: gets where offsets lie of lists that have one element each, as many as these rows.
+        """
         if self._is_list:
-            levels, values = _levels_of_lists(array, self._max_definition)
+            levels, values = _levels_of_lists(array, self._max_definition, singles)
         else:
             levels, values = _levels_of_values(array), array.drop_null() if array.null_count else array
         encoding, data = self._encoded(values)
@@ -141,7 +146,7 @@ class Chunk:
         if self._type is Type.BYTE_ARRAY:
             return self._encoded_texts(values)
         dtype = _NUMBERS[self._type]
-        numbers = _numbers_of(values, dtype)
+        numbers = numbers_of(values, dtype)
         if pa.types.is_timestamp(self._kind) and len(numbers):
             least, most = int(numbers.min()), int(numbers.max())
             self.least = least if self.least is None else min(self.least, least)
@@ -182,25 +187,33 @@ class Chunk:
 def _levels_of_values(array: pa.Array) -> Levels:
     if not array.null_count:
         return Levels(num_levels=len(array))
-    definition = array.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
-    return Levels(num_levels=len(array), definition=definition)
+    return Levels(num_levels=len(array), definition=_valid(array))
 
 
-def _levels_of_lists(lists: pa.Array, max_definition: int) -> tuple[Levels, pa.Array]:
-    """Return the levels of lists, and their elements."""
+def _valid(array: pa.Array) -> npt.NDArray[np.uint8]:
+    """Return 1 where an array with nulls has a value, and else 0; pandas, which ``to_numpy`` imports, is not needed."""
+    bits = np.frombuffer(array.buffers()[0], np.uint8)
+    return np.unpackbits(bits, count=array.offset + len(array), bitorder="little")[array.offset :]
+
+
+def _levels_of_lists(lists: pa.Array, max_definition: int, singles: set[int]) -> tuple[Levels, pa.Array]:
+    """Return the levels of lists, and their elements; ``singles`` as in ``Chunk.add``."""
     buffer = lists.buffers()[1]
     offsets = np.frombuffer(buffer, np.int32, len(lists) + 1, 4 * lists.offset)
-    lengths = np.diff(offsets)
+    address = buffer.address + 4 * lists.offset
+    is_single = address in singles and not lists.null_count
+    lengths = np.empty(0, np.int32) if is_single else np.diff(offsets)
     valid = None
     if lists.null_count:
-        valid = lists.is_valid().to_numpy(zero_copy_only=False)
+        valid = _valid(lists).astype(np.bool_)
         lengths = np.where(valid, lengths, 0)
         values = lists.flatten()  # without those of nulls
     else:
         values = lists.values.slice(offsets[0], offsets[-1] - offsets[0])
     if values.null_count:
         raise ValueError("got a null in a list, expected none")
-    if (lengths == 1).all():
+    if is_single or (lengths == 1).all():
+        singles.add(address)
         return Levels(num_levels=len(lists)), values
     counts = np.maximum(lengths, 1)
     starts = np.cumsum(counts, dtype=np.int64) - counts
@@ -216,7 +229,7 @@ def _levels_of_lists(lists: pa.Array, max_definition: int) -> tuple[Levels, pa.A
     return Levels(num_levels=num_levels, repetition=repetition, definition=definition), values
 
 
-def _numbers_of(values: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def numbers_of(values: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return numbers without nulls as they lie in memory."""
     buffer = values.buffers()[1]
     if buffer is None or not len(values):
@@ -241,7 +254,7 @@ def _distinct(values: pa.Array) -> tuple[list[bytes], npt.NDArray[np.int32] | No
     if (np.diff(offsets) == len(first)).all() and data == first * len(values):
         return [first] if len(values) else [], None
     found = values.cast(pa.binary()).dictionary_encode()
-    return found.dictionary.to_pylist(), found.indices.to_numpy()
+    return found.dictionary.to_pylist(), numbers_of(found.indices, np.dtype(np.int32))
 
 
 def _plain_texts(texts: list[bytes]) -> bytes:

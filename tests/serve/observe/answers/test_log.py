@@ -16,10 +16,12 @@ import pytest
 from pyarrow import parquet
 
 from recsys.inputs.answer_columns import layout_of
-from serve.config.settings import AnswerLogConfig
+from serve.config.settings import AnswerLogConfig, QualityConfig, ServerConfig
 from serve.engine.answered import Columns, chosen
 from serve.engine.reference.answers import RecordedBlock
+from serve.metrics.registry import Metrics
 from serve.observe.answers.log import AnswerLog
+from serve.observe.observers import Observers
 from tests.support.answer_logs import SIGNATURE, answered, write_log
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -36,6 +38,19 @@ def test_a_share_of_a_block_is_that_of_its_requests_alone() -> None:
     expected = RecordedBlock(records[2::-1]).columns()
     assert found is not None
     _assert_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "quality", "wait_s"),
+    [(60.0, None, 5.0), (12.0, None, 1.0), (0.001, None, 0.5), (60.0, QualityConfig(), 0.5)],
+)
+def test_records_wait_for_others_as_their_readers_let_them(
+    tmp_path: Path, age_s: float, quality: QualityConfig | None, wait_s: float
+) -> None:
+    log = AnswerLogConfig(destination=str(tmp_path), max_file_age_s=age_s)
+    observers = Observers(ServerConfig(answer_log=log, quality=quality), Metrics())
+    assert observers.sampling.answers_wait_s == wait_s
+    observers.close()
 
 
 def test_outputs_of_every_shape_are_written(tmp_path: Path) -> None:
