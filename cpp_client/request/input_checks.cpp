@@ -176,6 +176,18 @@ void SparseCheck::FixedLengths(std::size_t input, const SparseView& view) const 
   }
 }
 
+void SparseCheck::MostIds(std::size_t input, const SparseView& view) const {
+  const SparseInput& use = signature_.sparse[input];
+  if (!use.max_ids) return;
+  for (std::int64_t row = 0; row < num_rows_; ++row) {
+    const auto length = NumberAt<std::int32_t>(view.lengths, row);
+    if (length <= *use.max_ids) continue;
+    Refuse(At(input, "lengths") + std::to_string(length) + " in row " + std::to_string(row) +
+           ", expected at most " + std::to_string(*use.max_ids) +
+           ": the model crosses the feature");
+  }
+}
+
 std::int64_t* SparseCheck::Texts(std::size_t input, const RawSparse& raw, std::int64_t* ids,
                                  SparseView* view) const {
   if (raw.texts.num_texts == 0) return ids;

@@ -73,6 +73,8 @@ class SparseCheck {
   void EndOfLengths() const;
   /// Refuses bags of another size than the input's, if it has one.
   void FixedLengths(std::size_t input, const SparseView& view) const;
+  /// Refuses bags of more IDs than the input's, if it has such a number.
+  void MostIds(std::size_t input, const SparseView& view) const;
   /// Number of texts of all inputs.
   std::int64_t num_texts() const { return num_texts_; }
   /// Writes the IDs of an input's texts, if it has any, to `ids`; returns the place after them.

@@ -289,6 +289,9 @@ class RequestCheck {
       ForEachSparse([&](std::size_t i, SparseView* view) {
         if (sparse_[i].once == once) check.FixedLengths(i, *view);
       });
+      ForEachSparse([&](std::size_t i, SparseView* view) {
+        if (sparse_[i].once == once) check.MostIds(i, *view);
+      });
       if (checker_.has_same_lengths_) CheckSameLengthsOf(once);
       if (check.num_texts() > 0) {
         const auto num_texts = static_cast<std::size_t>(check.num_texts());

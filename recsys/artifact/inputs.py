@@ -42,8 +42,8 @@ def without_rows(
     return no_rows(signature)
 
 
-def check_same_lengths(signature: Signature, inputs: Sequence[Tensor]) -> None:
-    """Check that bags which the model puts side by side have as many IDs as each other: graphs trust that.
+def check_lengths(signature: Signature, inputs: Sequence[Tensor]) -> None:
+    """Check what graphs trust: bags that the model puts side by side have as many IDs, crossed features at most one.
 
     Args:
         signature: The model's signature.
@@ -58,6 +58,12 @@ def check_same_lengths(signature: Signature, inputs: Sequence[Tensor]) -> None:
         return
     by_feature = lengths.view(len(names), -1)
     for i, use in enumerate(signature.sparse):
+        if use.max_ids is not None and bool((by_feature[i] > use.max_ids).any()):
+            row = int((by_feature[i] > use.max_ids).int().argmax())
+            raise ValueError(
+                f"sparse[{use.name!r}].lengths: got {int(by_feature[i, row])} in row {row}, expected at most "
+                f"{use.max_ids}: the model crosses the feature"
+            )
         if not use.same_lengths_as:
             continue
         other = names.index(use.same_lengths_as)

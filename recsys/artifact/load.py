@@ -23,7 +23,7 @@ from torch import Tensor
 from recsys.artifact.batches.answers import Answers
 from recsys.artifact.cuda.graphs import Capture, CudaGraphOptions
 from recsys.artifact.graphs import LoadedGraphs, load_skeletons, place_forms, tensor_at
-from recsys.artifact.inputs import check_same_lengths, computed_id_error, without_rows
+from recsys.artifact.inputs import check_lengths, computed_id_error, without_rows
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.artifact.manifest import Manifest
 from recsys.artifact.mappings import slots_by_path
@@ -157,7 +157,8 @@ class LoadedArtifact:
         Raises:
             ChecksumError: The rows file was written to since it was loaded.
             ComputedIdError: An ID that the model computes is no row of its table.
-            ValueError: Bags that the model puts side by side differ in their numbers of IDs.
+            ValueError: Bags that the model puts side by side differ in their numbers of IDs, or a crossed feature has
+                several.
             RuntimeError: The inputs do not fit the signature; FBGEMM's or torch's words.
         """
         if self.rows.file is not None:
@@ -184,8 +185,8 @@ class LoadedArtifact:
         answer = without_rows(self.signature, inputs, is_ranking=form == 1)
         if answer is not None:
             return answer
-        if form == 0 and self.signature.has_same_lengths:
-            check_same_lengths(self.signature, inputs)
+        if form == 0 and self.signature.bounds_lengths:
+            check_lengths(self.signature, inputs)
         call = self.graphs.calls[form]
         try:
             if torch.is_inference_mode_enabled():

@@ -88,7 +88,16 @@ def rows_of_combinations(ids: Sequence[Int64s], num_rows: int) -> Int64s:
         ids: The raw IDs of each feature, any int64, ``[N]`` each.
         num_rows: The table's rows.
     """
+    return mixed_combinations(ids) % num_rows
+
+
+def mixed_combinations(ids: Sequence[Int64s]) -> Int64s:
+    """Return the number of each combination, int64 ``[N]``, 0 or more, as ``rows_of_combinations`` defines it.
+
+    Args:
+        ids: As there.
+    """
     mixed = mix_ids(ids[0])
     for others in ids[1:]:
         mixed = mix_ids(mixed ^ others)
-    return mixed % num_rows
+    return mixed

@@ -144,6 +144,7 @@ class SparseInput:
             whose texts are decimal int64 numbers.
         num_ids: IDs in each bag of a row that the model takes. None where made rows with bags of any size do.
         fixed: Whether servers refuse bags with another number of IDs than ``num_ids``.
+        max_ids: The most IDs of a bag: servers refuse more. None where bags have any size.
         same_lengths_as: The input, before this one, whose bags have as many IDs as this one's, row by row, because the
             model puts the IDs of both side by side; empty where lengths may differ.
         separator: What stands between the values of the lists that tables of the training hold as texts; empty where
@@ -157,6 +158,7 @@ class SparseInput:
     strings: Annotated[str, one_of(STRING_HASHES)] = ""
     num_ids: Annotated[int | None, whole] = None
     fixed: bool = False
+    max_ids: Annotated[int | None, whole] = None
     same_lengths_as: str = ""
     separator: str = ""
 
@@ -231,9 +233,9 @@ class Signature:
     by_request: bool = False
 
     @cached_property
-    def has_same_lengths(self) -> bool:
-        """Whether bags of some inputs must have as many IDs as those of another."""
-        return any(s.same_lengths_as for s in self.sparse)
+    def bounds_lengths(self) -> bool:
+        """Whether bags of some inputs must have as many IDs as those of another, or at most so many."""
+        return any(s.same_lengths_as or s.max_ids is not None for s in self.sparse)
 
     @cached_property
     def table_names(self) -> dict[str, str]:

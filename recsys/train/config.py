@@ -195,6 +195,12 @@ class ModelConfig:
                 f"schema.crosses: got {schema.crosses[0].name!r} with --model {self.model}, expected none: its vectors "
                 "of users and items are computed apart; take another model"
             )
+        for cross in schema.crosses:
+            if self.history in cross.feature_names:
+                raise ValueError(
+                    f"schema.crosses: {cross.name!r} got the feature {self.history!r}, which is the model's history, "
+                    "expected features of one value in a row"
+                )
         return {
             "tables": [
                 *(self._table(table) for table in dataset.tables),

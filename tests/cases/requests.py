@@ -58,6 +58,8 @@ SHARED = Signature(
 )
 #: An input each of whose bags has one ID.
 FIXED = replace(SHARED, sparse=(replace(SHARED.sparse[0], num_ids=1, fixed=True), SHARED.sparse[1]))
+#: An input each of whose bags has at most one ID.
+CROSSED = replace(SHARED, sparse=(replace(SHARED.sparse[0], num_ids=1, max_ids=1), SHARED.sparse[1]))
 #: More inputs than messages list.
 WIDE = Signature(
     dense=tuple(DenseInput(name=f"dense {i}", width=1) for i in range(70)),
@@ -82,6 +84,7 @@ SIGNATURES = {
     "ranking": RANKING,
     "shared": SHARED,
     "fixed": FIXED,
+    "crossed": CROSSED,
     "wide": WIDE,
     "hashed": HASHED,
     "missing": MISSING,
@@ -173,6 +176,11 @@ def _requests() -> Iterator[Json]:
     yield case("fixed-shorter", _shared(4), "fixed")
     yield case("fixed-before-a-bad-id", _shared(4, 3, 9), "fixed")
     yield case("wrong-sum-before-fixed", spoiled(lambda: _shared(4, 3, 2), _raw_sum()), "fixed")
+    yield case("crossed", _shared(4, 3), "crossed")
+    yield case("crossed-empty", _shared(4), "crossed")
+    yield case("crossed-several", _shared(4, 3, 2), "crossed")
+    yield case("crossed-several-before-a-bad-id", _shared(4, 3, 9), "crossed")
+    yield case("wrong-sum-before-crossed-several", spoiled(lambda: _shared(4, 3, 2), _raw_sum()), "crossed")
     yield case("wide", _wide(70), "wide")
     yield case("wide-missing", _wide(3), "wide")
     yield case("wide-unknown", _wide(71), "wide")

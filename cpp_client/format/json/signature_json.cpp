@@ -63,6 +63,7 @@ SparseInput SparseFromJson(const Json& data, const std::string& at) {
   if (data.contains("strings")) input.strings = JsonChoice(data, "strings", at, {"xxh64"});
   if (data.contains("num_ids")) input.num_ids = JsonWhole(data, "num_ids", at);
   if (data.contains("fixed")) input.fixed = JsonFlag(data, "fixed", at);
+  if (data.contains("max_ids")) input.max_ids = JsonWhole(data, "max_ids", at);
   if (data.contains("same_lengths_as")) {
     input.same_lengths_as = JsonText(data, "same_lengths_as", at);
   }
@@ -204,6 +205,7 @@ Json SignatureToJson(const Signature& signature) {
     if (!input.strings.empty()) sparse.back()["strings"] = input.strings;
     if (input.num_ids) sparse.back()["num_ids"] = *input.num_ids;
     if (input.fixed) sparse.back()["fixed"] = true;
+    if (input.max_ids) sparse.back()["max_ids"] = *input.max_ids;
     if (!input.same_lengths_as.empty()) {
       sparse.back()["same_lengths_as"] = input.same_lengths_as;
     }

@@ -43,6 +43,8 @@ struct SparseInput {
   std::optional<std::int64_t> num_ids = {};
   /// Whether bags with another number of IDs than num_ids are refused.
   bool fixed = false;
+  /// The most IDs of a bag: more are refused. Not set where bags have any size.
+  std::optional<std::int64_t> max_ids = {};
   /// The input, before this one, whose bags have as many IDs as this one's, row by row, because the
   /// model puts the IDs of both side by side; empty where lengths may differ.
   std::string same_lengths_as = {};

@@ -383,12 +383,21 @@ def _context(input_mapping: InputMapping, wanted: Sequence[str]) -> tuple[str, .
 
 
 def _with_sizes(inputs: Sequence[SparseInput], model: nn.Module) -> tuple[SparseInput, ...]:
-    """Return the inputs with the numbers of IDs that a plain model's take (``export.plain``), and 1 where crossed."""
+    """Return the inputs with the numbers of IDs that the model takes.
+
+    A plain model's (``export.plain``) takes as many as its example has; a model that crosses a feature takes one, or
+    none.
+    """
     sizes: Mapping[str, int] = model.num_ids if isinstance(model, PlainModel) else {}
     schema = schema_of(model)
-    crossed = {name: 1 for cross in (schema.crosses if schema else ()) for name in cross.feature_names}
+    crossed = {name for cross in (schema.crosses if schema else ()) for name in cross.feature_names}
     return tuple(
-        replace(feature, num_ids={**crossed, **sizes}.get(feature.name), fixed=feature.name in sizes)
+        replace(
+            feature,
+            num_ids=1 if feature.name in crossed else sizes.get(feature.name),
+            fixed=feature.name in sizes,
+            max_ids=1 if feature.name in crossed else None,
+        )
         for feature in inputs
     )
 

@@ -44,7 +44,7 @@ class TableReport:
         num_lookups: IDs in the data; None without data.
         num_read: Rows that they read.
         num_unknown: IDs without a row of their own.
-        num_sharing: Different IDs of hashed features, in a sample, that share a row with another one.
+        num_sharing: Different IDs of hashed features, or combinations, in a sample, that share a row with another one.
         top_share: The share of the lookups that the hundredth part of the rows gets which gets most.
     """
 
@@ -98,7 +98,7 @@ def rows_of_ids_in(mapping: ManagedCollisionModule | None, ids: Ints) -> tuple[I
 
 
 def table_reports(model: ClickModel, schema: Schema, data: Any = None) -> list[TableReport]:
-    """Return a report on each table.
+    """Return a report on each table, those of crossed features last.
 
     Args:
         model: The model.
@@ -111,22 +111,30 @@ def table_reports(model: ClickModel, schema: Schema, data: Any = None) -> list[T
     weights, mappings = weights_of(model), mappings_of(model)
     counts = {} if data is None else _counts(schema, mappings, weights, data)
     reports = []
-    for spec in schema.tables:
-        norms = weights[spec.name].norm(dim=1).numpy()
+    for table in _features_of(schema):
+        norms = weights[table].norm(dim=1).numpy()
         used = norms[norms > 0]
         quantiles = np.quantile(used, (0.5, 0.99, 1.0)).tolist() if len(used) else []
-        counted = counts.get(spec.name)
+        counted = counts.get(table)
         reports.append(
             TableReport(
-                name=spec.name,
+                name=table,
                 num_rows=len(norms),
-                embedding_dim=weights[spec.name].shape[1],
+                embedding_dim=weights[table].shape[1],
                 num_zero_rows=int((norms == 0).sum()),
                 norms=tuple(quantiles),
                 **({} if counted is None else counted.to_fields()),
             )
         )
     return reports
+
+
+def _features_of(schema: Schema) -> dict[str, tuple[str, ...]]:
+    """Return the features of each table, by its name."""
+    return {
+        **{spec.name: spec.feature_names for spec in schema.tables},
+        **{cross.name: (cross.name,) for cross in schema.crosses},
+    }
 
 
 @dataclass
@@ -150,25 +158,24 @@ class _Counted:
 def _counts(
     schema: Schema, mappings: dict[str, ManagedCollisionModule], weights: dict[str, Tensor], data: Any
 ) -> dict[str, _Counted]:
-    counted = {
-        spec.name: _Counted(np.zeros(len(weights[spec.name]), dtype=np.int64)) for spec in schema.tables
-    }
+    features_of = _features_of(schema)
+    counted = {table: _Counted(np.zeros(len(weights[table]), dtype=np.int64)) for table in features_of}
     names = schema.input_columns()
     sample: pa.Table | None = None
     for file in open_files(data):
         for examples, kept in unlabeled(file, schema, names if sample is None else ()):
             if sample is None:
                 sample = kept.slice(0, _SAMPLE_ROWS)
-            for spec in schema.tables:
-                of_table = counted[spec.name]
-                for name in spec.feature_names:
-                    rows, is_own = rows_of_ids_in(mappings.get(spec.name), examples.bags[name].values)
+            for table, names_of_table in features_of.items():
+                of_table = counted[table]
+                for name in names_of_table:
+                    rows, is_own = rows_of_ids_in(mappings.get(table), examples.bags[name].values)
                     of_table.by_row += np.bincount(rows, minlength=len(of_table.by_row))
                     of_table.num_unknown += int((~is_own).sum())
-    uses = {} if sample is None else row_uses(sample, schema.tables)
-    for spec in schema.tables:
-        found = [uses[name] for name in spec.feature_names if name in uses]
-        counted[spec.name].num_sharing = sum(use.num_ids - use.num_rows for use in found)
+    uses = {} if sample is None else row_uses(sample, schema.tables, schema.crosses)
+    for table, names_of_table in features_of.items():
+        found = [uses[name] for name in names_of_table if name in uses]
+        counted[table].num_sharing = sum(use.num_ids - use.num_rows for use in found)
     return counted
 
 

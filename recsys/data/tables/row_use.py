@@ -11,9 +11,11 @@ import pyarrow as pa
 from recsys.base.hashing import rows_of_ids
 from recsys.data.lines import DataError
 from recsys.data.tables.columns import Columns
+from recsys.data.tables.crossed import different_combinations
 from recsys.data.tables.reading.pieces import Piece
 from recsys.data.tables.values.arrow_types import plain_table
 from recsys.inputs.columns import RAW, TableSpec
+from recsys.inputs.crosses import CrossSpec
 
 _SAMPLE_ROWS = 65_536
 # Rows per ID below which a table is too small: about a fifth of the IDs share one at random.
@@ -45,14 +47,17 @@ class RowUse:
         return 1 < self.num_ids >= 2 * self.num_rows
 
 
-def row_uses(sample: pa.Table, tables: Sequence[TableSpec]) -> dict[str, RowUse]:
-    """Return the rows that the IDs of a sample read, for each feature of the hashed tables.
+def row_uses(
+    sample: pa.Table, tables: Sequence[TableSpec], crosses: Sequence[CrossSpec] = ()
+) -> dict[str, RowUse]:
+    """Return the rows that the IDs of a sample read, for each feature of the hashed tables and each crossed one.
 
     Features with a wrong value are left out: reading the whole table names its place.
 
     Args:
         sample: Rows with the tables' columns.
         tables: The tables.
+        crosses: Crossed features of their columns.
     """
     columns = Columns(plain_table(sample), lambda row: f"row {row}")
     found = {}
@@ -64,6 +69,15 @@ def row_uses(sample: pa.Table, tables: Sequence[TableSpec]) -> dict[str, RowUse]
                 continue
             rows = np.unique(rows_of_ids(ids, spec.ids, spec.num_embeddings))
             found[name] = RowUse(num_ids=len(ids), num_rows=len(rows), table_rows=spec.num_embeddings)
+    for cross in crosses:
+        try:
+            combinations = different_combinations(columns, cross, tables)
+        except DataError:
+            continue
+        rows = np.unique(combinations % cross.num_embeddings)
+        found[cross.name] = RowUse(
+            num_ids=len(combinations), num_rows=len(rows), table_rows=cross.num_embeddings
+        )
     return found
 
 

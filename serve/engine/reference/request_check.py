@@ -271,6 +271,7 @@ class SparseChecker:
         self._smallest_largest_id = min(limited, default=any_id)
         at = {name: i for i, name in enumerate(self.names)}
         self._fixed = [(i, use.num_ids) for i, use in enumerate(self._uses) if use.fixed]
+        self._most = [(i, use.max_ids) for i, use in enumerate(self._uses) if use.max_ids is not None]
         self._same_lengths = [
             (i, at[use.same_lengths_as]) for i, use in enumerate(self._uses) if use.same_lengths_as in at
         ]
@@ -325,7 +326,7 @@ class SparseChecker:
     def _lengths(self, field: str, data: bytes, num_ids: list[int], num_rows: int) -> npt.NDArray[np.int64]:
         """Return int64 ``[F, B]``, checked: not negative, and each row sums to its ``num_ids``."""
         sums = np.array(num_ids, np.int64)
-        is_free = not self._same_lengths and not self._fixed
+        is_free = not self._same_lengths and not self._fixed and not self._most
         if num_rows == 1 and is_free and sums.astype(_LENGTH).tobytes() == data:
             return sums.reshape(-1, 1)  # with one row the lengths are the numbers of IDs
         lengths: npt.NDArray[np.int64] = (
@@ -351,6 +352,8 @@ class SparseChecker:
                     f"{field}[{self.names[i]!r}].lengths: got {lengths[i, row]} in row {row}, expected {expected}, as "
                     "many as the model takes"
                 )
+        for i, most in self._most:
+            check_most_ids(f"{field}[{self.names[i]!r}]", lengths[i], most)
         for i, other in self._same_lengths:
             check_same_lengths(f"{field}[{self.names[i]!r}]", lengths[i], self.names[other], lengths[other])
         return lengths
@@ -438,6 +441,25 @@ def check_same_lengths(
         got, expected = (int(of[row if len(of) > 1 else 0]) for of in (lengths, others))
         raise RequestError(
             f"{at}.lengths: got {got} in row {row}, expected {expected}, as many as {other_name!r} has there"
+        )
+
+
+def check_most_ids(at: str, lengths: npt.NDArray[np.int64], most: int) -> None:
+    """Check that no bag of an input has more IDs than the model takes.
+
+    Args:
+        at: the input, for error texts.
+        lengths: its lengths, ``[B]``.
+        most: how many it takes.
+
+    Raises:
+        RequestError: one has more.
+    """
+    more = lengths > most
+    if more.any():
+        row = int(np.argmax(more))
+        raise RequestError(
+            f"{at}.lengths: got {lengths[row]} in row {row}, expected at most {most}: the model crosses the feature"
         )
 
 

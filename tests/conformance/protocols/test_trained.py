@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -122,6 +123,18 @@ def test_contexts_are_crossed_with_each_other_and_with_candidates(
 
 def test_several_values_are_refused(serving: ServerUnderTest) -> None:
     dense, sparse = _inputs(_clicks()[3:6])
-    sparse["city"][1] = ["c1", "c2"]
-    with pytest.raises(InvalidRequestError, match=r"computed ID: table '.*all_three' got -1"):
-        serving.client().predict(dense, sparse)
+    several = {**sparse, "city": [["c1"], ["c1", "c2"], []]}
+    expected = r"sparse\['city'\].lengths: got 2 in row 1, expected at most 1: the model crosses the feature"
+    with pytest.raises(InvalidRequestError, match=expected):
+        serving.client().predict(dense, several)
+    body = {"dense": {"dense_features": dense["dense_features"].tolist()}, "sparse": several}
+    reply = ask(f"http://{serving.http_address}/v1/models/clicks:predict", body)
+    assert reply.status == 400
+    assert re.search(expected, reply.json()["error"])
+    context = Context(sparse={"user": [["u1", "u2"]]})
+    del sparse["user"]
+    with pytest.raises(
+        InvalidRequestError, match=r"context_sparse\['user'\].lengths: got 2 in row 0, expected at most 1"
+    ):
+        serving.client().predict(dense, sparse, context=context)
+    assert serving.total("recsys_requests_total", outcome="failed") == 0

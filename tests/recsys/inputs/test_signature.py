@@ -50,9 +50,10 @@ def test_the_hash_of_texts_survives_json() -> None:
 
 def test_the_sizes_of_bags_survive_json() -> None:
     user, items = SIGNATURE.sparse
-    sized = replace(SIGNATURE, sparse=(replace(user, num_ids=0), replace(items, num_ids=20)))
+    sized = replace(SIGNATURE, sparse=(replace(user, num_ids=0), replace(items, num_ids=20, max_ids=30)))
     data = json.loads(json.dumps(sized.to_json()))
     assert [sparse["num_ids"] for sparse in data["sparse"]] == [0, 20]
+    assert [sparse.get("max_ids") for sparse in data["sparse"]] == [None, 30]
     assert Signature.from_json(data) == sized
     assert all("num_ids" not in sparse for sparse in SIGNATURE.to_json()["sparse"])
 

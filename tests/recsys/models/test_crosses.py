@@ -101,6 +101,10 @@ def test_artifacts_score_as_the_model_does(tmp_path: Path, model: str) -> None:
     (block,) = rows_of(table, schema_for(artifact))
     found = scores(artifact, all_of(block))["score"]
     np.testing.assert_allclose(found, fitted.predict(table)["score"], atol=2e-6)
+    assert [one.max_ids for one in artifact.signature.sparse] == [1, 1, None, 1]
+    batch = _batch({"user": [[1], [2]], "shop": [[], [3, 4]], "seen": [[1, 2], []], "item": [[1], [2]]})
+    with pytest.raises(ValueError, match=r"sparse\['shop'\].lengths: got 2 in row 1, expected at most 1"):
+        artifact.forward(batch.lengths(), batch.values())
 
 
 def test_given_features_are_looked_up_as_they_come() -> None:
@@ -121,6 +125,14 @@ def test_several_values_are_no_training_data() -> None:
         DataError, match=r"row 2: column 'seen': got 2 values, expected at most one: 'pair' cross"
     ):
         fit(_table(), schema=schema, model="dcn", epochs=1, **_SIZES)
+
+
+def test_a_history_is_not_crossed() -> None:
+    schema = replace(_SCHEMA, crosses=(replace(_CROSS, feature_names=("user", "seen")),))
+    with pytest.raises(
+        ValueError, match=r"schema.crosses: 'pair' got the feature 'seen', which is the model's hist"
+    ):
+        fit(_table(), schema=schema, model="din", history="seen", target="item", epochs=1, **_SIZES)
 
 
 def test_a_schema_file_holds_crosses(tmp_path: Path) -> None:

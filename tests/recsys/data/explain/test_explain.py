@@ -15,6 +15,7 @@ from recsys.base.hashing import hash_text
 from recsys.data.cli import main as data_main
 from recsys.data.explain.tables import mappings_of, weights_of
 from recsys.data.lines import DataError
+from recsys.inputs.crosses import CrossSpec, rows_of_combinations
 from recsys.inputs.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.train.fitting import fit
 from recsys.train.model import Model
@@ -96,6 +97,30 @@ def test_tables_are_counted(trained: tuple[Model, Path, Path]) -> None:
     rows = {hash_text(f"t{i}") % 4 for i in range(5)}
     assert (tags.num_lookups, tags.num_read, tags.num_sharing) == (3000, len(rows), 5 - len(rows))
     assert model.tables()[0].num_lookups is None
+
+
+def test_tables_of_crossed_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    user, shop = np.arange(200) % 13, np.arange(200) % 7
+    missing = np.arange(200) % 5 == 0
+    table = pa.table({"user": pa.array(user, mask=missing), "shop": shop, "click": (user + shop) % 2})
+    schema = Schema(
+        labels=(LabelColumn(name="click"),),
+        dense=(),
+        tables=tuple(
+            TableSpec(name=name, num_embeddings=13, feature_names=(name,)) for name in ("user", "shop")
+        ),
+        crosses=(CrossSpec(name="pair", feature_names=("user", "shop"), num_embeddings=40),),
+    )
+    model = fit(table, schema=schema, model="dcn", epochs=1, embedding_dim=4, callbacks=[]).model
+    *_, pair = model.tables(table)
+    kept = ~missing
+    rows = rows_of_combinations([user[kept], shop[kept]], 40)
+    num_combinations = len({*zip(user[kept].tolist(), shop[kept].tolist(), strict=True)})
+    assert (pair.name, pair.num_rows, pair.num_lookups) == ("pair", 40, int(kept.sum()))
+    assert (pair.num_read, pair.num_sharing) == (len(set(rows)), num_combinations - len(set(rows)))
+    model.save(tmp_path / "model.pt")
+    assert data_main(["rows", str(tmp_path / "model.pt")]) == 0
+    assert "\npair: 40 rows of 4" in capsys.readouterr().out
 
 
 def test_items_of_one_parity_are_alike(trained: tuple[Model, Path, Path]) -> None:
