@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "engine/core/served_model.h"
+#include "engine/core/servable.h"
 #include "engine/events.h"
 #include "engine/settings/settings.h"
 #include "port/net/tls.h"

@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "engine/answers/answer_block.h"
-#include "engine/core/served_model.h"
+#include "engine/core/request.h"
 #include "engine/core/shadow.h"
 #include "rest/handed_file.h"
 

@@ -14,7 +14,7 @@
 
 #include "base/hash/blake2b.h"
 #include "binding/build.h"
-#include "format/delta_packed.h"
+#include "binding/ops/delta_packed.h"
 #include "ops/context_cache.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/probe.h"

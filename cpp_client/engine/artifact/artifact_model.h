@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "engine/core/served_model.h"
+#include "engine/core/servable.h"
 #include "engine/settings/settings.h"
 
 namespace recsys {

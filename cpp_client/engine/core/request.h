@@ -15,7 +15,6 @@
 
 #include "base/bytes.h"
 #include "base/status.h"
-#include "engine/core/served_model.h"
 #include "recsys/request.h"
 
 namespace recsys {
@@ -39,6 +38,16 @@ struct Rows {
 /// Copies of one request's outputs: per output of a signature its numbers, little-endian,
 /// row-major.
 using OutputCopies = std::vector<std::string>;
+
+/// When a batch passed its stages, in seconds on the clock of MonotonicSeconds.
+struct BatchTimes {
+  double taken_s = 0;
+  double collated_s = 0;
+  double executed_s = 0;
+  double responded_s = 0;
+  std::int64_t num_requests = 0;
+  std::int64_t num_rows = 0;
+};
 
 /// Returns how many rows a request counts as where requests wait: at least one.
 inline std::int64_t CountedRows(const CheckedRequest& checked) {

@@ -18,7 +18,6 @@
 #include "engine/core/gateway.h"
 #include "engine/core/request.h"
 #include "engine/core/servable.h"
-#include "engine/core/served_model.h"
 
 namespace recsys {
 

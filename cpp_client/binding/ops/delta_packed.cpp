@@ -1,4 +1,4 @@
-#include "format/delta_packed.h"
+#include "binding/ops/delta_packed.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
-#ifndef RECSYS_FORMAT_DELTA_PACKED_H_
-#define RECSYS_FORMAT_DELTA_PACKED_H_
+#ifndef RECSYS_BINDING_OPS_DELTA_PACKED_H_
+#define RECSYS_BINDING_OPS_DELTA_PACKED_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -14,4 +14,4 @@ std::string DeltaPacked(const std::int32_t* numbers, std::size_t num_numbers);
 
 }  // namespace recsys
 
-#endif  // RECSYS_FORMAT_DELTA_PACKED_H_
+#endif  // RECSYS_BINDING_OPS_DELTA_PACKED_H_
