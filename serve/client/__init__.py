@@ -283,14 +283,7 @@ class Client:
 class AsyncClient:
     """The client for asyncio. Belongs to the event loop in which it was created.
 
-    Args:
-        address: ``host:port`` of a server, or ``unix:PATH`` of a socket that leads to one.
-        timeout_s: timeout of each call that names none.
-        model: name of the model; empty for the only one that the server holds.
-        settings: replaces the two above, and has more.
-
-    Raises:
-        ValueError: the address is neither, or a file of ``settings.tls`` cannot be used.
+    The arguments and errors are those of ``Client``.
     """
 
     def __init__(

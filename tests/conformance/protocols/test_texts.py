@@ -37,14 +37,12 @@ from tests.conformance.support.harness import ServerUnderTest, running, status_o
 from tests.conformance.support.http_calls import (
     Reply,
     ask,
-    binary_of,
-    body_of,
     plain_outputs,
     tensor_outputs,
 )
 from tests.conformance.support.open_inference import assert_same_bits, model_infer, outputs_of, plain
 from tests.support.serve.messages.cases import Sample, assert_answers
-from tests.support.serve.messages.foreign import kserve_message, tensors
+from tests.support.serve.messages.foreign import binary_of, body_of, kserve_message, tensors
 from tests.support.serve.messages.texts import (
     Texts,
     packed,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Sequence
 from contextlib import closing
 from http.client import HTTPConnection, HTTPSConnection
 from typing import Any, NamedTuple
@@ -13,9 +12,8 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from recsys.inputs.signature import Signature
-from serve.engine.reference.protocols.tensors import Tensor
 from tests.support.serve.messages.cases import Sample
-from tests.support.serve.messages.foreign import tensors
+from tests.support.serve.messages.foreign import binary_of, body_of, tensors
 
 _DTYPES = {"FP32": "<f4", "INT64": "<i8", "INT32": "<i4"}
 _PATIENCE_S = 120
@@ -72,40 +70,9 @@ def tensor_body(signature: Signature, sample: Sample, **more: Any) -> dict[str, 
     return body_of(tensors(signature, sample), **more)
 
 
-def body_of(made: Sequence[Tensor], **more: Any) -> dict[str, Any]:
-    """Tensors as Open Inference has them in JSON."""
-    inputs = [
-        {
-            "name": one.name,
-            "datatype": one.datatype,
-            "shape": one.shape,
-            "data": [text.decode() for text in one.texts]
-            if one.datatype == "BYTES"
-            else np.frombuffer(one.data, _DTYPES[one.datatype]).tolist(),
-        }
-        for one in made
-    ]
-    return {"inputs": inputs, **more}
-
-
 def binary_body(signature: Signature, sample: Sample, **more: Any) -> tuple[bytes, dict[str, str]]:
     """The same with the tensors' bytes behind the JSON, and the header that says where they begin."""
     return binary_of(tensors(signature, sample), **more)
-
-
-def binary_of(made: Sequence[Tensor], **more: Any) -> tuple[bytes, dict[str, str]]:
-    """Tensors as bytes behind the JSON, and the header that says where they begin."""
-    inputs = [
-        {
-            "name": one.name,
-            "datatype": one.datatype,
-            "shape": one.shape,
-            "parameters": {"binary_data_size": len(one.data)},
-        }
-        for one in made
-    ]
-    text = json.dumps({"inputs": inputs, **more}).encode()
-    return text + b"".join(one.data for one in made), {"Inference-Header-Content-Length": str(len(text))}
 
 
 def plain_body(sample: Sample, **more: Any) -> dict[str, Any]:

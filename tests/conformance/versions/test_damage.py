@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from tests.conformance.protocols.test_wrong import INTERNALS
 from tests.conformance.support.artifacts import Exported
 from tests.conformance.support.harness import ServerUnderTest, running
 from tests.support.serve.messages.cases import assert_answers
+from tests.support.small_disk import small_filesystem
 
 pytestmark = pytest.mark.engine
 
@@ -136,24 +136,6 @@ def test_the_log_says_how_the_rows_are_held(small: Exported, tmp_path: Path) -> 
         assert server.stop()[0] == 0
     held = f"rows in memory: {num_bytes:,} bytes, on huge pages: 0, locked: {num_bytes:,}"
     assert f"version 1 is ready; {held}" in server.log.read_text()
-
-
-@contextmanager
-def small_filesystem(at: Path) -> Iterator[None]:
-    """64 KiB of room; skips where nothing can be mounted."""
-    at.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(at)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip(f"no file system can be mounted here: {made.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(at)], check=True)
 
 
 def test_a_full_disk_ends_the_capture_and_no_request(small: Exported, tmp_path: Path) -> None:

@@ -133,13 +133,8 @@ def test_steps_for_each_id_run_over_ids(tmp_path: Path) -> None:
     assert of_kind(steps, "from_ids")[0].num_rows == num_ids
 
 
-class _Masked(nn.Module):
+class _Masked(_EachId):
     """A layer over the places of a history, of which those that hold items count."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.items = EmbeddingCollection([sequence("items", 30, 4, ["history"])])
-        self.turn = nn.Linear(4, 5)
 
     def forward(self, features: KeyedJaggedTensor) -> Tensor:
         history = self.items(features)["history"]

@@ -85,20 +85,7 @@ def test_requests_are_counted_by_version_and_outcome(metrics: Metrics, dlrm: Mod
 def test_connections_are_shown_where_the_engine_counts_them(metrics: Metrics) -> None:
     metrics.watch_engine(EngineCounts)
     assert value(metrics, "recsys_connections") is None
-    port = {"open": 3, "accepted": 9, "refused": 1, "closed_silent": 2, "closed_resets": 4}
-    port |= {
-        "closed_control_frames": 5,
-        "closed_headers": 12,
-        "closed_memory": 6,
-        "resets": 7,
-        "stalled_messages": 8,
-        "refused_calls": 11,
-        "held_bytes": 10,
-        "threads": 13,
-        "moved": 15,
-        "busy_us": 14_000_000,
-    }
-    metrics.watch_engine(lambda: EngineCounts(port=port))
+    metrics.watch_engine(lambda: EngineCounts(port=PORT))
     assert value(metrics, "recsys_connections") == 3
     assert value(metrics, "recsys_connections_accepted_total") == 9
     reasons = ("too_many", "silent", "resets", "control_frames", "headers", "memory")

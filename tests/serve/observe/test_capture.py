@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import stat
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import textwrap
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +28,7 @@ from serve.observe.capture_file import (
     record,
 )
 from serve.wire import predict_pb2 as wire
+from tests.support.small_disk import small_filesystem
 
 ROOT = Path(__file__).parents[3]
 
@@ -205,23 +205,6 @@ def test_a_request_that_cannot_be_written_ends_nothing(path: Path, caplog: pytes
     capture.close()
     assert capture.counts() == {"written": 1, "dropped": 0, "failed": 2}
     assert len(caplog.records) == 1
-
-
-@contextlib.contextmanager
-def small_filesystem(at: Path) -> Iterator[None]:
-    """64 KiB that are really full when they are."""
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(at)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip(f"no file system can be mounted here: {made.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(at)], check=True)
 
 
 def test_a_full_disk_is_told_once_and_what_was_written_can_be_read(

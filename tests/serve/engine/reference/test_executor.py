@@ -120,14 +120,19 @@ def samples() -> list[Sample]:
     return [random_sample(SIGNATURE, rows, rng) for rows in (1, 3, 0, 2)]
 
 
+def keep_busy(executor: Executor, gated: GatedModel, request: NamedRequest) -> None:
+    """Close the gate, and let a request run up to it."""
+    gated.close_gate()
+    executor.submit(request)
+    assert gated.started.acquire(timeout=60)
+
+
 def test_requests_that_wait_go_together_and_each_gets_its_own_rows(
     model: ServedModel, answers: Answers, samples: list[Sample]
 ) -> None:
     gated = GatedModel(model)
     with running(gated, answers) as executor:
-        gated.close_gate()
-        executor.submit(pending("first", samples[0]))
-        assert gated.started.acquire(timeout=60)
+        keep_busy(executor, gated, pending("first", samples[0]))
         for i, sample in enumerate(samples):
             executor.submit(pending(str(i), sample))
         gated.gate.set()
@@ -180,9 +185,7 @@ def test_what_a_model_fails_on_fails_its_own_request_only(
     executor = executor_of(gated, answers, counters=counters)
     executor.start(WARM_UP)
     executor.wait_until_warm()
-    gated.close_gate()
-    executor.submit(pending("running", samples[0]))
-    assert gated.started.acquire(timeout=60)
+    keep_busy(executor, gated, pending("running", samples[0]))
     for i in range(13):
         sample = samples[1]
         if i in guilty:
@@ -225,9 +228,7 @@ def test_no_request_runs_again_behind_its_deadline(
     executor = executor_of(gated, answers, clock=lambda: now_s[0])
     executor.start()
     executor.wait_until_warm()
-    gated.close_gate()
-    executor.submit(pending("running", samples[0]))
-    assert gated.started.acquire(timeout=60)
+    keep_busy(executor, gated, pending("running", samples[0]))
     bad = Sample(3, samples[1].dense, {**samples[1].sparse, "item": [[777_000], [], [1]]}, samples[1].weights)
     executor.submit(pending("bad", bad))
     executor.submit(pending("hurried", samples[1], deadline_s=now_s[0] + 5))
@@ -255,9 +256,7 @@ def test_an_expired_request_is_answered_without_being_computed(
 ) -> None:
     gated = GatedModel(model)
     with running(gated, answers) as executor:
-        gated.close_gate()
-        executor.submit(pending("running", samples[0]))
-        assert gated.started.acquire(timeout=60)
+        keep_busy(executor, gated, pending("running", samples[0]))
         executor.submit(pending("late", samples[1], deadline_s=0.0))
         executor.submit(pending("in time", samples[3]))
         gated.gate.set()
@@ -271,9 +270,7 @@ def test_a_cancelled_request_is_not_computed(
 ) -> None:
     gated = GatedModel(model)
     with running(gated, answers) as executor:
-        gated.close_gate()
-        executor.submit(pending("running", samples[0]))
-        assert gated.started.acquire(timeout=60)
+        keep_busy(executor, gated, pending("running", samples[0]))
         unwanted = pending("unwanted", samples[1])
         executor.submit(unwanted)
         executor.cancel(unwanted)
@@ -321,9 +318,7 @@ def test_the_first_executor_thread_is_warmed_up_and_others_start_when_needed(
     gated = GatedModel(noting)
     with running(gated, answers, num_threads=2) as executor:
         assert set(noting.threads) == {"executor-small-0"}
-        gated.close_gate()
-        executor.submit(pending("first", samples[0]))
-        assert gated.started.acquire(timeout=60)
+        keep_busy(executor, gated, pending("first", samples[0]))
         executor.submit(pending("second", samples[1]))
         assert gated.started.acquire(timeout=60)
         gated.gate.set()
@@ -354,9 +349,7 @@ def test_an_answer_that_cannot_be_written_fails_its_own_request_only(
 ) -> None:
     gated = GatedModel(model)
     with running(gated, answers) as executor:
-        gated.close_gate()
-        executor.submit(pending("running", samples[0]))
-        assert gated.started.acquire(timeout=60)
+        keep_busy(executor, gated, pending("running", samples[0]))
         unwritable = pending("unwritable", samples[1])
         unwritable.num_missing_bytes = 100
         executor.submit(unwritable)
@@ -372,9 +365,7 @@ def test_work_between_batches_waits_for_the_running_one_and_holds_up_the_next(
 ) -> None:
     gated = GatedModel(model)
     with running(gated, answers, num_threads=2) as executor:
-        gated.close_gate()
-        executor.submit(pending("running", samples[0]))
-        assert gated.started.acquire(timeout=60)
+        keep_busy(executor, gated, pending("running", samples[0]))
         seen: list[list[int]] = []
         inside, leave = threading.Event(), threading.Event()
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from recsys.inputs.signature import Signature
@@ -14,6 +18,7 @@ from serve.wire import predictor_pb2 as torchrec
 from tests.support.serve.messages.cases import Sample
 
 LIMITS = BatchLimits()
+DTYPES = {"FP32": "<f4", "INT64": "<i8", "INT32": "<i4"}
 
 
 def tensor(name: str, datatype: str, array: np.ndarray) -> Tensor:
@@ -38,6 +43,37 @@ def tensors(signature: Signature, sample: Sample) -> list[Tensor]:
         if s.weighted:
             made.append(tensor(f"{s.name}.weights", "FP32", flat(sample.weights[s.name], "<f4")))
     return made
+
+
+def body_of(made: Sequence[Tensor], **more: Any) -> dict[str, Any]:
+    """Tensors as Open Inference has them in JSON."""
+    inputs = [
+        {
+            "name": one.name,
+            "datatype": one.datatype,
+            "shape": one.shape,
+            "data": [text.decode() for text in one.texts]
+            if one.datatype == "BYTES"
+            else np.frombuffer(one.data, DTYPES[one.datatype]).tolist(),
+        }
+        for one in made
+    ]
+    return {"inputs": inputs, **more}
+
+
+def binary_of(made: Sequence[Tensor], **more: Any) -> tuple[bytes, dict[str, str]]:
+    """Tensors as bytes behind the JSON, and the header that says where they begin."""
+    inputs = [
+        {
+            "name": one.name,
+            "datatype": one.datatype,
+            "shape": one.shape,
+            "parameters": {"binary_data_size": len(one.data)},
+        }
+        for one in made
+    ]
+    text = json.dumps({"inputs": inputs, **more}).encode()
+    return text + b"".join(one.data for one in made), {"Inference-Header-Content-Length": str(len(text))}
 
 
 def kserve_message(made: list[Tensor], **fields: object) -> kserve.ModelInferRequest:

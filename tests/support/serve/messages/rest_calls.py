@@ -11,11 +11,10 @@ import numpy as np
 from serve.config.settings import ServerConfig
 from tests.support.serve.live import LiveServer
 from tests.support.serve.messages.cases import Sample, random_sample
-from tests.support.serve.messages.foreign import tensors
+from tests.support.serve.messages.foreign import binary_of, body_of, tensors
 from tests.support.serve.models import SIGNATURE
 
 CONFIG = ServerConfig(port=0, metrics_port=None, http_port=0)
-DTYPES = {"FP32": "<f4", "INT64": "<i8", "INT32": "<i4"}
 INFER, PREDICT = "/v2/models/small/infer", "/v1/models/small:predict"
 
 
@@ -50,16 +49,7 @@ def sample_of(rows: int, seed: int = 0) -> Sample:
 
 
 def tensor_body(sample: Sample, **more: Any) -> dict[str, Any]:
-    inputs = [
-        {
-            "name": one.name,
-            "datatype": one.datatype,
-            "shape": one.shape,
-            "data": np.frombuffer(one.data, DTYPES[one.datatype]).tolist(),
-        }
-        for one in tensors(SIGNATURE, sample)
-    ]
-    return {"inputs": inputs, **more}
+    return body_of(tensors(SIGNATURE, sample), **more)
 
 
 def plain_body(sample: Sample) -> dict[str, Any]:
@@ -68,15 +58,4 @@ def plain_body(sample: Sample) -> dict[str, Any]:
 
 def binary_body(sample: Sample, **more: Any) -> tuple[bytes, dict[str, str]]:
     """As Triton's HTTP client sends it: JSON, then the tensors' bytes."""
-    made = tensors(SIGNATURE, sample)
-    inputs = [
-        {
-            "name": t.name,
-            "datatype": t.datatype,
-            "shape": t.shape,
-            "parameters": {"binary_data_size": len(t.data)},
-        }
-        for t in made
-    ]
-    text = json.dumps({"inputs": inputs, **more}).encode()
-    return text + b"".join(t.data for t in made), {"Inference-Header-Content-Length": str(len(text))}
+    return binary_of(tensors(SIGNATURE, sample), **more)

@@ -147,16 +147,8 @@ def test_the_reason_says_why_a_column_is_no_time(name: str, values: Any, use: st
 def test_a_time_that_does_not_divide_the_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _csv(tmp_path / "a.csv", "hour", [14102100] * 100)
     assert "while it is the same in all rows, the last ones" in _report(path, "hour").reason
-    argv = [
-        "--data",
-        str(path),
-        "--out",
-        str(tmp_path / "m.pt"),
-        "--embedding-dim",
-        "4",
-        "--over-layers",
-        "4",
-    ]
+    sizes = ["--embedding-dim", "4", "--over-layers", "4"]
+    argv = ["--data", str(path), "--out", str(tmp_path / "m.pt"), *sizes]
     assert train_main([*argv, "--json"]) == 0
     assert capsys.readouterr().err == (
         "recsys-train: schema.time: column 'hour' is 2014-10-21 00:00:00 in all rows; held out are the last 10% of "

@@ -127,16 +127,8 @@ def test_inspect_and_training_say_so(tmp_path: Path, capsys: pytest.CaptureFixtu
     )
     assert main(["inspect", str(path), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["warnings"]) == 1
-    argv = [
-        "--data",
-        str(path),
-        "--out",
-        str(tmp_path / "m.pt"),
-        "--embedding-dim",
-        "4",
-        "--over-layers",
-        "4",
-    ]
+    sizes = ["--embedding-dim", "4", "--over-layers", "4"]
+    argv = ["--data", str(path), "--out", str(tmp_path / "m.pt"), *sizes]
     assert train_main([*argv, "--json"]) == 0
     captured = capsys.readouterr()
     assert captured.err.startswith(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,6 +13,7 @@ from serve.errors import RequestError, RequestTooLargeError
 from serve.wire import predictor_pb2 as wire
 from tests.support.serve.messages.cases import random_sample
 from tests.support.serve.messages.foreign import LIMITS, assert_same, checked, torchrec_message
+from tests.support.serve.messages.wrong_torchrec import WRONG, good, spoiled
 from tests.support.serve.models import SIGNATURE
 
 ONE_DENSE = Signature(
@@ -78,92 +77,15 @@ def test_outputs_are_written_in_the_order_of_the_signature() -> None:
     assert at == sorted(at)
 
 
-def _good() -> wire.PredictionRequest:
-    """Three IDs of 'user', 'genres' and 'item' each, two of 'tags'."""
-    lengths = np.array([1, 2], "<i4").tobytes()
-    return wire.PredictionRequest(
-        batch_size=2,
-        float_features=wire.FloatFeatures(num_features=4, values=bytes(32)),
-        id_list_features=wire.SparseFeatures(
-            num_features=3, lengths=lengths * 3, values=np.arange(9, dtype="<i4").tobytes()
-        ),
-        id_score_list_features=wire.SparseFeatures(
-            num_features=1,
-            lengths=np.array([1, 1], "<i4").tobytes(),
-            values=np.array([4, 5], "<i4").tobytes(),
-            weights=np.ones(2, "<f4").tobytes(),
-        ),
-    )
-
-
-def _set(part: str, **values: object) -> Callable[[wire.PredictionRequest], None]:
-    def spoil(message: wire.PredictionRequest) -> None:
-        for name, value in values.items():
-            setattr(getattr(message, part) if part else message, name, value)
-
-    return spoil
-
-
-WRONG: dict[str, tuple[Callable[[wire.PredictionRequest], object], str]] = {
-    "negative-batch": (_set("", batch_size=-1), "batch_size: got -1, expected 0 or more"),
-    "other-batch": (_set("", batch_size=3), "float_features.values: got 32 bytes, expected 48 (float32 [3, 4])"),
-    "fewer-floats": (
-        _set("float_features", num_features=3),
-        "float_features.num_features: got 3, expected 4 (in this order: 'context [3]', 'price [1]')",
-    ),
-    "short-floats": (_set("float_features", values=bytes(31)), "float_features.values: got 31 bytes, expected 32"),
-    "no-floats": (lambda m: m.ClearField("float_features"), "float_features.num_features: got 0, expected 4"),
-    "more-features": (
-        _set("id_list_features", num_features=4),
-        "id_list_features.num_features: got 4, expected 3 (in this order: 'user', 'genres', 'item')",
-    ),
-    "no-lengths": (
-        _set("id_list_features", lengths=b""),
-        "id_list_features.lengths: got 0 bytes, expected 24 (int32 [3, 2]) or 48 (int64 [3, 2])",
-    ),
-    "negative-length": (
-        _set("id_list_features", lengths=np.array([1, 2, 1, -1, 0, 3], "<i4").tobytes()),
-        "id_list_features.lengths: got -1 for 'genres' in row 1, expected 0 to",
-    ),
-    "huge-length": (
-        _set("id_list_features", lengths=np.array([1, 2, 1, 2, 0, 1 << 62], "<i8").tobytes()),
-        "id_list_features.lengths: got 4611686018427387904 for 'item' in row 1",
-    ),
-    "short-values": (
-        _set("id_list_features", values=bytes(35)),
-        "id_list_features.values: got 35 bytes, expected 36 (int32 [9]) or 72 (int64 [9])",
-    ),
-    "weights-of-no-scores": (
-        _set("id_list_features", weights=bytes(36)),
-        "id_list_features.weights: got 36 bytes, expected none",
-    ),
-    "missing-weights": (
-        _set("id_score_list_features", weights=b""),
-        "id_score_list_features.weights: got 0 bytes, expected 8 (float32, one for each of 2 IDs)",
-    ),
-    "missing-scores": (
-        lambda m: m.ClearField("id_score_list_features"),
-        "id_score_list_features.num_features: got 0, expected 1 (in this order: 'tags')",
-    ),
-    "embeddings": (
-        _set("embedding_features", num_features=1),
-        "embedding_features: got 1 features, expected none",
-    ),
-    "unary": (_set("unary_features", values=bytes(4)), "unary_features: got 0 features"),
-}  # fmt: skip
-
-
 def test_the_message_that_is_spoiled_is_good() -> None:
-    assert checked(SIGNATURE, raw_request(SIGNATURE, _good(), LIMITS)).num_rows == 2
+    assert checked(SIGNATURE, raw_request(SIGNATURE, good(), LIMITS)).num_rows == 2
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_each_wrong_message_is_explained(name: str) -> None:
-    spoil, text = WRONG[name]
-    message = _good()
-    spoil(message)
+    message, text = spoiled(name)
     with pytest.raises(RequestError) as caught:
-        raw_request(SIGNATURE, message, LIMITS)
+        checked(SIGNATURE, raw_request(SIGNATURE, message, LIMITS))
     assert text in str(caught.value)
 
 
