@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from export.graph.crossing import crossings_in_program
 from export.graph.inputs.computed import RequestFeatures, check_computed
 from export.graph.prepared import PreparedModel
 from export.graph.ranking import RankingCollection, RankingFeatures, jagged_places
@@ -368,7 +369,7 @@ def leaves_of(prepared: PreparedModel, *, is_ranking: bool) -> Leaves:
     context = prepared.signature.context if is_ranking else ()
     names = prepared.input_mapping.wire_names
     leaves = Leaves(
-        modules={**prepared.managed.in_program()},
+        modules={**prepared.managed.in_program(), **crossings_in_program(prepared.model)},
         names={
             Space.ROWS: [name for name in names if name not in context],
             Space.CONTEXTS: [name for name in names if name in context],

@@ -37,7 +37,7 @@ from recsys.managed import (
 )
 from recsys.models.dense import DenseTransforms
 from recsys.models.dlrm import DLRM, BagCollection, SparseDLRM
-from recsys.modules.crosses import CrossedBags, CrossedBatch, crossed_batch, given_features
+from recsys.modules.crosses import CrossedBags, CrossedBatch, Crossing, given_features
 from recsys.ops import is_traced
 
 SequenceCollection = EmbeddingCollection | ManagedCollisionEmbeddingCollection
@@ -64,6 +64,7 @@ class ClickModel(nn.Module):
 
     Attributes:
         inputs: The same; ``recsys-export`` takes ID policies, text hashes and the dense width from it.
+        crossing: Makes the crossed features; None without any.
         uncertainty: The labels' variances, where training learns them; else None.
     """
 
@@ -72,6 +73,7 @@ class ClickModel(nn.Module):
         self.model = model
         self.inputs = inputs
         self.transforms = None if inputs is None else DenseTransforms(inputs.dense)
+        self.crossing = None if inputs is None or not inputs.crosses else Crossing(inputs.crosses)
         learns = inputs is not None and inputs.label_weights
         self.uncertainty = LabelUncertainty(num_labels_of(inputs)) if learns else None
 
@@ -91,9 +93,10 @@ class ClickModel(nn.Module):
         return self._named(self.logits(dense_features, sparse_features))
 
     def _with_crosses(self, sparse_features: KeyedJaggedTensor) -> KeyedJaggedTensor | CrossedBatch:
-        if self.inputs is None or not self.inputs.crosses:
+        if self.crossing is None:
             return sparse_features
-        return crossed_batch(sparse_features, self.inputs.crosses)
+        found: CrossedBatch = self.crossing(sparse_features)
+        return found
 
     def logits(
         self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor | CrossedBatch

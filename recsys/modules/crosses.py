@@ -71,15 +71,25 @@ class CrossedBags(nn.Module):
         return KeyedTensor(keys, dims, torch.cat([part.values() for part in parts], dim=1))
 
 
-def crossed_batch(features: KeyedJaggedTensor, crosses: Sequence[CrossSpec]) -> CrossedBatch:
-    """Return a batch with the rows of combinations, as ``recsys.inputs.crosses`` defines them.
+class Crossing(nn.Module):
+    """Adds the rows of combinations to a batch, as ``recsys.inputs.crosses`` defines them.
 
     A combination is missing where one of its features is, and ``SEVERAL`` where one has several values.
 
     Args:
-        features: Raw IDs.
         crosses: The combinations; at least one.
     """
+
+    def __init__(self, crosses: Sequence[CrossSpec]) -> None:
+        super().__init__()
+        self.crosses = tuple(crosses)
+
+    def forward(self, features: KeyedJaggedTensor) -> CrossedBatch:
+        """Return a batch of raw IDs, and its combinations."""
+        return CrossedBatch(features, _crossed(features, self.crosses))
+
+
+def _crossed(features: KeyedJaggedTensor, crosses: Sequence[CrossSpec]) -> KeyedJaggedTensor:
     names = list(dict.fromkeys(name for cross in crosses for name in cross.feature_names))
     ids, lengths = _first_ids([features[name] for name in names])
     at = {name: i for i, name in enumerate(names)}
@@ -101,7 +111,7 @@ def crossed_batch(features: KeyedJaggedTensor, crosses: Sequence[CrossSpec]) -> 
     keys = [cross.name for cross in crosses]
     there = torch.cat([is_there[key] for key in keys])
     values = torch.cat([rows[key] for key in keys]).masked_select(there)
-    return CrossedBatch(features, KeyedJaggedTensor(keys, values, lengths=there.to(torch.int64)))
+    return KeyedJaggedTensor(keys, values, lengths=there.to(torch.int64))
 
 
 def _first_ids(features: Sequence[JaggedTensor]) -> tuple[Tensor, list[Tensor]]:

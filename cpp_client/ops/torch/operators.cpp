@@ -19,6 +19,7 @@
 #include "base/yield.h"
 #include "format/slots.h"
 #include "ops/kernels/kernels.h"
+#include "ops/torch/crossed.h"
 
 namespace recsys::ops {
 namespace {
@@ -288,11 +289,15 @@ void RegisterOperators() {
   schemas.def(
       "mapped_rows(Tensor slots, Tensor masks, Tensor starts, Tensor tables, Tensor ids) -> "
       "Tensor");
+  schemas.def(
+      "crossed_rows(Tensor lengths, Tensor values, int num_features, int[] sizes, int[] features, "
+      "int[] num_rows) -> (Tensor, Tensor)");
   torch::Library& on_cpu = *add(torch::Library::IMPL, c10::DispatchKey::CPU);
   on_cpu.impl("pack_linear", PackLinear);
   on_cpu.impl("linear", LinearOp);
   on_cpu.impl("dot_interaction", DotOp);
   on_cpu.impl("mapped_rows", MappedRows);
+  on_cpu.impl("crossed_rows", CrossedRows);
   torch::Library& shapes = *add(torch::Library::IMPL, c10::DispatchKey::Meta);
   shapes.impl("dot_interaction", DotShape);
 }

@@ -25,7 +25,7 @@ from recsys.inputs.answer_columns import AnswerLayout
 from recsys.inputs.crosses import CrossSpec, rows_of_combinations
 from recsys.inputs.schema import LabelColumn, Schema, TableSpec
 from recsys.inputs.signature import Signature, SparseInput
-from recsys.modules.crosses import SEVERAL, crossed_batch
+from recsys.modules.crosses import SEVERAL, Crossing
 from recsys.train.fitting import fit
 from tests.export.lower.test_lowering import kinds_of, lowered
 from tests.recsys.data.blocks import all_of
@@ -69,7 +69,7 @@ def test_graphs_cross_as_training_data_does() -> None:
     ids = [generator.integers(-(2**63), 2**63 - 1, size=500, dtype=np.int64) for _ in range(3)]
     cross = CrossSpec(name="x", feature_names=("a", "b", "c"), num_embeddings=997)
     batch = _batch({name: of[:, None].tolist() for name, of in zip("cab", [ids[2], *ids[:2]], strict=True)})
-    [made] = crossed_batch(batch, [cross]).made.to_dict().values()
+    [made] = Crossing([cross])(batch).made.to_dict().values()
     rows = rows_of_combinations(ids, 997)
     assert made.values().tolist() == rows.tolist()
     assert rows.min() >= 0
@@ -83,7 +83,7 @@ def test_graphs_cross_as_training_data_does() -> None:
 
 def test_missing_and_several_values() -> None:
     batch = _batch({"user": [[1], [], [2], [3, 4], [3, 4]], "shop": [[9], [9], [], [9], []]})
-    made = crossed_batch(batch, [_CROSS]).made
+    made = Crossing([_CROSS])(batch).made
     assert made.lengths().tolist() == [1, 0, 0, 1, 0]
     expected = rows_of_combinations([np.array([1]), np.array([9])], 1_000)
     assert made.values().tolist() == [int(expected[0]), SEVERAL]
