@@ -177,6 +177,11 @@ const VerifiedRows& Model::verified_rows() const {
 }
 std::string Model::rows_state() const { return parts_->rows->state(); }
 
+bool Model::shares_contexts() const {
+  // What could be kept can be shared.
+  return parts_->graphs->why_no_context_cache().empty();
+}
+
 ContextCacheCounts Model::context_cache() const {
   return parts_->context_cache == nullptr ? ContextCacheCounts() : parts_->context_cache->counts();
 }
@@ -205,7 +210,7 @@ Outputs Model::Predict(const Batch& batch) const {
     const std::vector<c10::IValue> inputs = GraphInputs(batch, signature());
     const LoadedGraphs& graphs = *parts_->graphs;
     const Callable& graph = batch.is_ranking ? *graphs.ranking() : graphs.plain();
-    return CheckedOutputs(graph.Call(inputs), signature(), batch.num_rows, inputs);
+    return CheckedOutputs(graph.Call(inputs, batch.shared), signature(), batch.num_rows, inputs);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

@@ -19,6 +19,7 @@ class ArtifactModel : public ServedModel {
 
   const Signature& signature() const override { return model_.signature(); }
   Outputs Predict(const Batch& batch) override { return model_.Predict(batch); }
+  bool shares_contexts() const override { return model_.shares_contexts(); }
 
   ContextCacheCounts context_cache() const override { return model_.context_cache(); }
   OutsideRowsCounts outside_rows() const override { return model_.outside_rows(); }

@@ -89,16 +89,44 @@ CutRequest::CutRequest(const CheckedRequest& request, const Signature& signature
 
 bool CutRequest::has_unclaimed() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return !is_closed_ && num_claimed_ < parts_.size();
+  return !is_closed_ && !is_held_ && num_claimed_ < parts_.size();
+}
+
+void CutRequest::ShareContext(std::function<void()> on_free) {
+  on_free_ = std::move(on_free);
+  is_held_ = true;
+}
+
+SharedContext::Values CutRequest::Find() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return context_;
+}
+
+void CutRequest::Add(Values values) { Free(std::move(values)); }
+
+void CutRequest::Free(Values values) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!std::exchange(is_held_, false)) return;
+    context_ = std::move(values);
+  }
+  try {
+    on_free_();
+  } catch (...) {
+    // There is no memory for another thread: the first one computes all parts.
+  }
 }
 
 CutRequest::Part* CutRequest::Claim() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (is_closed_ || num_claimed_ == parts_.size()) return nullptr;
-  return &parts_[num_claimed_++];
+  if (is_closed_ || num_claimed_ == parts_.size() || (is_held_ && num_claimed_ > 0)) return nullptr;
+  Part& part = parts_[num_claimed_++];
+  part.has_context_values = context_ != nullptr;
+  return &part;
 }
 
 void CutRequest::Done(Part* part) {
+  if (part->failure == nullptr) Free(nullptr);
   const std::lock_guard<std::mutex> lock(mutex_);
   // The answer is an error: what is left need not be computed.
   if (part->failure != nullptr) is_closed_ = true;

@@ -35,6 +35,8 @@ class ServedModel {
   virtual const Signature& signature() const = 0;
   /// Throws the model's exceptions; Error (kRequest) if one of the requests is to blame.
   virtual Outputs Predict(const Batch& batch) = 0;
+  /// As Model::shares_contexts. Called as Predict is.
+  virtual bool shares_contexts() const { return false; }
 
   /// Returns zeros without a cache. Called from any thread.
   virtual ContextCacheCounts context_cache() const { return {}; }

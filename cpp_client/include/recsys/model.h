@@ -79,6 +79,20 @@ struct SparseBatch {
   Span<float> weights;
 };
 
+/// What a model computes of a context alone, for batches that have no other context: the parts of
+/// one request.
+class SharedContext {
+ public:
+  /// Null for none.
+  using Values = std::shared_ptr<const float[]>;
+
+  virtual ~SharedContext() = default;
+  /// Returns what was added; null if the caller computes it for its batch, and then adds it.
+  virtual Values Find() const = 0;
+  /// Called by Model::Predict before it computes what differs by rows.
+  virtual void Add(Values values) = 0;
+};
+
 /// One batch in the layout of the model's graph. The caller owns the memory, which must be writable
 /// and stay valid until Predict returns.
 struct Batch {
@@ -93,6 +107,9 @@ struct Batch {
   SparseBatch context;
   /// int64 [B]: for each row, the index of its context.
   Span<std::int64_t> row_context;
+  /// Set if other batches have the same context, the only one of this batch: what is computed of
+  /// it alone is found there, or added.
+  SharedContext* shared = nullptr;
 };
 
 /// A batch's outputs, in the signature's order: row-major [B, *shape] each. Valid as long as
@@ -198,6 +215,8 @@ class Model {
   /// For programs that warm the model up.
   const VerifiedRows& verified_rows() const;
 
+  /// Whether a batch's `shared` is used: the model's program computes something of contexts alone.
+  bool shares_contexts() const;
   /// Returns zeros without a cache.
   ContextCacheCounts context_cache() const;
   /// Counts hits, misses and evictions from 0 on: for programs that have warmed the model up.

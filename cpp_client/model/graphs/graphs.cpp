@@ -61,13 +61,15 @@ std::vector<c10::IValue> FewRows(const Signature& signature, bool is_ranking) {
 
 }  // namespace
 
-c10::IValue Callable::Call(std::vector<c10::IValue> inputs) const {
+c10::IValue Callable::Call(std::vector<c10::IValue> inputs, SharedContext* shared) const {
   if (program_ != nullptr) {
     std::vector<at::Tensor> tensors;
     tensors.reserve(inputs.size());
     for (const c10::IValue& input : inputs) tensors.push_back(input.toTensor());
     c10::Dict<std::string, at::Tensor> outputs;
-    for (auto& [name, tensor] : program_->Run(tensors)) outputs.insert(name, std::move(tensor));
+    for (auto& [name, tensor] : program_->Run(tensors, shared)) {
+      outputs.insert(name, std::move(tensor));
+    }
     return outputs;
   }
   torch::jit::Stack stack = std::move(inputs);

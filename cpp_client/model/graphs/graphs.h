@@ -13,6 +13,7 @@
 #include "format/delta_header.h"
 #include "model/graphs/programs.h"
 #include "model/graphs/skeleton.h"
+#include "recsys/model.h"
 #include "recsys/signature.h"
 
 namespace recsys {
@@ -30,8 +31,8 @@ class Callable {
   explicit Callable(std::shared_ptr<const ops::ProgramGraph> program)
       : program_(std::move(program)) {}
 
-  /// Throws torch's exceptions.
-  c10::IValue Call(std::vector<c10::IValue> inputs) const;
+  /// `shared`: for a program's only context; null for none. Throws torch's exceptions.
+  c10::IValue Call(std::vector<c10::IValue> inputs, SharedContext* shared = nullptr) const;
   /// Null of a graph.
   const ops::ProgramGraph* program() const { return program_.get(); }
 

@@ -319,17 +319,36 @@ std::vector<StepTime> ProgramGraph::Profile(const std::vector<at::Tensor>& input
   });
 }
 
-ProgramGraph::Outputs ProgramGraph::Run(const std::vector<at::Tensor>& inputs) const {
+void ProgramGraph::Share(const std::vector<at::Tensor>& places, SharedContext* shared) const {
+  CheckContexts(space_, places, 1);
+  shared->Add(CopyOfContext(space_, places, 0));
+}
+
+ProgramGraph::Outputs ProgramGraph::Run(const std::vector<at::Tensor>& inputs,
+                                        SharedContext* shared) const {
   return Guarded(inputs, parts_.num_inputs, [&] {
+    if (space_.values.empty()) shared = nullptr;
+    if (const auto values = shared == nullptr ? nullptr : shared->Find()) {
+      std::vector<at::Tensor> places = PlacesOf(inputs);
+      PlaceContexts(space_, {values}, &places);
+      RunSteps(Steps::kOthers, &places, nullptr);
+      return OutputsOf(places);
+    }
     ContextBatch batch;
     const bool is_read = contexts_.is_ranking && batch.Read(contexts_, inputs);
     std::vector<at::Tensor> places = PlacesOf(is_read ? batch.Distinct() : inputs);
-    if (is_read && contexts_.cache != nullptr) {
-      FillContexts(batch, &places);
-      RunSteps(Steps::kOthers, &places, nullptr);
-    } else {
+    const bool is_kept = is_read && contexts_.cache != nullptr;
+    if (!is_kept && shared == nullptr) {
       RunSteps(Steps::kAll, &places, nullptr);
+      return OutputsOf(places);
     }
+    if (is_kept) {
+      FillContexts(batch, &places);
+    } else {
+      RunSteps(Steps::kOfContexts, &places, nullptr);
+    }
+    if (shared != nullptr) Share(places, shared);
+    RunSteps(Steps::kOthers, &places, nullptr);
     return OutputsOf(places);
   });
 }

@@ -15,6 +15,7 @@
 #include "ops/torch/contexts/context_batch.h"
 #include "ops/torch/contexts/context_space.h"
 #include "ops/torch/program_call.h"
+#include "recsys/model.h"
 
 namespace recsys::ops {
 
@@ -82,8 +83,10 @@ class ProgramGraph {
   explicit ProgramGraph(GraphParts parts, ContextInputs contexts = {});
 
   /// Runs the graph: for each of a batch's contexts that differ once, and not at all what a cache
-  /// holds of them. Throws std::runtime_error for inputs that do not fit, and for IDs out of range.
-  Outputs Run(const std::vector<at::Tensor>& inputs) const;
+  /// holds of them. `shared`: of inputs of one context, from which the graph takes what is there
+  /// of it, and to which it adds the values otherwise; null for none. Throws std::runtime_error for
+  /// inputs that do not fit, and for IDs out of range.
+  Outputs Run(const std::vector<at::Tensor>& inputs, SharedContext* shared = nullptr) const;
 
   /// Runs all steps with each program on this thread. Returns what they did, in their order. Throws
   /// as above.
@@ -114,6 +117,8 @@ class ProgramGraph {
                        std::vector<at::Tensor>* places) const;
   /// Writes what the graph computes of contexts alone to its places.
   void FillContexts(const ContextBatch& batch, std::vector<at::Tensor>* places) const;
+  /// Adds the values of the only context.
+  void Share(const std::vector<at::Tensor>& places, SharedContext* shared) const;
   Outputs OutputsOf(const std::vector<at::Tensor>& places) const;
 
   const GraphParts parts_;

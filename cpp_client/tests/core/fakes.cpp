@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -24,6 +25,7 @@ class ModelOf : public ServedModel {
   explicit ModelOf(std::shared_ptr<SumModel> model) : model_(std::move(model)) {}
   const Signature& signature() const override { return model_->signature(); }
   Outputs Predict(const Batch& batch) override { return model_->Predict(batch); }
+  bool shares_contexts() const override { return model_->shares_contexts(); }
   Delta PrepareDelta(const std::string& path) override { return model_->PrepareDelta(path); }
 
  private:
@@ -135,13 +137,28 @@ std::vector<float> SumsOf(const Batch& batch) {
 
 Outputs SumModel::Predict(const Batch& batch) {
   PassGate(batch);
+  const SharedContext::Values context = batch.shared == nullptr ? nullptr : ContextOf(batch);
   if (on_predict) on_predict(batch);
   auto sums = std::make_shared<std::vector<float>>(SumsOf(batch));
+  if (context != nullptr) {
+    std::transform(batch.dense[0].begin(), batch.dense[0].end(), sums->begin(),
+                   [&](float number) { return number + context[0]; });
+  }
   if (returns_too_little.load()) sums->pop_back();
   Outputs outputs;
   outputs.values.emplace_back(sums->data(), sums->size());
   outputs.owner = std::move(sums);
   return outputs;
+}
+
+SharedContext::Values SumModel::ContextOf(const Batch& batch) const {
+  if (const SharedContext::Values found = batch.shared->Find()) return found;
+  on_context();
+  float sum = 0;
+  for (const std::int64_t id : batch.context.values) sum += static_cast<float>(id);
+  SharedContext::Values context(new float[1]{sum});
+  batch.shared->Add(context);
+  return context;
 }
 
 void SumModel::PassGate(const Batch& batch) {

@@ -77,6 +77,7 @@ class SumModel : public ServedModel {
 
   const Signature& signature() const override { return signature_; }
   Outputs Predict(const Batch& batch) override;
+  bool shares_contexts() const override { return on_context != nullptr; }
   Delta PrepareDelta(const std::string&) override { return {on_delta, 3}; }
   ContextCacheCounts context_cache() const override { return {num_counted, 2, 3, 4, 5}; }
   void ResetContextCacheCounts() override { num_counted = 0; }
@@ -91,6 +92,8 @@ class SumModel : public ServedModel {
 
   /// Called with each batch; may throw.
   std::function<void(const Batch&)> on_predict;
+  /// Makes batches share their context; called before one computes it, may throw.
+  std::function<void()> on_context;
   /// Exchanges the rows of a delta.
   std::function<void()> on_delta = [] {};
   std::atomic<bool> returns_too_little{false};
@@ -99,6 +102,8 @@ class SumModel : public ServedModel {
 
  private:
   void PassGate(const Batch& batch);
+  /// Computes the sum of the only context's IDs, unless another batch has.
+  SharedContext::Values ContextOf(const Batch& batch) const;
 
   const Signature signature_;
   mutable std::mutex mutex_;

@@ -84,6 +84,18 @@ ProgramStep RowStep(std::size_t first_place) {
   return Checked(std::move(step));
 }
 
+/// Keeps what is added, and counts it.
+struct KeptContext : SharedContext {
+  Values Find() const override { return values; }
+  void Add(Values added) override {
+    values = std::move(added);
+    ++num_added;
+  }
+
+  Values values;
+  int num_added = 0;
+};
+
 class RankingGraph : public ::testing::Test {
  protected:
   RankingGraph() {
@@ -149,6 +161,15 @@ class RankingGraph : public ::testing::Test {
     const at::Tensor want = ProgramGraph(Parts()).Run(inputs)[0].second;
     ASSERT_EQ(got.sizes(), want.sizes());
     EXPECT_TRUE(at::equal(got.view(at::kInt), want.view(at::kInt)));
+  }
+
+  /// Returns some of the rows of inputs without IDs of rows.
+  static std::vector<at::Tensor> RowsOf(std::vector<at::Tensor> inputs, std::int64_t begin,
+                                        std::int64_t end) {
+    for (const auto at : {kItemDense, kLengths, kRowContext}) {
+      inputs[at] = inputs[at].slice(0, begin, end).contiguous();
+    }
+    return inputs;
   }
 
   ContextCacheCounts counts() const { return cache_->counts(); }
@@ -306,8 +327,33 @@ TEST_F(RankingGraph, SaysWhyItKeepsNothing) {
   const ProgramGraph graph(std::move(parts), Contexts(1 << 20));
   EXPECT_EQ(graph.why_not_cached(), "no step computes values of contexts alone");
   const std::vector<at::Tensor> inputs = InputsOf({a_, b_, a_}, {2, 1, 0});
-  EXPECT_TRUE(
-      at::equal(graph.Run(inputs)[0].second, inputs[kUserDense].index_select(0, inputs.back())));
+  KeptContext shared;
+  EXPECT_TRUE(at::equal(graph.Run(inputs, &shared)[0].second,
+                        inputs[kUserDense].index_select(0, inputs.back())));
+  EXPECT_EQ(shared.num_added, 0);
+}
+
+TEST_F(RankingGraph, SharesAContextWithABatchOfOtherRows) {
+  const std::vector<std::int64_t> row_context(7, 0);
+  const at::Tensor want = ProgramGraph(Parts()).Run(InputsOf({a_}, row_context))[0].second;
+  // Without a cache, with one that holds nothing, and one that holds the context the second time.
+  for (const std::int64_t cache_bytes : {0, 1, 1 << 20}) {
+    const ProgramGraph graph(Parts(), Contexts(cache_bytes));
+    for (int time = 0; time < 2; ++time) {
+      KeptContext shared;
+      const at::Tensor first =
+          graph.Run(RowsOf(InputsOf({a_}, row_context), 0, 3), &shared)[0].second;
+      EXPECT_EQ(shared.num_added, 1);
+      // The other batch's own context is not computed.
+      const at::Tensor rest =
+          graph.Run(RowsOf(InputsOf({c_}, row_context), 3, 7), &shared)[0].second;
+      EXPECT_EQ(shared.num_added, 1);
+      EXPECT_TRUE(at::equal(at::cat({first, rest}).view(at::kInt), want.view(at::kInt)));
+    }
+    if (cache_bytes > 1) {
+      EXPECT_EQ(counts().hits, 1);
+    }
+  }
 }
 
 TEST_F(RankingGraph, RefusesInputsThatItDoesNotHave) {

@@ -176,16 +176,17 @@ void BatchRunner::RunPart(Part part) {
 
 void BatchRunner::Help(CutRequest* cut, CutRequest::Part* part) noexcept {
   for (; part != nullptr; part = cut->Claim()) {
-    ComputePart(part);
+    ComputePart(cut->shared(), part);
     cut->Done(part);
   }
 }
 
-void BatchRunner::ComputePart(CutRequest::Part* part) noexcept {
+void BatchRunner::ComputePart(SharedContext* shared, CutRequest::Part* part) noexcept {
   const double began_s = clock_();
   try {
     const CheckedRequest* const checked = &part->checked;
-    const Batch& batch = writer_.Write({&checked, 1});
+    Batch batch = writer_.Write({&checked, 1});
+    batch.shared = shared;
     part->outputs = servable_.model().Predict(batch);
     CheckOutputs(part->outputs, batch.num_rows);
   } catch (...) {

@@ -51,7 +51,7 @@ class BatchRunner {
   void RunPart(Part part);
   Outputs Compute(BatchTimes* times);
   Outputs ComputeCut(BatchTimes* times);
-  void ComputePart(CutRequest::Part* part) noexcept;
+  void ComputePart(SharedContext* shared, CutRequest::Part* part) noexcept;
   void CheckOutputs(const Outputs& outputs, std::int64_t num_rows) const;
   void Encode(Part part, const Outputs& outputs);
   void EncodeOne(Request& request, Answer* answer);

@@ -34,7 +34,9 @@ BatchSize SizeOf(const CheckedRequest& checked) { return {CountedRows(checked), 
 std::vector<BatchPolicy::Part> PartsOf(const CutRequest& cut) {
   std::vector<BatchPolicy::Part> parts;
   for (const CutRequest::Part& part : cut.parts()) {
-    parts.push_back({SizeOf(part.checked), part.seconds});
+    BatchSize size = SizeOf(part.checked);
+    if (part.has_context_values) size.num_ids -= NumContextIds(part.checked);
+    parts.push_back({size, part.seconds});
   }
   return parts;
 }
@@ -405,13 +407,20 @@ std::shared_ptr<CutRequest> Executor::Cut(const Worker& worker, double now_s) {
   state.waiting = SizeOf(worker.requests);
   const CheckedRequest& checked = worker.requests[0]->checked;
   state.num_context_ids = NumContextIds(checked);
+  state.shares_context = checked.has_context && servable_.model().shares_contexts();
   const std::int64_t num_parts = std::min<std::int64_t>(policy_.NumParts(state), checked.num_rows);
   if (num_parts < 2) return nullptr;
   auto cut =
       std::make_shared<CutRequest>(checked, servable_.signature(), static_cast<int>(num_parts));
+  if (state.shares_context) {
+    cut->ShareContext([this] {
+      const Lock lock(mutex_);
+      Wake();
+    });
+  }
   cut_.push_back(cut);
   servable_.metrics().RequestCut();
-  Wake();
+  if (cut->has_unclaimed()) Wake();
   return cut;
 }
 

@@ -146,8 +146,8 @@ bool BatchPolicy::Pays(const State& state, double wake_s) const {
   return work_s >= least_s || remaining_s > kPatience * least_s;
 }
 
-double BatchPolicy::WorthwhileS(double started_s) const {
-  return (1 + shortage_ * kThrift) * (started_s + wake_s_) * slowdown_;
+double BatchPolicy::WorthwhileS(double empty_s) const {
+  return (1 + shortage_ * kThrift) * (empty_s + wake_s_) * slowdown_;
 }
 
 std::int64_t BatchPolicy::ShareOf(const State& state) const {
@@ -176,14 +176,17 @@ int BatchPolicy::NumParts(const State& state) const {
   if (!costs_.is_known() || state.num_free <= 0) return 1;
   const double alone_s = costs_.SecondsOf(state.waiting);
   if (alone_s < kLeastCutS) return 1;
+  const double context_s = costs_.SecondsOfIds(state.num_context_ids) - costs_.fixed_s();
+  const double once_s = state.shares_context ? context_s : 0;
   // What each part computes, whatever its rows.
-  const double each_s = costs_.SecondsOfIds(state.num_context_ids);
-  const double work_s = alone_s - each_s;
+  const double each_s = costs_.fixed_s() + context_s - once_s;
+  const double work_s = alone_s - once_s - each_s;
   const double num =
       std::min(static_cast<double>(state.num_free) + 1, std::floor(work_s / WorthwhileS(each_s)));
   if (num < 2) return 1;
   const double part_s = each_s + work_s / num;
-  return wake_s_ + slowdown_ * part_s < kWorthCutting * alone_s ? static_cast<int>(num) : 1;
+  const double parts_s = once_s + wake_s_ + slowdown_ * part_s;
+  return parts_s < kWorthCutting * alone_s ? static_cast<int>(num) : 1;
 }
 
 double BatchPolicy::RemainingS(double now_s) const {

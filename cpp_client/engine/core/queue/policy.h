@@ -75,8 +75,10 @@ class BatchPolicy {
     int num_free = 0;
     /// Whether a client with little to compute has come lately to others with much.
     bool has_light_client = false;
-    /// For NumParts: those of the waiting IDs that are of the request's context.
+    /// For NumParts: those of the waiting IDs that are of the request's context, and whether it is
+    /// computed once, before executors are woken for the rows; else each part computes it.
     std::int64_t num_context_ids = 0;
+    bool shares_context = false;
   };
 
   /// Notes that so many requests have arrived.
@@ -92,8 +94,7 @@ class BatchPolicy {
   std::int64_t ShareOf(const State& state) const;
   /// Returns into how many parts the rows of one request are cut, of which the caller computes one
   /// and each of `state.num_free` executors at most another one; `state.waiting` is the request.
-  /// Each part computes its context again. 1 unless it takes half a millisecond and that answers
-  /// sooner by more than a fifth.
+  /// 1 unless it takes half a millisecond and that answers sooner by more than a fifth.
   int NumParts(const State& state) const;
   /// Returns when the running batches should be over; if they are not, the requests left to them
   /// should be looked at again.
@@ -142,9 +143,9 @@ class BatchPolicy {
   void NotePreempted(bool was_preempted);
   /// Learns from a batch that ran beside others.
   void LearnBeside(const BatchSize& size, double seconds);
-  /// Minimum duration of what another executor takes over that has to start a batch, which takes
-  /// `started_s`.
-  double WorthwhileS(double started_s) const;
+  /// Minimum duration of the work that another executor takes over; it is woken for it, and its
+  /// batch takes `empty_s` without it.
+  double WorthwhileS(double empty_s) const;
   /// How many executors share the waiting requests, which take so long.
   double NumShares(const State& state, double work_s) const;
   bool IsForHere(const State& state) const;

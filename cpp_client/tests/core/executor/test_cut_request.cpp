@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
+#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -31,11 +34,12 @@ SumRequest::Ids SomeIds(int num_rows) {
 class CutRequestTest : public ExecutorTest {
  protected:
   /// Rows take so long that a few hundred are worth another executor, whatever else runs here.
-  void OpenSlow(bool has_context = false) {
+  void OpenSlow(bool has_context = false, bool shares_contexts = false) {
     VersionSettings settings;
     settings.num_executors = 3;
     opened_ = HostSum(DeliverAtOnce, settings, "1", has_context);
     opened_.model->on_predict = [this](const Batch& batch) { OnPredict(batch); };
+    if (shares_contexts) opened_.model->on_context = [this] { ++num_contexts_; };
     opened_.servable->Open();
     // The policy relies on costs of a few batches.
     for (int i = 0; i < 8; ++i) {
@@ -70,6 +74,8 @@ class CutRequestTest : public ExecutorTest {
   std::int64_t NumCut() const { return opened_.servable->Totals().cut_requests; }
 
   std::atomic<int> num_running_{0};
+  /// Those computed for parts that share them.
+  std::atomic<int> num_contexts_{0};
   int num_asked_ = 0;
 };
 
@@ -102,6 +108,75 @@ TEST_F(CutRequestTest, PartsHaveTheRowsOfTheWhole) {
     }
     opened_.servable->Close();
   }
+}
+
+/// Parts of a request that share its context, in a test's own thread.
+class SharingTest : public CutRequestTest {
+ protected:
+  void SetUp() override {
+    Open({}, true);
+    request_ = Make("r", SomeIds(9), true);
+    cut_.emplace(request_->checked, opened_.servable->signature(), 3);
+    cut_->ShareContext([this] { ++num_freed_; });
+    first_ = cut_->Claim();
+    EXPECT_FALSE(cut_->has_unclaimed());
+    EXPECT_EQ(cut_->Claim(), nullptr);
+    EXPECT_EQ(num_freed_, 0);
+  }
+
+  std::shared_ptr<SumRequest> request_;
+  std::optional<CutRequest> cut_;
+  int num_freed_ = 0;
+  CutRequest::Part* first_ = nullptr;
+};
+
+TEST_F(SharingTest, PartsAreHeldBackUntilTheirContextIsComputed) {
+  const SharedContext::Values values(new float[1]{3});
+  EXPECT_EQ(cut_->shared()->Find(), nullptr);
+  cut_->shared()->Add(values);
+  EXPECT_EQ(num_freed_, 1);
+  EXPECT_TRUE(cut_->has_unclaimed());
+  EXPECT_TRUE(cut_->Claim()->has_context_values);
+  EXPECT_FALSE(first_->has_context_values);
+  EXPECT_EQ(cut_->shared()->Find(), values);
+  cut_->Done(first_);
+  EXPECT_EQ(num_freed_, 1);
+}
+
+TEST_F(SharingTest, PartsComputeAContextThatTheFirstHasNotAdded) {
+  cut_->Done(first_);
+  EXPECT_EQ(num_freed_, 1);
+  EXPECT_FALSE(cut_->Claim()->has_context_values);
+  EXPECT_EQ(cut_->shared()->Find(), nullptr);
+  cut_->shared()->Add(SharedContext::Values(new float[1]{3}));
+  EXPECT_EQ(num_freed_, 1);
+}
+
+TEST_F(SharingTest, PartsAreNotComputedAfterTheFirstHasFailed) {
+  first_->failure = std::make_exception_ptr(Error(ErrorKind::kRequest, "a bad ID"));
+  cut_->Done(first_);
+  EXPECT_EQ(num_freed_, 0);
+  EXPECT_FALSE(cut_->has_unclaimed());
+  EXPECT_EQ(cut_->Claim(), nullptr);
+  cut_->WaitUntilDone();
+  EXPECT_THROW(cut_->Joined(), Error);
+}
+
+TEST_F(CutRequestTest, PartsComputeTheirContextOnce) {
+  OpenSlow(true, true);
+  for (const int num_rows : {300, 301, 512, 1000}) {
+    ExpectAnswered(*AskUntilCut(SomeIds(num_rows), true));
+  }
+  EXPECT_EQ(num_contexts_, NumCut());
+}
+
+TEST_F(CutRequestTest, AnErrorInASharedContextIsTheRequests) {
+  OpenSlow(true, true);
+  opened_.model->on_context = [] { throw Error(ErrorKind::kRequest, "a bad context"); };
+  const auto request = AskUntilCut(SomeIds(1000), true);
+  EXPECT_EQ(answers_.Of(request->request_id).status.text, "a bad context");
+  opened_.model->on_context = [] {};
+  ExpectAnswered(*AskUntilCut(SomeIds(1000), true));
 }
 
 TEST_F(CutRequestTest, AnswersAreThoseOfTheWholeAndCountAsOneBatch) {
@@ -213,16 +288,20 @@ TEST_F(CutRequestTest, NothingRunsBetweenThePartsOfARequest) {
 }
 
 TEST_F(CutRequestTest, ManyClientsGetTheirOwnAnswers) {
-  OpenSlow();
-  AskUntilCut(SomeIds(1000));
-  std::vector<std::shared_ptr<SumRequest>> requests;
-  for (int i = 0; i < 60; ++i) {
-    requests.push_back(Make("many " + std::to_string(i), SomeIds(i % 3 == 0 ? 400 : 1 + i % 9)));
-    opened_.servable->executor().Submit(requests.back());
-    if (i % 4 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+  for (const bool shares_contexts : {false, true}) {
+    OpenSlow(shares_contexts, shares_contexts);
+    AskUntilCut(SomeIds(1000), shares_contexts);
+    std::vector<std::shared_ptr<SumRequest>> requests;
+    for (int i = 0; i < 60; ++i) {
+      requests.push_back(Make("many " + std::to_string(num_asked_++),
+                              SomeIds(i % 3 == 0 ? 400 : 1 + i % 9), shares_contexts));
+      opened_.servable->executor().Submit(requests.back());
+      if (i % 4 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    }
+    answers_.Wait(num_asked_);
+    for (const auto& request : requests) ExpectAnswered(*request);
+    opened_.servable->Close();
   }
-  answers_.Wait(num_asked_ + 60);
-  for (const auto& request : requests) ExpectAnswered(*request);
 }
 
 }  // namespace

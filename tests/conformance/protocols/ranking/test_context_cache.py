@@ -190,6 +190,22 @@ def test_users_in_one_batch_get_their_own_bits(
     assert counted(cached, "hits") > hits
 
 
+def test_a_large_request_looks_for_its_user_once(
+    server: ServerUnderTest, cached: ServerUnderTest, small: Exported
+) -> None:
+    """Also where executors share its rows; these get the bits that they get among few."""
+    for seed in range(3):
+        given, context, _ = ranked(small, 4000, seed=seed, user=500 + seed)
+        few = {part: {name: rows[-20:] for name, rows in inputs.items()} for part, inputs in given.items()}
+        hits, misses = counts(cached)
+        found = cached.client().predict(**given, context=context)
+        assert counts(cached) == (hits, misses + 1)
+        expected = server.client().predict(**few, context=context)
+        assert_same_bits({name: rows[-20:] for name, rows in found.items()}, expected)
+        if cached.total("recsys_cut_requests_total") > 0:
+            break
+
+
 def test_a_storm_of_new_users_stays_within_the_bound(small: Exported, tmp_path: Path) -> None:
     """Only as many users are held as there is room for, and no more memory is taken."""
     bound = 16 << 10
