@@ -18,7 +18,7 @@ from torch import Tensor, fx, nn
 
 from export.graph.inputs.features import BETWEEN, InputUse
 from export.graph.jagged_operators import bags_of
-from export.graph.tracing.sizes import Example, Run, descendants, input_name
+from export.graph.tracing.sizes import SYMBOLIC, Example, Run, descendants, input_name
 from recsys.jagged.tensor import JaggedTensor
 
 #: A feature of a sparse argument.
@@ -89,13 +89,21 @@ class _Run(Run):
 
     def find(self) -> bool:
         """Unite the groups of the first two features that must have equal lengths; return whether there are two."""
-        failed: set[fx.Node] = set()
-        for node in self._behind_ids():
+        sources = self._of_ids()
+        if len({*sources.values(), *self._bags.values(), *self._read("lengths").values()}) < 2:
+            return False
+        # Nodes whose sizes follow from numbers of IDs.
+        following, failed = set(sources), set[fx.Node]()
+        # What the model makes of IDs and of their rows: no other sizes follow from their number.
+        for node in descendants(self.graph, list(sources), without=self._own):
             if failed.intersection(node.all_input_nodes):
                 failed.add(node)
                 continue
+            if following.isdisjoint(node.all_input_nodes):
+                continue
             try:
-                self.value(node)
+                if self._follows(self.value(node)):
+                    following.add(node)
             except Exception:  # torch's, and the model's: what cannot be run without numbers tells nothing
                 failed.add(node)
                 if self._unite_of_guards():
@@ -104,12 +112,24 @@ class _Run(Run):
                 return True
         return False
 
-    def _behind_ids(self) -> list[fx.Node]:
-        """Return what the model makes of IDs and of their rows, in order: no other sizes follow from their number."""
-        ids = [
-            node for node in self.graph.nodes if self._input(node, "values") or self._input(node, "weights")
-        ]
-        return descendants(self.graph, [*ids, *self._rows], without=self._own)
+    def _of_ids(self) -> dict[fx.Node, Feature]:
+        """Return the nodes that have as many rows as a feature has IDs: its inputs, and its rows of tables."""
+        return {**self._read("values"), **self._read("weights"), **self._rows}
+
+    def _read(self, kind: str) -> dict[fx.Node, Feature]:
+        """Return the nodes that take the values, weights or lengths of one feature."""
+        return {node: feature for node in self.graph.nodes if (feature := self._input(node, kind))}
+
+    def _follows(self, value: Any) -> bool:
+        """Return whether sizes of a value may follow from a number of IDs."""
+        if isinstance(value, (tuple, list)):
+            return any(map(self._follows, value))
+        if isinstance(value, Tensor):
+            return any(map(self._follows, value.shape))
+        if not isinstance(value, SYMBOLIC):
+            return not isinstance(value, (int, float))
+        symbols = {size.node.expr for size in self._ids.values()}
+        return not symbols.isdisjoint(value.node.expr.free_symbols)
 
     def run_node(self, n: fx.Node) -> Any:
         """Run a node; the inputs and the rows of a feature have as many IDs as the feature."""
