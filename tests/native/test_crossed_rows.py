@@ -5,6 +5,8 @@ Shape letters: B rows, F features, N number of IDs.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -46,7 +48,7 @@ def test_it_crosses_as_torch_does(num_rows: int, most: int) -> None:
 
 
 _LENGTHS, _VALUES = torch.tensor([1, 1, 1, 0]), torch.tensor([5, 6, 7])
-WRONG = {
+WRONG: dict[str, dict[int, Any]] = {
     "lengths of another type": {0: _LENGTHS.int()},
     "values of two dimensions": {1: _VALUES.view(3, 1)},
     "features that do not divide the lengths": {2: 3},
