@@ -29,6 +29,8 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import DimDynamic, GuardOnDataDependentSymNode, ShapeEnv
 
 from export.graph.inputs.computed import checked_ids
+from export.graph.modules import has_hooks
+from export.graph.tracing.layer_shapes import result_of
 
 _shape_config: Any = torch.fx.experimental._config
 #: Stands for what differs between batches, or follows from numbers in tensors.
@@ -386,6 +388,12 @@ class Run(fx.Interpreter):
             whole, counts = args[0], (self.sizes.another() for _ in range(args[1].numel() + 1))
             return tuple(whole.new_empty((count, *whole.shape[1:])) for count in counts)
         return super().call_function(target, args, kwargs)
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a layer, unless its result is known without."""
+        layer = self.fetch_attr(target)
+        found = result_of(layer, args[0]) if len(args) == 1 and not kwargs and not has_hooks(layer) else None
+        return super().call_module(target, args, kwargs) if found is None else found
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a method; the layers have their own dtype, which the graph's inputs may get only later."""
