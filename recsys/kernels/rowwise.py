@@ -57,10 +57,13 @@ class RowWiseStep:
 
     def look_up_by_torch(self) -> Tensor:
         """Return the vectors by operators of torch."""
+        num_slots, dim = self.first_rows.size(0), self.weight.size(1)
+        if not self.values.numel():
+            num_vectors, width = (self._num_bags, num_slots * dim) if self.is_pooled else (0, dim)
+            return self.weight.new_zeros(num_vectors, width)
         rows = self._rows()
         if not self.is_pooled:
             return self.weight.index_select(0, rows)
-        num_slots, dim = self.first_rows.size(0), self.weight.size(1)
         bags = functional.embedding_bag(
             rows,
             self.weight,

@@ -87,6 +87,17 @@ def test_it_trains_as_fbgemm_does(pooling: PoolingType | str, weighted: bool, le
         assert torch.allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(
+    ("pooling", "shape"), [(PoolingType.SUM, (0, 3 * _DIM)), (PoolingType.NONE, (0, _DIM))]
+)
+def test_a_batch_may_be_empty(pooling: PoolingType, shape: tuple[int, int]) -> None:
+    lookup = _lookup([pooling] * 3, weighted=False, own=True)
+    found = lookup(torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), None)
+    assert found.shape == shape
+    found.sum().backward()
+
+
 def test_what_it_does_not_know_is_left_to_fbgemm(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> Tensor:
         raise AssertionError("called")
