@@ -48,8 +48,9 @@ class Perceptron(nn.Module):
         """Map ``[B, in_size]`` to ``[B, out_size]``."""
         hidden = self._linear(input)
         # In place, the result needs no memory that is not in the cache. Graphs keep torch.relu.
-        if self.training and self._activation_fn is torch.relu:
-            return torch.relu_(hidden)
+        if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript compiles what is not behind this alone)
+            if self.training and self._activation_fn is torch.relu:
+                return torch.relu_(hidden)
         result: Tensor = self._activation_fn(hidden)
         return result
 

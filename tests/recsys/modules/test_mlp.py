@@ -63,3 +63,12 @@ def test_functions_stay_as_they_are() -> None:
     perceptron = Perceptron(3, 2, activation=twice)
     x = torch.randn(4, 3)
     torch.testing.assert_close(perceptron(x), 2 * perceptron._linear(x))
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_torchscript_compiles_it_while_it_trains_or_not(trains: bool) -> None:
+    x = torch.randn(7, 5)
+    mlp = MLP(5, [4, 3]).train(trains)
+    compiled = torch.jit.script(mlp)
+    torch.testing.assert_close(compiled(x), mlp(x))
+    assert "relu_" not in str(compiled.inlined_graph)
