@@ -101,7 +101,8 @@ def test_artifacts_score_as_the_model_does(tmp_path: Path, model: str) -> None:
     (block,) = rows_of(table, schema_for(artifact))
     found = scores(artifact, all_of(block))["score"]
     np.testing.assert_allclose(found, fitted.predict(table)["score"], atol=2e-6)
-    assert [one.max_ids for one in artifact.signature.sparse] == [1, 1, None, 1]
+    limits = {one.name: one.max_ids for one in artifact.signature.sparse}
+    assert limits == {"user": 1, "shop": 1, "seen": None, "item": 1}
     batch = _batch({"user": [[1], [2]], "shop": [[], [3, 4]], "seen": [[1, 2], []], "item": [[1], [2]]})
     with pytest.raises(ValueError, match=r"sparse\['shop'\].lengths: got 2 in row 1, expected at most 1"):
         artifact.forward(batch.lengths(), batch.values())
