@@ -103,7 +103,8 @@ def test_artifacts_score_as_the_model_does(tmp_path: Path, model: str) -> None:
     np.testing.assert_allclose(found, fitted.predict(table)["score"], atol=2e-6)
     limits = {one.name: one.max_ids for one in artifact.signature.sparse}
     assert limits == {"user": 1, "shop": 1, "seen": None, "item": 1}
-    batch = _batch({"user": [[1], [2]], "shop": [[], [3, 4]], "seen": [[1, 2], []], "item": [[1], [2]]})
+    ids = {"user": [[1], [2]], "shop": [[], [3, 4]], "seen": [[1, 2], []], "item": [[1], [2]]}
+    batch = _batch({one.name: ids[one.name] for one in artifact.signature.sparse})
     with pytest.raises(ValueError, match=r"sparse\['shop'\].lengths: got 2 in row 1, expected at most 1"):
         artifact.forward(batch.lengths(), batch.values())
 
