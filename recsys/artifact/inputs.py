@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from recsys.errors import ComputedIdError
+from recsys.inputs.bag_lengths import why_not_as_many, why_too_many
 from recsys.inputs.signature import Signature
 
 # With it the message of ``export.graph.inputs.computed`` begins.
@@ -56,23 +57,14 @@ def check_lengths(signature: Signature, inputs: Sequence[Tensor]) -> None:
     lengths = inputs[len(signature.dense)] if len(inputs) > len(signature.dense) else torch.empty(0)
     if lengths.dim() != 1 or lengths.numel() % len(names):
         return
-    by_feature = lengths.view(len(names), -1)
-    for i, use in enumerate(signature.sparse):
-        if use.max_ids is not None and bool((by_feature[i] > use.max_ids).any()):
-            row = int((by_feature[i] > use.max_ids).int().argmax())
-            raise ValueError(
-                f"sparse[{use.name!r}].lengths: got {int(by_feature[i, row])} in row {row}, expected at most "
-                f"{use.max_ids}: the model crosses the feature"
-            )
-        if not use.same_lengths_as:
-            continue
-        other = names.index(use.same_lengths_as)
-        if not torch.equal(by_feature[i], by_feature[other]):
-            row = int((by_feature[i] != by_feature[other]).int().argmax())
-            raise ValueError(
-                f"sparse[{use.name!r}].lengths: got {int(by_feature[i, row])} in row {row}, expected "
-                f"{int(by_feature[other, row])}, as many as {use.same_lengths_as!r} has there"
-            )
+    of_inputs = lengths.view(len(names), -1).cpu().numpy()
+    for use, own in zip(signature.sparse, of_inputs, strict=True):
+        at, other = f"sparse[{use.name!r}]", use.same_lengths_as
+        why = "" if use.max_ids is None else why_too_many(at, own, use.max_ids)
+        if other:
+            why = why or why_not_as_many(at, own, other, of_inputs[names.index(other)])
+        if why:
+            raise ValueError(why)
 
 
 def computed_id_error(error: Exception) -> ComputedIdError | None:

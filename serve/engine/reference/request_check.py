@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from recsys.inputs.bag_lengths import why_not_as_many, why_too_many
 from recsys.inputs.signature import DenseInput, Signature, SparseInput
 from serve.config.models import BatchLimits
 from serve.engine.reference.raw_request import RawDenseLike, RawRequestLike, RawSparseLike
@@ -203,7 +204,7 @@ class RequestChecker:
                 for name in (use.name, other)
             )
             field = "context_sparse" if use.name in shared else "sparse"
-            check_same_lengths(f"{field}[{use.name!r}]", lengths, other, others)
+            _refuse(why_not_as_many(f"{field}[{use.name!r}]", lengths, other, others))
 
     def _few_dense(self, messages: Sequence[RawDenseLike]) -> Sequence[RawDenseLike]:
         """Return at most one more than expected: enough to find an error without scanning millions.
@@ -353,9 +354,10 @@ class SparseChecker:
                     "many as the model takes"
                 )
         for i, most in self._most:
-            check_most_ids(f"{field}[{self.names[i]!r}]", lengths[i], most)
+            _refuse(why_too_many(f"{field}[{self.names[i]!r}]", lengths[i], most))
         for i, other in self._same_lengths:
-            check_same_lengths(f"{field}[{self.names[i]!r}]", lengths[i], self.names[other], lengths[other])
+            at_input = f"{field}[{self.names[i]!r}]"
+            _refuse(why_not_as_many(at_input, lengths[i], self.names[other], lengths[other]))
         return lengths
 
     def _check_ids(
@@ -421,46 +423,9 @@ def _by_name(kind: str, got: Sequence[_InputT], expected: list[str]) -> Sequence
     raise RequestError(f"{kind}: missing {listed(missing)}, expected each of the model's inputs once")
 
 
-def check_same_lengths(
-    at: str, lengths: npt.NDArray[np.int64], other_name: str, others: npt.NDArray[np.int64]
-) -> None:
-    """Check that an input has as many IDs as another one, row by row.
-
-    Args:
-        at: the input, for error texts.
-        lengths: its lengths, ``[B]``, or ``[1]`` of an input that is given once.
-        other_name: the other input.
-        others: its lengths, ``[B]`` or ``[1]``.
-
-    Raises:
-        RequestError: it has not.
-    """
-    differ = np.atleast_1d(lengths != others)
-    if differ.any():
-        row = int(np.argmax(differ))
-        got, expected = (int(of[row if len(of) > 1 else 0]) for of in (lengths, others))
-        raise RequestError(
-            f"{at}.lengths: got {got} in row {row}, expected {expected}, as many as {other_name!r} has there"
-        )
-
-
-def check_most_ids(at: str, lengths: npt.NDArray[np.int64], most: int) -> None:
-    """Check that no bag of an input has more IDs than the model takes.
-
-    Args:
-        at: the input, for error texts.
-        lengths: its lengths, ``[B]``.
-        most: how many it takes.
-
-    Raises:
-        RequestError: one has more.
-    """
-    more = lengths > most
-    if more.any():
-        row = int(np.argmax(more))
-        raise RequestError(
-            f"{at}.lengths: got {lengths[row]} in row {row}, expected at most {most}: the model crosses the feature"
-        )
+def _refuse(why: str) -> None:
+    if why:
+        raise RequestError(why)
 
 
 def _wrong_size(at: str, lengths_bytes: int, values_bytes: int, num_rows: int) -> RequestError:
