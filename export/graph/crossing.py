@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from export.graph.ranking import RankingFeatures
-from recsys.inputs.crosses import CrossSpec
+from recsys.inputs.crosses import CrossSpec, crossed_features
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 from recsys.kernels import operators
 from recsys.modules.crosses import CrossedBatch, Crossing
@@ -54,6 +54,6 @@ def _bags_of(features: KeyedJaggedTensor, crosses: Sequence[CrossSpec]) -> tuple
     if not isinstance(features, RankingFeatures):
         return features.keys(), features.lengths(), features.values()
     # Those of contexts are repeated for the rows that share them.
-    names = list(dict.fromkeys(name for cross in crosses for name in cross.feature_names))
+    names = crossed_features(crosses)
     bags = [features[name] for name in names]
     return names, torch.cat([bag.lengths() for bag in bags]), torch.cat([bag.values() for bag in bags])

@@ -18,6 +18,7 @@ from recsys.data.batches import row_chunks
 from recsys.data.examples import Examples
 from recsys.data.lines import DataError
 from recsys.errors import ComputedIdError
+from recsys.inputs.crosses import crossed_features
 from recsys.inputs.schema import Schema
 from recsys.inputs.signature import IdPolicy, Signature
 
@@ -56,8 +57,7 @@ def schema_for(artifact: LoadedArtifact, schema: Schema | None = None) -> Schema
         if any(table.id_policy is IdPolicy.FMIX64 for table in feature.tables)
     }
     hashed = {name for table in found.tables if table.is_hashed for name in table.feature_names}
-    crossed = {name for cross in found.crosses for name in cross.feature_names}
-    return found.with_raw(mixed | crossed & hashed)
+    return found.with_raw(mixed | hashed.intersection(crossed_features(found.crosses)))
 
 
 def scores(artifact: LoadedArtifact, examples: Examples) -> Scores:

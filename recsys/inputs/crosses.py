@@ -7,7 +7,7 @@ Training data, exported graphs and tests cross IDs alike, so the definition neve
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,11 @@ class CrossSpec:
     def to_json(self) -> dict[str, Any]:
         """Return plain data that ``cross_of`` reads back."""
         return {"name": self.name, "features": list(self.feature_names), "rows": self.num_embeddings}
+
+
+def crossed_features(crosses: Iterable[CrossSpec]) -> list[str]:
+    """Return the features that crosses combine, each once."""
+    return list(dict.fromkeys(name for cross in crosses for name in cross.feature_names))
 
 
 def cross_of(data: Any, at: str) -> CrossSpec:

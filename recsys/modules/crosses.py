@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig, JaggedTensor, KeyedJaggedTensor, KeyedTensor
-from recsys.inputs.crosses import CrossSpec
+from recsys.inputs.crosses import CrossSpec, crossed_features
 from recsys.managed import ManagedCollisionEmbeddingBagCollection
 from recsys.ops import lengths_to_offsets, mixed_ids
 
@@ -90,7 +90,7 @@ class Crossing(nn.Module):
 
 
 def _crossed(features: KeyedJaggedTensor, crosses: Sequence[CrossSpec]) -> KeyedJaggedTensor:
-    names = list(dict.fromkeys(name for cross in crosses for name in cross.feature_names))
+    names = crossed_features(crosses)
     ids, lengths = _first_ids([features[name] for name in names])
     at = {name: i for i, name in enumerate(names)}
     rows: dict[str, Tensor] = {}

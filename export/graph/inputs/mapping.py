@@ -23,6 +23,7 @@ from export.tables import StoredModel
 from recsys.configs import EmbeddingBagConfig
 from recsys.errors import ExportError
 from recsys.inputs.columns import HASHED_KINDS
+from recsys.inputs.crosses import crossed_features
 from recsys.inputs.example_rows import example_rows_of
 from recsys.inputs.schema import Schema
 from recsys.inputs.signature import DenseInput, IdPolicy, Signature, SparseInput, TableUse, value_of
@@ -390,7 +391,7 @@ def _with_sizes(inputs: Sequence[SparseInput], model: nn.Module) -> tuple[Sparse
     """
     sizes: Mapping[str, int] = model.num_ids if isinstance(model, PlainModel) else {}
     schema = schema_of(model)
-    crossed = {name for cross in (schema.crosses if schema else ()) for name in cross.feature_names}
+    crossed = crossed_features(schema.crosses if schema else ())
     return tuple(
         replace(
             feature,
