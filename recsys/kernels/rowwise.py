@@ -20,6 +20,16 @@ from torch.nn import functional
 from recsys.kernels.operators import rows_looker, rows_updater
 
 
+def shares_of_bags(offsets: Tensor, are_means: Tensor) -> Tensor:
+    """Return by what the sum of each bag is multiplied, float32 ``[S * B]``.
+
+    Args:
+        offsets: ``[S * B + 1]`` int64.
+        are_means: bool, which bags are averaged, ``[S * B]``, or ``[1]`` for all.
+    """
+    return torch.where(are_means, offsets.diff().clamp_(min=1).float().reciprocal(), 1.0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowWiseStep:
     """One lookup to learn from.
@@ -72,7 +82,7 @@ class RowWiseStep:
             per_sample_weights=self.weights,
             include_last_offset=True,
         )
-        by_slot = (bags * self._shares()).view(num_slots, -1, dim)
+        by_slot = (bags * self._shares().unsqueeze(1)).view(num_slots, -1, dim)
         return by_slot.transpose(0, 1).reshape(-1, num_slots * dim)
 
     @torch.no_grad()
@@ -108,11 +118,7 @@ class RowWiseStep:
         return self.values + self.first_rows.repeat_interleave(ids_per_slot, output_size=self.values.size(0))
 
     def _shares(self) -> Tensor:
-        """Return by what each bag's sum is multiplied, ``[S * B, 1]``."""
-        sizes = self.offsets.diff().clamp_(min=1)
-        return torch.where(
-            self.means.repeat_interleave(self._num_bags), sizes.float().reciprocal(), 1.0
-        ).unsqueeze(1)
+        return shares_of_bags(self.offsets, self.means.repeat_interleave(self._num_bags))
 
     def _of_ids(self, gradient: Tensor) -> Tensor:
         """Return the gradient of each ID's row, ``[N, D]``."""
@@ -120,7 +126,7 @@ class RowWiseStep:
             return gradient
         num_slots, num_bags = self.first_rows.size(0), self._num_bags
         of_bags = gradient.view(num_bags, num_slots, -1).transpose(0, 1).reshape(num_slots * num_bags, -1)
-        of_bags = of_bags * self._shares()
+        of_bags = of_bags * self._shares().unsqueeze(1)
         sizes = self.offsets.diff()
         num_ids = self.values.size(0)
         if num_ids == of_bags.size(0) and bool((sizes == 1).all()):

@@ -24,7 +24,7 @@ from torch.nn import functional
 from recsys.configs import DataType, PoolingType
 from recsys.embedding import FLOAT_DTYPES, pool
 from recsys.jagged.tensor import JaggedTensor
-from recsys.kernels.rowwise import RowWiseLookup, RowWiseStep
+from recsys.kernels.rowwise import RowWiseLookup, RowWiseStep, shares_of_bags
 from recsys.optim.fused_config import EmbOptimType, FusedConfig
 
 with warnings.catch_warnings():
@@ -176,7 +176,7 @@ class FusedLookup(nn.Module):
         self.trained = kernel.trained
         self._counts_steps = kernel.fused.has_step_count()
         means = [pooling is PoolingType.MEAN for pooling in poolings]
-        self._means, self._all_means = torch.tensor(means, device=device), all(means)
+        self._means, self._are_all_means = torch.tensor(means, device=device), all(means)
         # FBGEMM 1.8 pools all slots alike, and does not divide the gradient of a weighted mean on CPU.
         self._mean_by_weights = any(means) and (weighted or not all(means))
         pooling = PoolingType.SUM if self._mean_by_weights else poolings[0]
@@ -254,15 +254,14 @@ class FusedLookup(nn.Module):
         self, values: Tensor, offsets: Tensor, weights: Tensor | None, batch_sizes: list[list[int]] | None
     ) -> Tensor:
         """Return the weights of IDs, ``[N]``, by which a sum becomes the mean in slots that are averaged."""
-        sizes = offsets.diff()
-        shares = sizes.clamp(min=1).float().reciprocal()
-        if not self._all_means:
+        sizes, are_means = offsets.diff(), self._means[:1]
+        if not self._are_all_means:
             per_slot = sizes.size(0) // len(self._means)
             bags = torch.tensor(
                 [per_slot] * len(self._means) if batch_sizes is None else [sum(b) for b in batch_sizes]
             )
-            shares = torch.where(self._means.repeat_interleave(bags), shares, 1.0)
-        of_ids = shares.repeat_interleave(sizes, output_size=values.size(0))
+            are_means = self._means.repeat_interleave(bags)
+        of_ids = shares_of_bags(offsets, are_means).repeat_interleave(sizes, output_size=values.size(0))
         return of_ids if weights is None else weights * of_ids
 
     def _row_wise_step(self, values: Tensor, offsets: Tensor, weights: Tensor | None) -> RowWiseStep:
