@@ -260,8 +260,7 @@ class Sizes:
                 with self.running():
                     value = _settled(run.value(node))
             except Exception as error:  # torch's, and the model's: it stays open
-                if not run.keeps(error):
-                    self._run = None
+                self._run = None
                 if run.failed is None or not self._learn_width(run, run.failed):
                     if (
                         run.failed is not None
@@ -322,7 +321,6 @@ class Run(fx.Interpreter):
         failed: The node that could not be run.
         before: How many guards there were before the last node.
         guessed: Comparisons of unknown widths that Python made.
-        errors: By node, what is raised again where the node is needed again.
     """
 
     def __init__(self, root: nn.Module, graph: fx.Graph, example: Example, widths: Mapping[str, int]) -> None:
@@ -331,7 +329,6 @@ class Run(fx.Interpreter):
         self.failed: fx.Node | None = None
         self.before = 0
         self.guessed: list[Any] = []
-        self.errors: dict[fx.Node, Exception] = {}
         self._mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=self.sizes.symbols)
         # Each node is run once: keeping its result for equal calls takes more time than they do.
         self._mode.cache_enabled = False
@@ -351,18 +348,8 @@ class Run(fx.Interpreter):
             for one in self.graph.nodes if needed else ():
                 if one in needed:
                     self.failed = one
-                    if one in self.errors:
-                        self.before = len(self.sizes.symbols.guards)
-                        raise self.errors[one]
                     self.env[one] = self._value(one)
         return self.env[node]
-
-    def keeps(self, error: Exception) -> bool:
-        """Return whether the run goes on behind an error: not if a comparison has bound its sizes, or told a width."""
-        if self.failed is None or len(self.sizes.symbols.guards) > self.before:
-            return False
-        self.errors[self.failed] = error
-        return True
 
     def _value(self, node: fx.Node) -> Any:
         if node.op == "placeholder":
