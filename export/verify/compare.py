@@ -5,10 +5,10 @@ Shape letters: B batch, D embedding dim, N number of items.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from export.graph.graph import as_answered, named_outputs
 from recsys.errors import ExportError, VerificationError
 from recsys.models.retrieval import RetrievalModel
+
+MeasuredT = TypeVar("MeasuredT")
 
 # Rounding of the dense layers' arithmetic, relative to the largest output: sums of a few thousand fp32 terms
 # (2^-24 each), and of bf16 terms (2^-8 each) over the depth of a ranking model.
@@ -257,3 +259,10 @@ class ModelOutputs:
     def comparable(self) -> dict[str, Tensor]:
         """The same, with scores in place of positions; see ``comparable``."""
         return comparable(self.answered, self.scores)
+
+
+def largest(
+    found: Sequence[Mapping[str, MeasuredT]], size: Callable[[MeasuredT], float]
+) -> dict[str, MeasuredT]:
+    """Return for each output the largest of its measurements; they are of the same outputs."""
+    return {name: max((measured[name] for measured in found), key=size) for name in found[0]}

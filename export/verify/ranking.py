@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from export.graph.prepared import PreparedModel
-from export.verify.compare import LINEAR_TOLERANCES, Difference, compare
+from export.verify.compare import LINEAR_TOLERANCES, Difference, compare, largest
 from recsys.artifact.batches.ranking import RankingBatch, expand, picked, ranking_batch
 from recsys.artifact.batches.samples import Batch
 
@@ -74,10 +74,7 @@ def check_ranking(
             f"{len(case)} contexts)",
         )
         found.append(differences)
-    return {
-        name: max((differences[name] for differences in found), key=lambda difference: difference.max_abs)
-        for name in found[0]
-    }
+    return largest(found, lambda difference: difference.max_abs)
 
 
 def _batch(prepared: PreparedModel, case: Sequence[int], generator: torch.Generator) -> RankingBatch:

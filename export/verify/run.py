@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ from export.verify.compare import (
     bound_of,
     capture,
     compare,
+    largest,
 )
 from export.verify.float_model import FloatOutputs
 from export.verify.ranking import Predict, PredictRanking, check_ranking
@@ -52,7 +53,6 @@ from recsys.rows.memory import RowsMemory
 from recsys.sharding.plan.device_rows import DeviceRows
 from recsys.sharding.plan.env import ShardingEnv
 
-MeasuredT = TypeVar("MeasuredT")
 Load = Callable[..., LoadedArtifact]
 
 # Sizes of the batches that graphs are verified with, beside that of all samples.
@@ -171,19 +171,12 @@ def _verify_target(
         for way in _ways(prepared, work, manifest, name)
     ]
     return _VerifiedTarget(
-        differences=_largest([one.differences for one in found], lambda difference: difference.max_abs),
-        ranking=_largest([one.ranking for one in found], lambda difference: difference.max_abs),
-        checked=_largest([one.checked for one in found], lambda checked: checked.share),
+        differences=largest([one.differences for one in found], lambda difference: difference.max_abs),
+        ranking=largest([one.ranking for one in found], lambda difference: difference.max_abs),
+        checked=largest([one.checked for one in found], lambda checked: checked.share),
         ran_on=found[-1].ran_on,
         steps=found[-1].steps,
     )
-
-
-def _largest(
-    found: Sequence[Mapping[str, MeasuredT]], size: Callable[[MeasuredT], float]
-) -> dict[str, MeasuredT]:
-    """Return for each output the largest of its measurements; they are of the same outputs."""
-    return {name: max((measured[name] for measured in found), key=size) for name in found[0]}
 
 
 def _verify_way(
