@@ -28,6 +28,7 @@ from benchmarks.measure.tables import table_of, tracked
 from benchmarks.serving import export_dlrm
 from recsys.base.cli import count
 from serve.bench.environment import scrape
+from serve.observe.observers import MOST_WAIT_S
 
 _EPILOG = f"""\
 examples:
@@ -44,8 +45,8 @@ MOST_TIMES = 1.05
 WITH, WITHOUT = "with", "without"
 _TITLES = {"log": "the log of answers", "labels": "answers kept for labels"}
 # A server rests when it takes less than so much processor time in such an interval, once records wait for others no
-# longer (_MOST_WAIT_S in serve/observe/observers.py); it has to within so long.
-_RESTING_S, _INTERVAL_S, _RECORDS_WAIT_S, _REST_WITHIN_S = 0.02, 0.5, 5.5, 30.0
+# longer; it has to within so long.
+_RESTING_S, _INTERVAL_S, _RECORDS_WAIT_S, _REST_WITHIN_S = 0.02, 0.5, MOST_WAIT_S + 0.5, 30.0
 
 
 @dataclass

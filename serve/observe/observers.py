@@ -21,7 +21,7 @@ from serve.quality.monitor import LabelledQuality
 # to files, for this part of a file's age within these bounds. Each block of them costs its readers milliseconds,
 # however few requests it has.
 _LABELLED_WAIT_S, _TOPIC_WAIT_S = 0.5, 1.0
-_WAITS_OF_AGE, _LEAST_WAIT_S, _MOST_WAIT_S = 12, 0.5, 5.0
+_WAITS_OF_AGE, _LEAST_WAIT_S, MOST_WAIT_S = 12, 0.5, 5.0
 
 
 class QualityWatch(NamedTuple):
@@ -129,4 +129,4 @@ def _answers_wait_s(config: ServerConfig) -> float:
         return _LABELLED_WAIT_S
     if config.answer_log.topic is not None:
         return _TOPIC_WAIT_S
-    return min(max(_LEAST_WAIT_S, config.answer_log.max_file_age_s / _WAITS_OF_AGE), _MOST_WAIT_S)
+    return min(max(_LEAST_WAIT_S, config.answer_log.max_file_age_s / _WAITS_OF_AGE), MOST_WAIT_S)
