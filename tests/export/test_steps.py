@@ -45,8 +45,8 @@ def test_each_step_is_entered_once(tmp_path: Path) -> None:
         and step.__module__.startswith("export.")
         and not hasattr(step, "__wrapped__")  # what is entered with ``with`` goes around the steps
     }
-    # That of an option that is not chosen.
-    others = {"write_single_file"}
+    # Those of options that are not chosen.
+    others = {"choose_linear_dtype", "write_single_file"}
     assert {name: count for name, count in times.items() if count != 1} == dict.fromkeys(others, 0)
     assert {"float_model", "prepare", "verify", "write_programs"} <= times.keys()
     assert written == [MANIFEST_NAME]
