@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from export.source.names import find_state
-from export.source.others import left_out, other_classes, told
+from export.source.others import Inert, left_out, other_classes, told
 from export.source.shards import Parts, ShardPiece
 from export.tables import release_unwritten
 from recsys.checkpoint.cover import check_cover
@@ -178,10 +178,10 @@ class _MemoryFormat(_Record):
     """A stand-in for a member of an enumeration."""
 
 
-def _attribute(owner: Any, name: Any) -> _Record | type[_Record]:
+def _attribute(owner: Any, name: Any) -> Any:
     """Replace getattr: it names a class in a class (protocol 2), or a member of an enumeration (Python 3.11.0 to 3)."""
-    if owner is _MemoryFormat and type(name) is str:
-        return _MemoryFormat(name)
+    if isinstance(owner, type) and issubclass(owner, (_MemoryFormat, Inert)) and type(name) is str:
+        return owner(name)
     if owner is not _ShardedTensor or name != "ProcessGroupState":
         raise CheckpointError("only a ShardedTensor's ProcessGroupState is named so")
     return _Record

@@ -20,11 +20,20 @@ class Kind(Enum):
     ONE = 1
 
 
+class OldKind(Enum):
+    """One that is pickled as Python 3.11.0 to 3.11.3 pickle all enumerations."""
+
+    ONE = 1
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        return getattr, (OldKind, self.name)
+
+
 class Settings:
     """A trainer's settings, whose code must not run."""
 
     def __init__(self) -> None:
-        self.kind, self.names, self.more = Kind.ONE, ["a"], {"rate": 0.1}
+        self.kinds, self.names, self.more = [Kind.ONE, OldKind.ONE], ["a"], {"rate": 0.1}
 
     def __setstate__(self, state: Any) -> None:
         raise AssertionError("code of the checkpoint has run")
