@@ -180,7 +180,7 @@ void Read(Cursor* cursor, WireSparse* sparse) {
   SparseInput& input = sparse->input;
   ReadFields(cursor, Text(1, &input.name), Enum(2, kPoolings, &input.pooling),
              Int(3, &input.weighted), InnerList(4, &input.tables), Int(5, &sparse->id_limit),
-             Text(6, &input.strings), Int(7, &input.num_ids));
+             Text(6, &input.strings), Int(7, &input.num_ids), Int(10, &input.max_ids));
 }
 
 struct WireVersions {

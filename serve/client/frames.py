@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from serve.client.packing import Answer, Jagged, build_request
 from serve.wire import predict_pb2 as wire
@@ -108,6 +109,16 @@ def _sparse(columns: Columns, one: wire.SparseSignature) -> Any:
         separator=one.separator,
     )
     if one.strings:
-        return columns.texts(one.name, spec)
+        texts = columns.texts(one.name, spec)
+        _check_sizes(columns, one, np.array([len(bag) for bag in texts], np.int64))
+        return texts
     bags = columns.bags(one.name, spec)
-    return Jagged(np.diff(bags.offsets), bags.values, None)
+    lengths = np.diff(bags.offsets)
+    _check_sizes(columns, one, lengths)
+    return Jagged(lengths, bags.values, None)
+
+
+def _check_sizes(columns: Columns, one: wire.SparseSignature, lengths: NDArray[np.int64]) -> None:
+    if one.HasField("max_ids"):
+        expected = f"at most {one.max_ids}: the model crosses the column"
+        columns.expect_at_most(one.max_ids, one.name, lengths, expected)

@@ -128,4 +128,5 @@ def _sparse(signature: Signature, sparse: SparseInput) -> wire.SparseSignature:
         num_ids=sparse.num_ids,
         same_lengths_as=sparse.same_lengths_as,
         separator=sparse.separator,
+        max_ids=sparse.max_ids,
     )

@@ -179,7 +179,7 @@ class DenseSignature(_message.Message):
     def __init__(self, name: _Optional[str] = ..., width: _Optional[int] = ..., missing: bool = ..., columns: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SparseSignature(_message.Message):
-    __slots__ = ("name", "pooling", "weighted", "tables", "id_limit", "strings", "num_ids", "same_lengths_as", "separator")
+    __slots__ = ("name", "pooling", "weighted", "tables", "id_limit", "strings", "num_ids", "same_lengths_as", "separator", "max_ids")
     NAME_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
     WEIGHTED_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +189,7 @@ class SparseSignature(_message.Message):
     NUM_IDS_FIELD_NUMBER: _ClassVar[int]
     SAME_LENGTHS_AS_FIELD_NUMBER: _ClassVar[int]
     SEPARATOR_FIELD_NUMBER: _ClassVar[int]
+    MAX_IDS_FIELD_NUMBER: _ClassVar[int]
     name: str
     pooling: Pooling
     weighted: bool
@@ -198,7 +199,8 @@ class SparseSignature(_message.Message):
     num_ids: int
     same_lengths_as: str
     separator: str
-    def __init__(self, name: _Optional[str] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., weighted: bool = ..., tables: _Optional[_Iterable[_Union[TableUse, _Mapping]]] = ..., id_limit: _Optional[int] = ..., strings: _Optional[str] = ..., num_ids: _Optional[int] = ..., same_lengths_as: _Optional[str] = ..., separator: _Optional[str] = ...) -> None: ...
+    max_ids: int
+    def __init__(self, name: _Optional[str] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., weighted: bool = ..., tables: _Optional[_Iterable[_Union[TableUse, _Mapping]]] = ..., id_limit: _Optional[int] = ..., strings: _Optional[str] = ..., num_ids: _Optional[int] = ..., same_lengths_as: _Optional[str] = ..., separator: _Optional[str] = ..., max_ids: _Optional[int] = ...) -> None: ...
 
 class TableUse(_message.Message):
     __slots__ = ("name", "num_embeddings", "id_policy")

@@ -339,6 +339,7 @@ TEST(Client, ReadsTheModelsMetadata) {
   auto* item = metadata.add_sparse();
   item->set_name("item");
   item->set_num_ids(3);
+  item->set_max_ids(3);
   item->add_tables()->set_id_policy(v1::ID_POLICY_HASH);
   item->add_tables()->set_id_policy(v1::ID_POLICY_FMIX64);
   auto* output = metadata.add_outputs();
@@ -365,6 +366,8 @@ TEST(Client, ReadsTheModelsMetadata) {
   EXPECT_EQ(read.signature.sparse[1].tables[1].id_policy, IdPolicy::kFmix64);
   EXPECT_EQ(read.signature.sparse[0].num_ids, std::nullopt);
   EXPECT_EQ(read.signature.sparse[1].num_ids, 3);
+  EXPECT_EQ(read.signature.sparse[0].max_ids, std::nullopt);
+  EXPECT_EQ(read.signature.sparse[1].max_ids, 3);
   EXPECT_EQ(read.id_limits[0], 50);
   EXPECT_EQ(read.id_limits[1], std::nullopt);
   EXPECT_EQ(read.signature.outputs[0].shape, (std::vector<std::int64_t>{2}));

@@ -298,10 +298,9 @@ class Columns:
         numbers: NDArray[np.float64] = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         return numbers
 
-    def expect_one(self, name: str, bags: Bags, expected: str) -> None:
-        """Raise for the first row that has several values of a feature."""
-        lengths = np.diff(bags.offsets)
-        bad = np.flatnonzero(lengths > 1)
+    def expect_at_most(self, most: int, name: str, lengths: Ints, expected: str) -> None:
+        """Raise for the first row that has more values of a feature than ``most``."""
+        bad = np.flatnonzero(lengths > most)
         if len(bad):
             raise self._wrong(int(bad[0]), name, f"{lengths[bad[0]]} values", expected)
 

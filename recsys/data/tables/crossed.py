@@ -45,7 +45,8 @@ def _ids_of(columns: Columns, cross: CrossSpec, tables: Sequence[TableSpec]) -> 
     table_of = {name: table for table in tables for name in table.feature_names}
     found = [columns.bags(name, replace(table_of[name], ids=RAW)) for name in cross.feature_names]
     for name, bags in zip(cross.feature_names, found, strict=True):
-        columns.expect_one(name, bags, f"at most one: {cross.name!r} crosses the column")
+        expected = f"at most one: {cross.name!r} crosses the column"
+        columns.expect_at_most(1, name, np.diff(bags.offsets), expected)
     lengths = np.min([np.diff(bags.offsets) for bags in found], axis=0, initial=1)
     places = np.flatnonzero(lengths)
     return [bags.values[bags.offsets[places]] for bags in found], lengths

@@ -26,7 +26,7 @@ from serve.models.status import ModelStatus, ModelVersionStatus
 from serve.protocols.open_inference import output_datatype
 from serve.rest.pages.guard import check_local
 from serve.rest.pages.openapi import Model, document, operations
-from serve.rest.pages.schemas import Json, ids_text
+from serve.rest.pages.schemas import Json, ids_text, most_text
 from serve.rest.query import query_number
 from serve.rest.tensors_json import write_json
 from serve.rpc.backend import Backend
@@ -147,6 +147,7 @@ def _docs(models: Sequence[Model], origin: str, limits: ConnectionLimits) -> web
         "docs.html",
         signatures=[shown for model in models for shown in _signatures(model)],
         ids_text=ids_text,
+        most_text=most_text,
         datatype_of=output_datatype,
         sections=sections.items(),
         errors=[(code[1:], one["description"]) for code, one in responses.items()],

@@ -129,7 +129,8 @@ def rows_request(signature: Signature, limits: BatchLimits) -> Json:
     for s in signature.sparse:
         # Whole numbers may be floats; a text may be digits, and a number a text that is hashed.
         value: Json = {"type": ["string", "number", "boolean", "null"]}
-        fields[s.name] = {"anyOf": [value, arrays(value)], "description": _about(signature, s)}
+        # Lists may have nulls too, which are no values: their sizes say nothing.
+        fields[s.name] = {**_or_bare(value), "description": _about(signature, s)}
         if s.weighted:
             fields[f"{s.name}.weights"] = {**_or_bare(_NUMBER), "description": "One weight per ID."}
     forms = []
@@ -261,6 +262,11 @@ def ids_text(sparse: SparseInput) -> str:
     return "any; " + ("taken modulo the rows" if IdPolicy.HASH in policies else "others than rows read zeros")
 
 
+def most_text(sparse: SparseInput) -> str:
+    """Return how many IDs a row of a sparse input has at most, with a comma before; empty for any number."""
+    return "" if sparse.max_ids is None else f", at most {sparse.max_ids}"
+
+
 def _plain_inputs(signature: Signature, max_rows: int) -> Json:
     dense = {d.name: _plain_dense(d, max_rows) for d in signature.dense}
     sparse = {s.name: _plain_sparse(signature, s, max_rows) for s in signature.sparse}
@@ -286,16 +292,17 @@ def _plain_dense(dense: DenseInput, max_rows: int) -> Json:
 
 
 def _plain_sparse(signature: Signature, sparse: SparseInput, max_rows: int) -> Json:
-    return {**_rows(_or_bare(_id_schema(sparse)), max_rows), "description": _about(signature, sparse)}
+    row = _or_bare(_id_schema(sparse), sparse.max_ids)
+    return {**_rows(row, max_rows), "description": _about(signature, sparse)}
 
 
 def _rows(items: Json, max_rows: int) -> Json:
     return {**arrays(items), "maxItems": max_rows}
 
 
-def _or_bare(item: Json) -> Json:
-    """Return the schema of a row: a list, or a bare number, which is a list of one."""
-    return {"anyOf": [arrays(item), item]}
+def _or_bare(item: Json, most: int | None = None) -> Json:
+    """Return the schema of a row: a list, of at most so many, or a bare number, which is a list of one."""
+    return {"anyOf": [arrays(item) if most is None else {**arrays(item), "maxItems": most}, item]}
 
 
 def _id_schema(sparse: SparseInput) -> Json:
@@ -314,16 +321,18 @@ def _about(signature: Signature, sparse: SparseInput) -> str:
     tables = ", ".join(f"{names[table.name]} ({table.num_embeddings:,} rows)" for table in sparse.tables)
     what = "texts or IDs" if sparse.strings else "IDs"
     return (
-        f"A list of {what} per row; {what}: {ids_text(sparse)}. Pooling: {sparse.pooling}. Table: {tables}."
+        f"A list of {what} per row{most_text(sparse)}; {what}: {ids_text(sparse)}. Pooling: {sparse.pooling}. "
+        f"Table: {tables}."
     )
 
 
 def _sparse_tensors(signature: Signature, sparse: SparseInput) -> list[Json]:
     ids = _id_schema(sparse)
     by_row = {"type": "array", "items": _size(), "minItems": 1, "maxItems": 2}
+    length = _size() if sparse.max_ids is None else {**_size(), "maximum": sparse.max_ids}
     tensors = [
         _tensor(f"{sparse.name}.values", ID, _shape([_size()]), f"[N]. {_about(signature, sparse)}", ids),
-        _tensor(f"{sparse.name}.lengths", LENGTH, _shape([_size()]), "[B], IDs of each row.", _size()),
+        _tensor(f"{sparse.name}.lengths", LENGTH, _shape([_size()]), "[B], IDs of each row.", length),
         _tensor(sparse.name, ID, by_row, "[B, L] or [B], where every row has as many IDs.", ids),
     ]
     if sparse.weighted:

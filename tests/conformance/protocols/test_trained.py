@@ -87,9 +87,9 @@ def _assert_same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     np.testing.assert_allclose(found["seconds"], expected["seconds"], rtol=2e-6)
 
 
-def test_requests_do_not_have_crossed_features(serving: ServerUnderTest) -> None:
+def test_metadata_has_the_features_that_are_crossed_and_says_so(serving: ServerUnderTest) -> None:
     sparse = serving.client().metadata().sparse
-    assert [feature.name for feature in sparse] == ["user", "category", "city"]
+    assert {feature.name: feature.max_ids for feature in sparse} == {"user": 1, "category": 1, "city": 1}
 
 
 def test_answers_are_those_of_the_trained_model(serving: ServerUnderTest, trained: Model) -> None:

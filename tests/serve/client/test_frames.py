@@ -80,6 +80,19 @@ def test_an_empty_frame_is_one_request_without_rows() -> None:
     assert request.num_rows == 0
 
 
+@pytest.mark.parametrize(("name", "strings"), [("items", ""), ("tags", "xxh64")])
+def test_crossed_features_have_one_value_before_anything_is_sent(name: str, strings: str) -> None:
+    values: list[Any] = [[1], [], [2], [3, 4]] if not strings else ["a", None, "", "b|c"]
+    table = pa.table({name: values})
+    crossed = wire.SparseSignature(name=name, strings=strings, separator="|" if strings else "", max_ids=1)
+    metadata = wire.ModelMetadata(sparse=[crossed], limits=wire.RequestLimits(max_rows=3))
+    requests = frame_requests(table, metadata)
+    assert next(requests).num_rows == 3
+    expected = f"data, row 3: column {name!r}: got 2 values, expected at most 1: the model crosses the column"
+    with pytest.raises(ValueError, match=expected):
+        next(requests)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

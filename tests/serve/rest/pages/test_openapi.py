@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -169,6 +170,23 @@ def test_a_model_that_no_version_serves_has_addresses_by_version_alone() -> None
         "/v1/models/m/versions/1:predict",
         "/v2/models/m/versions/1/infer",
     ]
+
+
+def test_lists_of_crossed_features_have_at_most_one_value() -> None:
+    user, *others = SIGNATURE.sparse
+    servable: Any = Described(
+        "m", "1", replace(SIGNATURE, sparse=(replace(user, num_ids=1, max_ids=1), *others))
+    )
+    made = document([Model(name="m", serving=servable, versions={"1": servable})])
+    OpenAPIV31SpecValidator(made).validate()
+    content = made["paths"]["/v1/models/m:predict"]["post"]["requestBody"]["content"][JSON]
+    body = copy.deepcopy(content["examples"]["rows"]["value"])
+    assert errors(made, content["schema"], body) == []
+    body["sparse"]["user"][1] = []
+    assert errors(made, content["schema"], body) == []
+    body["sparse"]["user"][1] = [1, 2]
+    assert errors(made, content["schema"], body)
+    assert "A list of IDs per row, at most 1; IDs: 0 to 49." in json.dumps(made)
 
 
 def test_a_context_that_holds_every_input_gives_the_number_of_rows() -> None:
