@@ -13,7 +13,7 @@ import torch
 from torch import fx, nn
 
 from export.graph.inputs import computed
-from export.graph.tracing.tracer import LINE
+from export.graph.tracing.tracer import LINE, SETTLED
 from export.plain.features import LEFT, RIGHT, Feature
 from export.plain.lookups import Lookup, Table
 from export.plain.moved import Moved
@@ -64,7 +64,9 @@ class Call:
             return attribute(self._model, str(node.target))(*args, **kwargs)
         proxy = _first_proxy([args, kwargs])
         if proxy is not None:
-            return proxy.tracer.create_proxy(node.op, node.target, args, kwargs)
+            # The trace of the model has told what it asked of sizes.
+            add = proxy.tracer.squeezed if SETTLED in node.meta else proxy.tracer.create_proxy
+            return add(node.op, node.target, args, kwargs)
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return node.target(*args, **kwargs)  # type: ignore[operator]
@@ -97,7 +99,7 @@ class Call:
                 whole = whole.index_select(1, torch.tensor(columns))
         if len(shape) == 1:
             return whole
-        return whole.reshape(-1, *shape) if shape else whole.squeeze(1)
+        return whole.reshape(-1, *shape) if shape else _squeezed(whole, 1)
 
     def _dtypes_of(self, places: tuple[int, ...]) -> list[torch.dtype]:
         given = self._recipe.given
@@ -185,7 +187,7 @@ def padded_ids(ids: JaggedTensor, feature: Feature) -> Any:
     size, padding = feature.num_ids, feature.padding
     if feature.side == RIGHT:
         values = (ids.values() - padding if padding else ids.values()).unsqueeze(1)
-        found = recent_rows(values, ids.offsets(), size).squeeze(2)
+        found = _squeezed(recent_rows(values, ids.offsets(), size), 2)
         return found + padding if padding else found
     if feature.side == LEFT:
         return _backwards(ids).to_padded_dense(size, float(padding)).flip(0).flip(1)
@@ -203,6 +205,13 @@ def padded_rows(rows: JaggedTensor, feature: Feature) -> Any:
 
 def _backwards(jagged: JaggedTensor) -> JaggedTensor:
     return JaggedTensor(jagged.values().flip(0), lengths=jagged.lengths().flip(0))
+
+
+def _squeezed(tensor: Any, dim: int) -> Any:
+    """Return a tensor without a dimension of the size 1."""
+    if isinstance(tensor, fx.Proxy):
+        return tensor.tracer.squeezed("call_method", "squeeze", (tensor, dim), {})  # type: ignore[attr-defined]
+    return tensor.squeeze(dim)
 
 
 def _first_proxy(value: Any) -> Any:

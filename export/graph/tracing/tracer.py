@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import SymInt, Tensor, fx, nn
 
 from export.graph.modules import has_hooks
 from export.graph.tracing import layers, packed, patches, placeholders
@@ -34,6 +34,8 @@ _NOT_SCRIPTED = ("requires_grad", "pin_memory")
 _HERE = {__file__, layers.__file__, packed.__file__, patches.__file__, placeholders.__file__}
 #: Where a node's ``meta`` has the line of the model's code that made it.
 LINE = "line"
+#: What the ``meta`` of a ``squeeze`` has if every batch has the size of the dimension that it takes out.
+SETTLED = "settled"
 
 
 def _knows_axis(target: Any) -> bool:
@@ -136,7 +138,8 @@ class ModelTracer(fx.Tracer):
             args = (args[0], _indices(args[1]))
         if target is nn.functional.one_hot and [*args[1:], *kwargs.values()][:1] in ([], [-1]):
             raise TypeError("one_hot() without num_classes: how many there are differs between batches")
-        if target in ("squeeze", torch.squeeze) and self._keeps_rows(*args, **kwargs):
+        size = self._squeezed_size(*args, **kwargs) if target in ("squeeze", torch.squeeze) else None
+        if isinstance(size, SymInt):
             return args[0]
         if target in ("squeeze", torch.squeeze) and len(args) == 1 and not kwargs:
             source = args[0]
@@ -147,17 +150,23 @@ class ModelTracer(fx.Tracer):
                 )
             if not dims:
                 return source
-            args = (source, dims[0] if len(dims) == 1 else tuple(dims))
+            args, size = (source, dims[0] if len(dims) == 1 else tuple(dims)), 1
         if kind == "call_method" and target == "new_tensor" and not _proxies(args[1:]):
             dtype = kwargs.get("dtype", args[0].dtype)
             made = torch.as_tensor(*args[1:])
             return super().create_proxy("call_method", "to", (made, dtype), {})
-        return super().create_proxy(kind, target, args, kwargs, *more, **named)
+        added = super().create_proxy(kind, target, args, kwargs, *more, **named)
+        if size is not None:
+            added.node.meta[SETTLED] = True
+        return added
 
-    def _keeps_rows(self, source: fx.Proxy, dim: Any = None) -> bool:
-        """Return whether a dimension differs between batches, so that it must not go where one has the size 1."""
-        size = self.sizes.size(source.node, dim) if isinstance(dim, int) else 1
-        return size is not None and not isinstance(size, int)
+    def squeezed(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Proxy:
+        """Add a ``squeeze`` of dimensions whose sizes every batch has, as the caller knows: to tell takes long."""
+        return super().create_proxy(kind, target, args, kwargs)
+
+    def _squeezed_size(self, source: fx.Proxy, dim: Any = None) -> Any:
+        """Return the size of a dimension, which must not go if it differs between batches; None if it is open."""
+        return self.sizes.size(source.node, dim) if isinstance(dim, int) else None
 
     def create_arg(self, a: Any) -> Any:
         """Return a value as a node's argument: arrays of NumPy, and weights from outside of the model, as constants."""
