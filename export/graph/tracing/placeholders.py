@@ -76,33 +76,77 @@ def tells_apart(caller: FrameType) -> bool:
         caller: The code that asks for the size's hash, which is that of 1.
     """
     code = caller.f_code
-    return code.co_code[caller.f_lasti] == _IN or _has_numbers(code, caller.f_lineno)
+    if code.co_code[caller.f_lasti] == _IN or _has_numbers(code, caller.f_lineno):
+        return True
+    return any(_holds_numbers(_value_of(one, caller)) for one in _operands(code, caller.f_lineno))
+
+
+@cache
+def _statement(code: CodeType, line: int) -> ast.stmt | None:
+    """Return the statement of a line of code, whose own lines it has; None for a part of one, such as a lambda."""
+    try:
+        lines, first = inspect.getsourcelines(code)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, SyntaxError):  # a part of a statement, or without source
+        return None
+    ast.increment_lineno(tree, first - 1)
+    around = [
+        one
+        for one in ast.walk(tree)
+        if isinstance(one, ast.stmt) and one.lineno <= line <= (one.end_lineno or one.lineno)
+    ]
+    return max(around, key=lambda one: one.lineno) if around else None
 
 
 @cache
 def _has_numbers(code: CodeType, line: int) -> bool:
     """Return whether a statement has a set or a dictionary of other integers than 1."""
-    try:
-        lines, first = inspect.getsourcelines(code)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, SyntaxError):  # a part of a statement, such as a lambda, or without source
-        return False
-    around = [
-        one
-        for one in ast.walk(tree)
-        if isinstance(one, ast.stmt) and one.lineno <= line - first + 1 <= (one.end_lineno or one.lineno)
-    ]
-    if not around:
-        return False
-    statement = max(around, key=lambda one: one.lineno)
+    statement = _statement(code, line)
     keys = [
         key
-        for one in ast.walk(statement)
+        for one in (ast.walk(statement) if statement is not None else ())
         for key in (one.elts if isinstance(one, ast.Set) else one.keys if isinstance(one, ast.Dict) else ())
         if key is not None
     ]
     parts = [part for key in keys for part in (key.elts if isinstance(key, ast.Tuple) else (key,))]
-    return any(isinstance(one, ast.Constant) and type(one.value) is int and one.value > 1 for one in parts)
+    return any(isinstance(one, ast.Constant) and _is_other(one.value) for one in parts)
+
+
+@cache
+def _operands(code: CodeType, line: int) -> list[ast.expr]:
+    """Return what a line has operators or methods of, or gives to methods: sets and dictionaries may be among them."""
+    statement = _statement(code, line)
+    found: list[ast.expr] = []
+    for one in ast.walk(statement) if statement is not None else ():
+        if not isinstance(one, ast.expr) or not one.lineno <= line <= (one.end_lineno or one.lineno):
+            continue
+        if isinstance(one, ast.BinOp):
+            found += [one.left, one.right]
+        elif isinstance(one, ast.Compare):
+            found += [one.left, *one.comparators]
+        elif isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute):
+            found += [one.func.value, *one.args]
+    return [one for one in found if isinstance(one, (ast.Name, ast.Attribute))]
+
+
+def _value_of(expression: ast.expr, frame: FrameType) -> Any:
+    """Return the value of a name, or of an attribute, where code is running; None for others."""
+    if isinstance(expression, ast.Name):
+        return frame.f_locals.get(expression.id, frame.f_globals.get(expression.id))
+    if isinstance(expression, ast.Attribute):
+        return inspect.getattr_static(_value_of(expression.value, frame), expression.attr, None)
+    return None
+
+
+def _holds_numbers(value: Any) -> bool:
+    """Return whether a value is a set or a dictionary of other integers than 1."""
+    if not isinstance(value, (set, frozenset, dict)):
+        return False
+    return any(_is_other(one) for key in value for one in (key if isinstance(key, tuple) else (key,)))
+
+
+def _is_other(value: Any) -> bool:
+    return type(value) is int and value > 1
 
 
 def known(value: Any) -> Any:

@@ -164,7 +164,8 @@ def _without_torch(x: Tensor) -> Tensor:
     return torch.from_numpy(x.numpy() * 2)
 
 
-_IN_SETS = ("set", "in", "set with 4", "get", "intersection", "shape in")
+_NUMBERS = {2, 4}
+_IN_SETS = ("set", "in", "set with 4", "get", "intersection", "named set", "held set", "method", "shape in")
 
 
 class _Rows(_Model):
@@ -172,7 +173,7 @@ class _Rows(_Model):
 
     def __init__(self, case: str) -> None:
         super().__init__()
-        self.case = case
+        self.case, self.numbers = case, {2: "two", 4: "four"}
 
     def forward(self, dense: Tensor, features: KeyedJaggedTensor) -> Tensor:
         found = self.rows(dense, features)
@@ -188,6 +189,12 @@ class _Rows(_Model):
             return found * {4: 2, 8: 3}.get(dense.size(0), 1)  # here
         if self.case == "intersection":
             return found if {dense.size(0)} & {2, 4} else -found  # here
+        if self.case == "named set":
+            return found if {dense.size(0)} & _NUMBERS else -found  # here
+        if self.case == "held set":
+            return found if self.numbers.get(dense.size(0)) else -found  # here
+        if self.case == "method":
+            return found if _NUMBERS.isdisjoint([dense.size(0)]) else -found  # here
         if self.case == "shape in":
             return found if (dense.size(0), 3) in {(2, 3): 1} else -found  # here
         if self.case == "values":
