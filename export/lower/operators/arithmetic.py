@@ -224,7 +224,7 @@ def to(value: Any, *args: Any, **kwargs: Any) -> Any:
     found = value
     for one in [*args, *(kwargs[key] for key in ("dtype", "device", "other") if key in kwargs)]:
         if isinstance(one, torch.dtype):
-            if one not in (torch.float32, torch.int64) and one is not value.dtype:
+            if one not in (torch.float32, torch.int64, torch.bool) and one is not value.dtype:
                 raise NotLoweredError(f"it converts to {one}")
             found = found if one is value.dtype else _converted(found, one)
         elif not isinstance(one, bool) and one not in (torch.device("cpu"), "cpu"):
@@ -233,6 +233,8 @@ def to(value: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _converted(value: Any, dtype: torch.dtype) -> Any:
+    if dtype is torch.bool:
+        return as_bool(value)
     return as_float(value) if dtype is torch.float32 else as_whole(value)
 
 
@@ -248,6 +250,15 @@ def logical_not(value: Any) -> Any:
     if not _is_bool(value):
         raise NotLoweredError("it takes numbers for truth values")
     return ~value if isinstance(value, Tensor) else computed(ElementwiseKind.SHIFT, neg(value), 1.0)
+
+
+@operator("bool", views=True)
+def as_bool(value: Any) -> Any:
+    """Return where numbers are not zero, as NaN is not."""
+    if _is_bool(value):
+        return value
+    differs = logical_or(less(value, 0), less(0, value))
+    return logical_or(differs, logical_not(less(value, 1))) if value.dtype is torch.float32 else differs
 
 
 @operator("and", "logical_and", "bitwise_and", "rand", views=True)

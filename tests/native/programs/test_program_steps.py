@@ -210,6 +210,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "elu": functional.elu,
     "elu_of_another_size": lambda x: functional.elu(x, 0.25),
     "elu_layer": nn.ELU(2),
+    "bool": lambda x: x.bool().float(),
+    "to_bool": lambda x: x.to(torch.bool).float(),
 }
 _LARGEST = torch.finfo(torch.float32).max
 _NUMBERS = [0.0, -0.0, 1e-30, -1e-30, -1e-7, -1e-3, 0.6, -0.6, 5.0, -5.0, 88.0, -88.0, 104.0, -104.0]
