@@ -5,9 +5,11 @@ Shape letters: B batch.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import isfunction, signature
 from typing import Any
 
 import torch
@@ -28,6 +30,8 @@ from export.plain.traced import PlainGraph, outputs_of
 from recsys.errors import ExportError
 from recsys.jagged.keyed_jagged import KeyedJaggedTensor
 
+# What methods that predict are called.
+_PREDICTS = re.compile("^(predict|score|infer|rank|recommend)|_(predict|score)$")
 # Relative to an output's largest number: sums in another order.
 _TOLERANCE = 2.0**-14
 
@@ -68,8 +72,37 @@ def predicted(model: nn.Module, given: Given) -> Any:
         raise ExportError(
             f"inputs: {type(model).__name__}.{given.method} failed on the example inputs ({shown}): "
             f"{type(error).__name__}: {error}{f'. At {place}' if place else ''}. Nothing is traced yet: it fails in "
-            "plain PyTorch too, when eval() mode and torch.no_grad() call it with these inputs"
+            f"plain PyTorch too, when eval() mode and torch.no_grad() call it with these inputs{_advice(model, given)}"
         ) from error
+
+
+def _advice(model: nn.Module, given: Given) -> str:
+    """Return which other methods take the example inputs and may be what predicts; empty without any."""
+    takers = [name for name in _names_of_methods(type(model)) if _takes(getattr(model, name), given)]
+    if given.method != "forward" or not takers:
+        return ""
+    options = " or ".join(f"--method {name}" for name in takers)
+    return f". If another of its methods predicts: {options}"
+
+
+def _names_of_methods(kind: type) -> list[str]:
+    """Return the methods of a class whose names say that they predict, those that say so first."""
+    names = {
+        name: None
+        for base in kind.__mro__
+        if base is not nn.Module
+        for name, one in vars(base).items()
+        if isfunction(one)
+    }
+    return sorted((name for name in names if _PREDICTS.search(name)), key=lambda name: name != "predict")
+
+
+def _takes(method: Any, given: Given) -> bool:
+    try:
+        signature(method).bind(*given.args, **given.kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 class _Guard(TorchDispatchMode):

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import torch
 from torch import Tensor, nn
 
 from export.config import ExportConfig, PlainOptions
 from export.pipeline import export_model
+from export.plain.convert import converted
 from recsys.artifact.parts import read_manifest
+from recsys.errors import ExportError
 
 _ROWS, _PLACES = 12, 5
 
@@ -58,6 +61,27 @@ def test_arrays_are_traced_through(tmp_path: Path) -> None:
     example = (_histories().numpy(), torch.randint(1, 40, (_ROWS, 3)).numpy())
     export_model(Arrays(), tmp_path / "a", ExportConfig(plain=PlainOptions(inputs=example, method="predict")))
     assert {use.name for use in read_manifest(tmp_path / "a").signature.sparse} == {"history", "candidates"}
+
+
+class _Named(Scores):
+    """A model whose ``forward`` takes other inputs than what predicts from a dict of them."""
+
+    def predict(self, rows: dict[str, Tensor]) -> Tensor:
+        return self(rows["history"], rows["item"])
+
+    def full_sort_predict(self, rows: dict[str, Tensor]) -> Tensor:
+        return self(rows["history"], rows["item"])
+
+    def predict_one(self, history: Tensor, item: Tensor, place: int) -> Tensor:
+        return self(history, item)[place]
+
+
+def test_methods_that_may_predict_are_suggested() -> None:
+    example = {"history": _histories(), "item_id": torch.randint(1, 40, (_ROWS,))}
+    with pytest.raises(ExportError) as refused:
+        converted(_Named(), PlainOptions(inputs=example))
+    advice = "If another of its methods predicts: --method predict or --method full_sort_predict"
+    assert str(refused.value).endswith(advice)
 
 
 def test_rows_of_a_single_row_stay_and_nan_of_random_rows_is_left_out(tmp_path: Path) -> None:
