@@ -57,13 +57,13 @@ std::size_t MaxThreads(const VersionSettings& settings) {
 /// Releases a lock while it lives.
 class Unlocked {
  public:
-  explicit Unlocked(std::unique_lock<std::mutex>& lock) : lock_(lock) { lock_.unlock(); }
-  ~Unlocked() { lock_.lock(); }
+  explicit Unlocked(ExecutorLock& lock) : lock_(lock) { lock_.Unlock(); }
+  ~Unlocked() { lock_.Lock(); }
   Unlocked(const Unlocked&) = delete;
   Unlocked& operator=(const Unlocked&) = delete;
 
  private:
-  std::unique_lock<std::mutex>& lock_;
+  ExecutorLock& lock_;
 };
 
 /// Returns the current exception as that of a warm-up.
@@ -98,7 +98,7 @@ void Executor::Start(const std::vector<WarmUpBatch>& warm_up) {
   std::promise<void> warm;
   std::future<void> is_warm = warm.get_future();
   {
-    const Lock lock(mutex_);
+    const Lock lock(mutex_, threads_);
     threads_.Start(std::thread([this, &warm_up, warm = std::move(warm)]() mutable {
       std::unique_ptr<Worker> worker;
       try {
@@ -108,7 +108,7 @@ void Executor::Start(const std::vector<WarmUpBatch>& warm_up) {
         return warm.set_exception(std::make_exception_ptr(WarmUpError()));
       }
       // Requests wait for the lock until the thread sleeps: those that come at once find it idle.
-      Lock running(mutex_);
+      Lock running(mutex_, threads_);
       warm.set_value();
       Run(running, *worker);
     }));
@@ -136,7 +136,7 @@ void Executor::SubmitAll(Span<const std::shared_ptr<Request>> requests,
   PendingDecisions* const pending = PendingDecisions::OfThisThread();
   bool is_pending = false;
   {
-    const Lock lock(mutex_);
+    const Lock lock(mutex_, threads_);
     if (phase_ == Phase::kClosed) {
       for (const auto& request : requests) refused->push_back({request});
       return;
@@ -164,7 +164,7 @@ void Executor::SubmitAll(Span<const std::shared_ptr<Request>> requests,
         // Later ones may have pushed all of them out.
         if (const auto ready_s = queue_.ReadyAt()) threads_.WakeBy(*ready_s);
       } else if (!is_pending) {
-        Wake();
+        Wake(clock_());
       }
     }
   }
@@ -180,14 +180,14 @@ void Executor::SubmitAll(Span<const std::shared_ptr<Request>> requests,
 bool Executor::Cancel(Request& request) {
   // Declared first: the request is released after the lock.
   std::shared_ptr<Request> left;
-  const Lock lock(mutex_);
+  const Lock lock(mutex_, threads_);
   left = queue_.Cancel(request);
   if (left != nullptr) ShowPending();
   return left != nullptr;
 }
 
 double Executor::Schedule(bool may_run_here) {
-  Lock lock(mutex_);
+  Lock lock(mutex_, threads_);
   if (may_run_here && CanRunHere() && IsLightNext() && clock_() >= reads_until_s_) {
     RunLightHere(lock);
   }
@@ -198,13 +198,13 @@ double Executor::Schedule(bool may_run_here) {
   switch (policy_.Decide(state)) {
     case Act::kRunHere:
       if (slots_.TakeIfIdle()) {
-        RunHere(lock);
+        RunHere(lock, state.now_s);
       } else {
-        Wake();
+        Wake(state.now_s);
       }
       return kNever;
     case Act::kWake:
-      Wake();
+      Wake(state.now_s);
       return kNever;
     case Act::kLeave:
       break;
@@ -215,7 +215,7 @@ double Executor::Schedule(bool may_run_here) {
 void Executor::RunBetweenBatches(const std::function<void()>& function) {
   SetPhase(Phase::kPaused);
   {
-    Lock lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     idle_.wait(lock, [this] { return policy_.num_running() == 0; });
   }
   try {
@@ -232,7 +232,7 @@ void Executor::Close() {
   threads_.Join();
   {
     // A polling thread may still run a batch.
-    Lock lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     idle_.wait(lock, [this] { return policy_.num_running() == 0; });
   }
   slots_.Forget(this);
@@ -240,7 +240,7 @@ void Executor::Close() {
 }
 
 void Executor::SetPhase(Phase phase) {
-  const Lock lock(mutex_);
+  const Lock lock(mutex_, threads_);
   phase_ = phase;
   // Threads that sleep have nothing to do in a pause.
   if (phase != Phase::kPaused) threads_.WakeAll();
@@ -268,7 +268,7 @@ void Executor::WarmUp(BatchRunner& runner, const std::vector<WarmUpBatch>& batch
     const bool is_second = size.num_rows == last.num_rows && size.num_ids == last.num_ids;
     last = size;
     if (!is_second) continue;
-    const Lock lock(mutex_);
+    const Lock lock(mutex_, threads_);
     policy_.costs().Learn(size, clock_() - began_s);
   }
 }
@@ -279,10 +279,10 @@ void Executor::RunFurtherThread(std::size_t number) {
     worker = MakeWorker(number);
   } catch (...) {
     // There is no memory for another thread: the others take its slot.
-    const Lock lock(mutex_);
+    const Lock lock(mutex_, threads_);
     return threads_.WakeAll();
   }
-  Lock lock(mutex_);
+  Lock lock(mutex_, threads_);
   Run(lock, *worker);
 }
 
@@ -297,11 +297,12 @@ void Executor::Run(Lock& lock, Worker& worker) {
         continue;
       }
     }
-    std::optional<double> sleeps_until_s = SleepsUntilS();
+    const double now_s = queue_.is_idle() ? 0 : clock_();
+    std::optional<double> sleeps_until_s = SleepsUntilS(now_s);
     if (!sleeps_until_s) {
       has_slot = has_slot || slots_.Take(this);
       if (has_slot) {
-        RunBatch(lock, worker);
+        RunBatch(lock, worker, now_s);
         if (slots_.has_waiting()) {
           const Unlocked unlocked(lock);
           has_slot = slots_.Keep();
@@ -311,59 +312,55 @@ void Executor::Run(Lock& lock, Worker& worker) {
       // Granted wakes a thread once a slot is free.
       sleeps_until_s = kNever;
     }
-    if (std::exchange(has_slot, false)) {
-      ReleaseSlot(lock);
-      continue;
-    }
+    if (std::exchange(has_slot, false) && ReleaseSlot(lock)) continue;
     if (phase_ == Phase::kClosed && queue_.is_idle()) break;
-    if (const auto woke_s = threads_.Sleep(lock, *sleeps_until_s)) policy_.Woke(*woke_s);
+    if (const auto woke_s = lock.Sleep(*sleeps_until_s)) policy_.Woke(*woke_s);
   }
   // The others end too.
   threads_.WakeAll();
 }
 
-std::optional<double> Executor::SleepsUntilS() {
+std::optional<double> Executor::SleepsUntilS(double now_s) {
   if (phase_ == Phase::kPaused || queue_.is_idle()) return kNever;
   // The thread that ends a batch checks the queue.
   if (static_cast<std::size_t>(policy_.num_running()) >= threads_.most()) return kNever;
   if (phase_ == Phase::kClosed) return std::nullopt;
-  // Read before the clock: it is the current time if the batch is full.
-  const double ready_s = queue_.has_delay() ? *queue_.ReadyAt() : 0;
-  const double now_s = clock_();
+  const double ready_s = queue_.has_delay() ? *queue_.ReadyAt(now_s) : now_s;
   if (ready_s > now_s) return ready_s;
   if (policy_.GoesOn(StateAt(now_s))) return std::nullopt;
   return policy_.LooksAgainS(now_s);
 }
 
-void Executor::Wake() {
+void Executor::Wake(double now_s) {
   // Close waits for the threads that there are.
   if (phase_ == Phase::kClosed && !threads_.has_sleeping()) return;
   // If no slot is free, Granted wakes a thread.
-  if (threads_.CanWake() && slots_.Take(this)) threads_.Wake();
+  if (threads_.CanWake() && slots_.Take(this)) threads_.Wake(now_s);
 }
 
 void Executor::Granted() {
   {
-    const Lock lock(mutex_);
-    const bool has_work =
-        (phase_ != Phase::kPaused && !queue_.is_idle()) || CutForHelp() != nullptr;
-    if (has_work && threads_.has_sleeping() && !threads_.is_waking()) return threads_.Wake();
+    const Lock lock(mutex_, threads_);
+    const bool waits = (phase_ != Phase::kPaused && !queue_.is_idle()) || CutForHelp() != nullptr;
+    if (waits && threads_.has_sleeping() && !threads_.is_waking()) return threads_.Wake(clock_());
     if (phase_ == Phase::kClosed) threads_.WakeAll();
   }
   slots_.Release();
 }
 
-void Executor::ReleaseSlot(Lock& lock) {
+bool Executor::ReleaseSlot(Lock& lock) {
+  if (slots_.ReleaseUnlessWaiting()) return false;
   // Another executor, or this one, may be granted the slot.
   const Unlocked unlocked(lock);
   slots_.Release();
+  return true;
 }
 
-void Executor::RunBatch(Lock& lock, Worker& worker) {
-  BatchPolicy::State state = StateAt(clock_());
+void Executor::RunBatch(Lock& lock, Worker& worker, double now_s) {
+  BatchPolicy::State state = StateAt(now_s);
   state.has_light_client = !queue_.has_delay() && queue_.HasLightClient(state.now_s);
-  queue_.Take(&worker.requests, &worker.expired,
-              {ShareOf(state), state.has_light_client, IsLightNext()});
+  queue_.TakeAt(queue_.At(now_s), &worker.requests, &worker.expired,
+                {ShareOf(state), state.has_light_client, IsLightNext()});
   RunTaken(lock, worker, state.now_s, true);
 }
 
@@ -373,16 +370,18 @@ void Executor::RunTaken(Lock& lock, Worker& worker, double began_s, bool has_slo
   const int number = policy_.Began(SizeOf(worker.requests), began_s, slots_.num_taken() - num_own);
   if (has_slot && !queue_.is_idle() && !queue_.has_delay() &&
       policy_.Decide(StateAt(began_s)) == Act::kWake) {
-    Wake();
+    Wake(began_s);
   }
   const bool is_empty = worker.requests.empty();
   bool was_preempted = false;
+  double ended_s = 0;
   const std::shared_ptr<CutRequest> cut = &worker == &here_ ? nullptr : Cut(worker, began_s);
   {
     const Unlocked unlocked(lock);
     for (const auto& request : worker.expired) AnswerExpired(*request, deliver_);
     const std::int64_t num_preempted = NumPreempted();
     worker.runner.Run(&worker.requests, cut.get());
+    ended_s = clock_();
     was_preempted = NumPreempted() != num_preempted;
     worker.expired.clear();
     worker.requests.clear();
@@ -393,7 +392,7 @@ void Executor::RunTaken(Lock& lock, Worker& worker, double began_s, bool has_slo
     cut_.erase(std::find(cut_.begin(), cut_.end(), cut));
     policy_.EndedInParts(number, PartsOf(*cut), was_preempted);
   } else {
-    policy_.Ended(number, clock_(), slots_.num_taken() - num_own, was_preempted);
+    policy_.Ended(number, ended_s, slots_.num_taken() - num_own, was_preempted);
   }
   if (phase_ != Phase::kOpen) idle_.notify_all();
 }
@@ -414,13 +413,13 @@ std::shared_ptr<CutRequest> Executor::Cut(const Worker& worker, double now_s) {
       std::make_shared<CutRequest>(checked, servable_.signature(), static_cast<int>(num_parts));
   if (state.shares_context) {
     cut->ShareContext([this] {
-      const Lock lock(mutex_);
-      Wake();
+      const Lock lock(mutex_, threads_);
+      Wake(clock_());
     });
   }
   cut_.push_back(cut);
   servable_.metrics().RequestCut();
-  if (cut->has_unclaimed()) Wake();
+  if (cut->has_unclaimed()) Wake(now_s);
   return cut;
 }
 
@@ -436,9 +435,10 @@ void Executor::Help(Lock& lock, Worker& worker, const std::shared_ptr<CutRequest
   if (part == nullptr) return;
   // One at a time is woken, so each wakes the next: for further parts, and for requests that have
   // come since and expect this one to take them.
+  const double now_s = clock_();
   const bool is_needed = cut->has_unclaimed() || (!queue_.is_idle() && !queue_.has_delay() &&
-                                                  policy_.Decide(StateAt(clock_())) == Act::kWake);
-  if (is_needed) Wake();
+                                                  policy_.Decide(StateAt(now_s)) == Act::kWake);
+  if (is_needed) Wake(now_s);
   const Unlocked unlocked(lock);
   worker.runner.Help(cut.get(), part);
 }
@@ -449,13 +449,13 @@ bool Executor::CanRunHere() const {
          servable_.settings().rows.empty();
 }
 
-void Executor::RunHere(Lock& lock) {
+void Executor::RunHere(Lock& lock, double now_s) {
   is_running_here_ = true;
-  RunBatch(lock, here_);
+  RunBatch(lock, here_, now_s);
   is_running_here_ = false;
   ReleaseSlot(lock);
   // Requests that arrived from other threads meanwhile.
-  if (!queue_.is_idle() && phase_ != Phase::kPaused) Wake();
+  if (!queue_.is_idle() && phase_ != Phase::kPaused) Wake(clock_());
 }
 
 bool Executor::IsLightNext() const {
@@ -467,7 +467,7 @@ void Executor::RunLightHere(Lock& lock) {
   is_running_here_ = true;
   TakeLimits limits;
   limits.light_only = true;
-  queue_.Take(&here_.requests, &here_.expired, limits);
+  queue_.TakeAt(queue_.At(began_s), &here_.requests, &here_.expired, limits);
   RunTaken(lock, here_, began_s, false);
   is_running_here_ = false;
   const double ended_s = clock_();

@@ -81,7 +81,7 @@ class Executor final : private Slots::Waiter {
 
  private:
   enum class Phase { kOpen, kPaused, kClosed };
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = ExecutorLock;
   /// What a thread runs batches with.
   struct Worker {
     BatchRunner runner;
@@ -96,14 +96,15 @@ class Executor final : private Slots::Waiter {
   void Run(Lock& lock, Worker& worker);
   /// Returns until when a thread has nothing to run: infinite if it must be woken, none if it may
   /// start a batch now.
-  std::optional<double> SleepsUntilS();
-  void Wake();
+  std::optional<double> SleepsUntilS(double now_s);
+  void Wake(double now_s);
   void Granted() override;
-  void ReleaseSlot(Lock& lock);
+  /// Returns whether the lock was released meanwhile.
+  bool ReleaseSlot(Lock& lock);
 
   // Batches, in any thread. All release the lock while a batch runs.
   /// Takes the next batch and runs it, in a slot of the caller.
-  void RunBatch(Lock& lock, Worker& worker);
+  void RunBatch(Lock& lock, Worker& worker, double now_s);
   /// Runs the batch that the worker has taken.
   void RunTaken(Lock& lock, Worker& worker, double began_s, bool has_slot);
   /// Returns the parts of the batch that the worker has taken, if it is one large request and other
@@ -116,7 +117,7 @@ class Executor final : private Slots::Waiter {
 
   // The polling threads.
   bool CanRunHere() const;
-  void RunHere(Lock& lock);
+  void RunHere(Lock& lock, double now_s);
   /// Whether requests of light clients come next, and form a short batch of their own: they do not
   /// wait for what others compute.
   bool IsLightNext() const;

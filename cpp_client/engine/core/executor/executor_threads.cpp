@@ -43,9 +43,9 @@ void ExecutorThreads::Join() {
   }
 }
 
-void ExecutorThreads::Wake() {
-  woken_s_ = clock_();
-  if (has_sleeping()) return woken_.notify_one();
+void ExecutorThreads::Wake(double now_s) {
+  woken_s_ = now_s;
+  if (has_sleeping()) return NoteOne();
   try {
     threads_.emplace_back(run_, threads_.size());
   } catch (const std::system_error&) {
@@ -56,10 +56,17 @@ void ExecutorThreads::Wake() {
 bool ExecutorThreads::TakeSlot() { return std::exchange(woken_s_, std::nullopt).has_value(); }
 
 void ExecutorThreads::WakeBy(double at_s) {
-  if (alarm_s_ == kNever || at_s < alarm_s_) woken_.notify_one();
+  if (alarm_s_ == kNever || at_s < alarm_s_) NoteOne();
+}
+
+void ExecutorThreads::Notify(Notice notice) {
+  if (notice == Notice::kOne) woken_.notify_one();
+  if (notice == Notice::kAll) woken_.notify_all();
 }
 
 std::optional<double> ExecutorThreads::Sleep(std::unique_lock<std::mutex>& lock, double until_s) {
+  // Waiting releases the lock.
+  Notify(std::exchange(notice_, Notice::kNone));
   ++num_sleeping_;
   if (until_s == kNever) {
     woken_.wait(lock);
@@ -122,27 +129,29 @@ void Slots::SetAtLeast(int num_slots) {
   GrantFree();
 }
 
-bool Slots::Take(Waiter* waiter) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (num_taken_ < num_slots_ && waiting_.empty()) {
-    ++num_taken_;
-    return true;
-  }
-  if (!waiter->is_waiting_) {
-    waiter->is_waiting_ = true;
-    waiting_.push_back(waiter);
-    ++num_waiting_;
+bool Slots::TakeBelow(int num) {
+  int num_taken = num_taken_.load();
+  while (num_taken < num) {
+    if (num_taken_.compare_exchange_weak(num_taken, num_taken + 1)) return true;
   }
   return false;
 }
 
-bool Slots::TakeIfIdle() {
-  if (num_taken() > 0) return false;
+bool Slots::Take(Waiter* waiter) {
+  if (!has_waiting() && TakeBelow(num_slots_.load())) return true;
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (num_taken_ > 0) return false;
-  ++num_taken_;
+  if (waiter->is_waiting_) return false;
+  waiter->is_waiting_ = true;
+  waiting_.push_back(waiter);
+  // Others that wait have done the same before.
+  if (num_waiting_++ > 0 || !TakeBelow(num_slots_.load())) return false;
+  waiting_.pop_back();
+  waiter->is_waiting_ = false;
+  --num_waiting_;
   return true;
 }
+
+bool Slots::TakeIfIdle() { return !has_waiting() && TakeBelow(1); }
 
 bool Slots::Keep() {
   Waiter* waiter = nullptr;
@@ -156,13 +165,15 @@ bool Slots::Keep() {
 }
 
 void Slots::Release() {
-  Waiter* waiter = nullptr;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (num_taken_ <= num_slots_) waiter = Grant();
-    if (waiter == nullptr) --num_taken_;
-  }
-  if (waiter != nullptr) Tell(waiter);
+  --num_taken_;
+  if (has_waiting()) GrantFree();
+}
+
+bool Slots::ReleaseUnlessWaiting() {
+  if (has_waiting()) return false;
+  --num_taken_;
+  // If another has begun to wait meanwhile, the slot is its own: unless it is taken already.
+  return !has_waiting() || !TakeBelow(num_slots_.load());
 }
 
 void Slots::Forget(Waiter* waiter) {
@@ -197,9 +208,8 @@ void Slots::GrantFree() {
     Waiter* waiter = nullptr;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (num_taken_ < num_slots_) waiter = Grant();
-      if (waiter == nullptr) return;
-      ++num_taken_;
+      if (waiting_.empty() || !TakeBelow(num_slots_.load())) return;
+      waiter = Grant();
     }
     Tell(waiter);
   }

@@ -28,7 +28,8 @@ std::int64_t NumPreempted();
 
 /// The threads of one executor: started on demand, asleep while they have nothing to do. Whoever
 /// wakes one hands a slot over to it; at most one is being woken at a time, and takes all waiting
-/// requests. The caller holds the executor's lock, except for Join.
+/// requests. The caller holds the executor's lock, by ExecutorLock where it wakes threads, except
+/// for Join.
 class ExecutorThreads {
  public:
   /// `run`: what a thread does that is started by Wake; called with its number.
@@ -45,18 +46,25 @@ class ExecutorThreads {
   /// Whether Wake may be called.
   bool CanWake() const { return !is_waking() && (has_sleeping() || threads_.size() < most_); }
   /// Wakes a sleeping thread or starts one, which takes over a slot of the caller.
-  void Wake();
+  void Wake(double now_s);
   /// Takes over the slot for the thread that is being woken, if there is one.
   bool TakeSlot();
   /// Wakes a thread without a slot, if all would sleep for longer than that.
   void WakeBy(double at_s);
   /// Wakes all, without slots.
-  void WakeAll() { woken_.notify_all(); }
+  void WakeAll() { notice_ = Notice::kAll; }
   /// Sleeps until woken, or until that time. Returns how long a wake-up with a slot took; none if
   /// there was none.
   std::optional<double> Sleep(std::unique_lock<std::mutex>& lock, double until_s);
 
  private:
+  friend class ExecutorLock;
+  /// Which sleeping threads are notified.
+  enum class Notice { kNone, kOne, kAll };
+
+  void NoteOne() { notice_ = std::max(notice_, Notice::kOne); }
+  void Notify(Notice notice);
+
   const std::size_t most_;
   const Clock clock_;
   const std::function<void(std::size_t)> run_;
@@ -67,6 +75,33 @@ class ExecutorThreads {
   std::optional<double> woken_s_;
   /// When the first sleeping thread wakes by itself; infinite if none does.
   double alarm_s_ = kNever;
+  /// For the threads that were woken since the lock was taken.
+  Notice notice_ = Notice::kNone;
+};
+
+/// An executor's lock. The threads that are woken under it are notified once it is released: that
+/// takes a system call, and they could only wait for the lock.
+class ExecutorLock {
+ public:
+  ExecutorLock(std::mutex& mutex, ExecutorThreads& threads) : lock_(mutex), threads_(threads) {}
+  ~ExecutorLock() {
+    if (lock_.owns_lock()) Unlock();
+  }
+  ExecutorLock(const ExecutorLock&) = delete;
+  ExecutorLock& operator=(const ExecutorLock&) = delete;
+
+  void Lock() { lock_.lock(); }
+  void Unlock() {
+    const auto notice = std::exchange(threads_.notice_, ExecutorThreads::Notice::kNone);
+    lock_.unlock();
+    threads_.Notify(notice);
+  }
+  /// Lets the calling thread sleep: ExecutorThreads::Sleep.
+  std::optional<double> Sleep(double until_s) { return threads_.Sleep(lock_, until_s); }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+  ExecutorThreads& threads_;
 };
 
 /// Limits how many batches the process runs concurrently, across all models: one per processor. If
@@ -104,9 +139,12 @@ class Slots {
   /// Passes a slot to the first waiter; if there is none, the caller keeps it and true is returned.
   bool Keep();
   void Release();
+  /// Releases a slot and returns true, if no other waits for one. For callers that hold a lock:
+  /// calls no Granted.
+  bool ReleaseUnlessWaiting();
   /// Removes `waiter`; returns once no call of its Granted is in progress.
   void Forget(Waiter* waiter);
-  bool has_waiting() const { return num_waiting_.load(std::memory_order_relaxed) > 0; }
+  bool has_waiting() const { return num_waiting_.load() > 0; }
   int num_free() const {
     return std::max(num_slots_.load(std::memory_order_relaxed) - num_taken(), 0);
   }
@@ -118,12 +156,18 @@ class Slots {
   Waiter* Grant();
   void Tell(Waiter* waiter);
   void GrantFree();
+  /// Takes a slot and returns true, if less than so many are taken. Needs no lock.
+  bool TakeBelow(int num);
 
   std::mutex mutex_;
   std::condition_variable told_;
   /// Modified under the lock.
   std::atomic<int> num_slots_;
+  /// Slots are taken and released without the lock while none waits. Whoever begins to wait looks
+  /// for a free one afterwards, and whoever releases one looks for waiters afterwards: one of them
+  /// sees the other.
   std::atomic<int> num_taken_{0};
+  /// Modified under the lock.
   std::atomic<int> num_waiting_{0};
   std::deque<Waiter*> waiting_;
 };

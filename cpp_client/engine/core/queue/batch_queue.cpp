@@ -65,11 +65,7 @@ std::optional<BatchQueue::Full> BatchQueue::PutAt(double now_s,
       return FullFor(*lack, now_s);
     }
   }
-  if (std::isfinite(request->deadline_s)) {
-    // Most deadlines come in ascending order.
-    request->deadline_at = deadlines_.emplace_hint(
-        deadlines_.end(), request->deadline_s + clock_.behind_s(), request.get());
-  }
+  if (std::isfinite(request->deadline_s)) AddDeadline(request.get());
   request->self = request;
   request->enqueued_s = now_s;
   request->level = static_cast<int>(request->priority) + (IsHuge(*request) ? 1 : 0);
@@ -92,17 +88,17 @@ std::shared_ptr<Request> BatchQueue::Cancel(Request& request) {
   return request.is_waiting ? Leave(request, clock_.last_s()) : nullptr;
 }
 
-std::optional<double> BatchQueue::ReadyAt() {
+std::optional<double> BatchQueue::ReadyAt(double given_s) {
   if (is_idle()) return std::nullopt;
-  const double now_s = clock_.Now();
+  clock_.At(given_s);
   const bool is_full = num_rows() >= limits_.max_batch_rows || num_ids() >= limits_.max_batch_ids;
-  if (is_full || !has_delay()) return now_s - clock_.behind_s();
+  if (is_full || !has_delay()) return given_s;
   const double earliest_s = deadlines_.empty() ? kNever : deadlines_.begin()->first;
   return std::min(oldest_->enqueued_s + delay_s_, earliest_s - delay_s_) - clock_.behind_s();
 }
 
-void BatchQueue::Take(Requests* batch, Requests* expired, const TakeLimits& limits) {
-  const double now_s = clock_.Now();
+void BatchQueue::TakeAt(double now_s, Requests* batch, Requests* expired,
+                        const TakeLimits& limits) {
   Expire(now_s, expired);
   const std::int64_t most_rows = limits.never_exceeds
                                      ? std::min(limits.enough_rows, limits_.max_batch_rows)
@@ -190,7 +186,7 @@ std::shared_ptr<Request> BatchQueue::Leave(Request& request, double now_s, bool 
   order_.Leave(request, amounts, now_s, is_served);
   request.is_waiting = false;
   --num_requests_;
-  if (request.deadline_at) deadlines_.erase(*std::exchange(request.deadline_at, std::nullopt));
+  if (request.deadline_at) RemoveDeadline(&request);
   waiting_ -= amounts;
   if (request.is_light) {
     light_.num_rows -= amounts[Amount::kRows];
@@ -198,6 +194,28 @@ std::shared_ptr<Request> BatchQueue::Leave(Request& request, double now_s, bool 
   }
   rate_.Left(amounts);
   return std::move(request.self);
+}
+
+void BatchQueue::AddDeadline(Request* request) {
+  const double at_s = request->deadline_s + clock_.behind_s();
+  // Most deadlines come in ascending order.
+  const auto hint = deadlines_.end();
+  if (free_nodes_.empty()) {
+    // Here, where a failure refuses the request.
+    const std::size_t num = deadlines_.size() + 1;
+    if (free_nodes_.capacity() < num) free_nodes_.reserve(2 * num);
+    request->deadline_at = deadlines_.emplace_hint(hint, at_s, request);
+    return;
+  }
+  Deadlines::node_type node = std::move(free_nodes_.back());
+  free_nodes_.pop_back();
+  node.key() = at_s;
+  node.mapped() = request;
+  request->deadline_at = deadlines_.insert(hint, std::move(node));
+}
+
+void BatchQueue::RemoveDeadline(Request* request) {
+  free_nodes_.push_back(deadlines_.extract(*std::exchange(request->deadline_at, std::nullopt)));
 }
 
 void BatchQueue::Expire(double now_s, Requests* expired) {

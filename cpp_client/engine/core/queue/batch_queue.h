@@ -27,14 +27,17 @@ class SteadyClock {
  public:
   explicit SteadyClock(Clock clock) : clock_(std::move(clock)), last_s_(clock_()) {}
 
-  double Now() {
-    const double given_s = clock_();
+  double Now() { return At(clock_()); }
+  /// The same for a time that the given clock has just returned.
+  double At(double given_s) {
     behind_s_ += std::max(last_s_ - given_s, 0.0);
     last_s_ = given_s;
     return given_s + behind_s_;
   }
-  /// Returns the time that the last call of Now returned.
+  /// Returns the time that the last call of Now or At returned.
   double last_s() const { return last_s_ + behind_s_; }
+  /// What the given clock returned then.
+  double given_s() const { return last_s_; }
   /// How far the given clock is behind this one.
   double behind_s() const { return behind_s_; }
 
@@ -65,9 +68,9 @@ struct TakeLimits {
 /// batch is taken and when their room is needed.
 ///
 /// Put, Cancel and taking one request take logarithmic time in the number of waiting clients (and
-/// requests, if there are deadlines). For known clients they allocate a node for a deadline, and
-/// nothing else: requests are linked through their own members. Only a Put into a full queue looks
-/// at all waiting clients.
+/// requests, if there are deadlines). For known clients they allocate nothing, unless more requests
+/// with deadlines wait than before: requests are linked through their own members. Only a Put into
+/// a full queue looks at all waiting clients.
 class BatchQueue {
  public:
   /// `by_request`: a batch is one request, and never waits to be filled.
@@ -101,11 +104,13 @@ class BatchQueue {
                           PushedOut* pushed_out = nullptr) {
     return PutAt(Now(), request, expired, pushed_out);
   }
-  /// The same at a time that Now has returned, for several requests that come at once.
+  /// The same at a time that Now or At has returned, for several requests that come at once.
   std::optional<Full> PutAt(double now_s, const std::shared_ptr<Request>& request,
                             Requests* expired, PushedOut* pushed_out);
-  /// Returns the time on a clock that never jumps back.
+  /// Returns the time on a clock that never jumps back: now, or when the given clock has just
+  /// returned `given_s`.
   double Now() { return clock_.Now(); }
+  double At(double given_s) { return clock_.At(given_s); }
   /// Return the errors for a refused request, and for those that were pushed out. Need no lock.
   static QueueFullError ErrorOf(const Full& full);
   static QueueFullError ErrorOf(const PushedOut& pushed_out);
@@ -117,11 +122,20 @@ class BatchQueue {
   /// lets a batch wait to be filled; then once the oldest request has waited that long, but never
   /// so long that a request has less than that time left until its deadline. None if no request
   /// waits.
-  std::optional<double> ReadyAt();
+  std::optional<double> ReadyAt() {
+    clock_.Now();
+    return ReadyAt(clock_.given_s());
+  }
+  /// The same at a time that the given clock has just returned.
+  std::optional<double> ReadyAt(double given_s);
 
   /// Takes out the next batch: as many requests as fit (or the model allows), in order; the first
   /// that does not fit ends it. Those whose deadline has passed go to `expired`. Appends to both.
-  void Take(Requests* batch, Requests* expired, const TakeLimits& limits = {});
+  void Take(Requests* batch, Requests* expired, const TakeLimits& limits = {}) {
+    TakeAt(Now(), batch, expired, limits);
+  }
+  /// The same at a time that Now or At has returned.
+  void TakeAt(double now_s, Requests* batch, Requests* expired, const TakeLimits& limits);
 
   /// Whether a client that had little waiting has lately put a request behind a batch and more of
   /// clients that had much. The time is one on the given clock.
@@ -139,6 +153,7 @@ class BatchQueue {
   std::int64_t num_bytes() const { return waiting_[Amount::kBytes]; }
 
  private:
+  using Deadlines = std::multimap<double, Request*>;
   /// The limit that a request would exceed, and by how much.
   struct Lack {
     Amount what;
@@ -157,6 +172,8 @@ class BatchQueue {
   void NoteLightClient(const Request& request, const Amounts& amounts, double now_s);
   void Join(Request& request, double now_s);
   std::shared_ptr<Request> Leave(Request& request, double now_s, bool is_served = false);
+  void AddDeadline(Request* request);
+  void RemoveDeadline(Request* request);
   void Expire(double now_s, Requests* expired);
 
   const BatchLimits limits_;
@@ -171,7 +188,9 @@ class BatchQueue {
   Request* oldest_ = nullptr;
   Request* newest_ = nullptr;
   /// Equal deadlines in the order of arrival.
-  std::multimap<double, Request*> deadlines_;
+  Deadlines deadlines_;
+  /// Nodes to use again. Has room for those of all requests that wait.
+  std::vector<Deadlines::node_type> free_nodes_;
   DrainRate rate_;
   Amounts waiting_;
   std::int64_t num_requests_ = 0;

@@ -82,7 +82,8 @@ void FairOrder::Join(Request& request, const Amounts& amounts, double now_s) {
   client.amounts += amounts;
   waiting_rows_ += amounts[Amount::kRows];
   ++num_waiting_;
-  Place(client, now_s, false);
+  // Behind others of its line, it is not the next one.
+  if (request.previous == nullptr) Place(client, now_s, false);
 }
 
 void FairOrder::Leave(Request& request, const Amounts& amounts, double now_s, bool is_served) {
@@ -137,12 +138,14 @@ const QueueClient* FairOrder::Heaviest(Amount amount) const {
 }
 
 QueueClient& FairOrder::ClientOf(std::uint64_t number) {
+  if (last_joined_ != nullptr && last_joined_->number == number) return *last_joined_;
   std::unique_ptr<QueueClient>& client = clients_[number];
   if (client == nullptr) {
     client = std::make_unique<QueueClient>();
     client->number = number;
     BecomeIdle(*client);
   }
+  last_joined_ = client.get();
   return *client;
 }
 
@@ -196,6 +199,7 @@ void FairOrder::BecomeIdle(QueueClient& client) {
   if (++num_idle_ <= kMaxIdle) return;
   QueueClient& oldest = *first_idle_;
   LeaveIdle(oldest);
+  if (last_joined_ == &oldest) last_joined_ = nullptr;
   clients_.erase(oldest.number);
 }
 

@@ -161,6 +161,9 @@ class FairOrder {
   const double window_s_;
   std::array<Level, LevelLines::kNumLevels> levels_;
   std::unordered_map<std::uint64_t, std::unique_ptr<QueueClient>> clients_;
+  /// Whose request joined last; null if it was forgotten. Requests that are read together come
+  /// from few clients.
+  QueueClient* last_joined_ = nullptr;
   QueueClient* first_idle_ = nullptr;
   QueueClient* last_idle_ = nullptr;
   std::size_t num_idle_ = 0;

@@ -56,6 +56,18 @@ TEST_F(SlotsTest, GoToThoseWhoWaitInTurn) {
   EXPECT_EQ(granted_, (Names{"b", "a"}));
 }
 
+TEST_F(SlotsTest, AreKeptWhileOthersWait) {
+  slots_.Take(&a_);
+  slots_.Take(&a_);
+  slots_.Take(&b_);
+  EXPECT_FALSE(slots_.ReleaseUnlessWaiting());
+  EXPECT_EQ(slots_.num_taken(), 2);
+  slots_.Release();
+  EXPECT_EQ(granted_, Names{"b"});
+  EXPECT_TRUE(slots_.ReleaseUnlessWaiting());
+  EXPECT_EQ(slots_.num_taken(), 1);
+}
+
 TEST_F(SlotsTest, AreIdleOnlyWhereNoneIsTaken) {
   EXPECT_TRUE(slots_.TakeIfIdle());
   EXPECT_FALSE(slots_.TakeIfIdle());
@@ -116,7 +128,7 @@ TEST_F(SlotsTest, AreNeverMoreThanThereAre) {
         const int now = ++num_at_work;
         if (now > most) most = now;
         --num_at_work;
-        slots_.Release();
+        if (round % 2 == 0 || !slots_.ReleaseUnlessWaiting()) slots_.Release();
       }
       slots_.Forget(&waiter);
     });
