@@ -8,7 +8,6 @@ median of their ratios is what counts. The first turns of each warm up the serve
 from __future__ import annotations
 
 import math
-import random
 import statistics
 import threading
 from contextlib import ExitStack, nullcontext
@@ -19,6 +18,7 @@ import torch
 
 from benchmarks.measure.bars import Bar
 from benchmarks.measure.processes import StepError, module, run_json, started
+from benchmarks.measure.ratios import Ratio
 from export.pipeline import export_model
 from recsys import EmbeddingBagCollection, EmbeddingBagConfig
 from recsys.artifact.delta.file import DeltaFile, DeltaWriter
@@ -169,23 +169,15 @@ def measure_serving(folder: Path, num_rows: int, changed: int, rounds: int, seco
                     found = measured("--rate", str(rate))
                 if number:
                     (beside if is_beside else alone).append(found)
-    ratios = [b["p99"] / a["p99"] for a, b in zip(alone, beside, strict=True)]
-    slower_from, slower_to = _interval(ratios)
+    slower = Ratio.of([one["p99"] for one in beside], [one["p99"] for one in alone])
     return DeltaCost(
         rate=rate,
         p50_ms=statistics.median(one["p50"] for one in alone),
         p99_ms=statistics.median(one["p99"] for one in alone),
         p99_with_ms=statistics.median(one["p99"] for one in beside),
-        slower=statistics.median(ratios),
-        slower_from=slower_from,
-        slower_to=slower_to,
+        slower=slower.median,
+        slower_from=slower.least,
+        slower_to=slower.most,
         num_deltas=deltas.num_published,
         rows_per_delta=changed * _NUM_TABLES,
     )
-
-
-def _interval(ratios: list[float]) -> tuple[float, float]:
-    """Return the 90 % bootstrap interval of a median."""
-    source = random.Random(0)
-    medians = sorted(statistics.median(source.choices(ratios, k=len(ratios))) for _ in range(1_000))
-    return medians[50], medians[-51]

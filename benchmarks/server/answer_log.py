@@ -1,10 +1,10 @@
 """What the log of answers costs, or keeping answers for labels: a server with it and one without, in one run.
 
 One artifact (DLRM, 26 INT8 tables), one load generator (recsys-bench, closed loop), all on the same cores. Servers take
-turns; a ratio is of neighbouring turns. Processor time is that of the server per answered request, until it rests after
-the turn, so that neither other work on the machine counts nor work that is put off is left out. At the end, what was
-answered is compared with the rows of the files, or the answers that are kept, and the drops. For labels, requests come
-in streams, where they have IDs.
+turns; a ratio is of neighbouring turns, and its interval says what the machine's noise leaves open. Processor time is
+that of the server per answered request, until it rests after the turn, so that neither other work on the machine counts
+nor work that is put off is left out. At the end, what was answered is compared with the rows of the files, or the
+answers that are kept, and the drops. For labels, requests come in streams, where they have IDs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pyarrow import parquet
 from benchmarks.measure.bars import MISSED_TEXT, Bar
 from benchmarks.measure.command import Measured, make_parser, run
 from benchmarks.measure.processes import Started, StepError, module, run_json, started
+from benchmarks.measure.ratios import Ratio
 from benchmarks.measure.tables import table_of, tracked
 from benchmarks.serving import export_dlrm
 from recsys.base.cli import count
@@ -69,20 +70,24 @@ def _measured(args: argparse.Namespace, folder: Path) -> Measured:
         f"answered {found['answered']:,}, {found['outcome']} {found['written']:,} "
         f"({found['bytes_per_row']:.0f} bytes each), dropped {found['dropped']:,}, failed {found['failed']:,}"
     )
+    ratios = "with, relative to without: " + ", ".join(
+        f"{name} {Ratio(**found[key])}"
+        for name, key in (("throughput", "throughput_share"), ("processor time", "processor_share"))
+    )
     return Measured(
         data={"settings": settings, **found},
-        shown=[table_of(_TITLES[args.what], _texts(found["servers"]), texts=("server",)), written],
+        shown=[table_of(_TITLES[args.what], _texts(found["servers"]), texts=("server",)), ratios, written],
         bars=_bars(found, args),
     )
 
 
 def _bars(found: dict[str, Any], args: argparse.Namespace) -> list[Bar]:
     bars = [
-        Bar("share of the throughput without", LEAST_SHARE, found["throughput_share"]),
+        Bar("share of the throughput without", LEAST_SHARE, found["throughput_share"]["median"]),
         Bar(
             "times the processor time of a request without",
             MOST_TIMES,
-            found["processor_share"],
+            found["processor_share"]["median"],
             is_most=True,
         ),
     ]
@@ -133,8 +138,8 @@ def _measure(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
             }
             for name, of in turns.items()
         ],
-        "throughput_share": _ratio(mine.requests_per_s, others.requests_per_s),
-        "processor_share": _ratio(mine.processor_us, others.processor_us),
+        "throughput_share": Ratio.of(mine.requests_per_s, others.requests_per_s)._asdict(),
+        "processor_share": Ratio.of(mine.processor_us, others.processor_us)._asdict(),
         "answered": answered,
         "outcome": "kept" if args.what == "labels" else "written",
         "written": rows,  # single samples: each is a row
@@ -143,10 +148,6 @@ def _measure(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         "files": len(files),
         "bytes_per_row": num_bytes / max(rows, 1),
     }
-
-
-def _ratio(mine: Sequence[float], others: Sequence[float]) -> float:
-    return statistics.median(a / b for a, b in zip(mine, others, strict=True))
 
 
 def _rest(server: Started) -> None:
@@ -197,7 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--what", choices=("log", "labels"), default="log", help="what is measured (default log)"
     )
-    parser.add_argument("--rounds", type=count, default=6, metavar="N", help="default 6")
+    parser.add_argument("--rounds", type=count, default=12, metavar="N", help="default 12")
     parser.add_argument("--seconds", type=float, default=4.0, metavar="S", help="of each turn (default 4)")
     parser.add_argument(
         "--answered",
