@@ -1,6 +1,6 @@
 // A library for LD_PRELOAD that measures mutexes: how often each place in the code locks one, how
-// long it waits and how long it holds it. benchmarks/server/locks.py runs a server with it; no release
-// contains it.
+// long it waits and how long it holds it. benchmarks/server/locks.py runs a server with it; no
+// release contains it.
 //
 // At the end of the process a line for each place is written to the file that RECSYS_LOCK_TIMES
 // names: module, offset of the call in it, number of times, seconds waited, seconds held (holds of
