@@ -180,7 +180,8 @@ class _MemoryFormat(_Record):
 
 def _attribute(owner: Any, name: Any) -> Any:
     """Replace getattr: it names a class in a class (protocol 2), or a member of an enumeration (Python 3.11.0 to 3)."""
-    if isinstance(owner, type) and issubclass(owner, (_MemoryFormat, Inert)) and type(name) is str:
+    is_enumeration = isinstance(owner, type) and issubclass(owner, (_MemoryFormat, Inert))
+    if is_enumeration and owner.__module__ != "builtins" and type(name) is str:
         return owner(name)
     if owner is not _ShardedTensor or name != "ProcessGroupState":
         raise CheckpointError("only a ShardedTensor's ProcessGroupState is named so")
