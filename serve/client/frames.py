@@ -110,15 +110,16 @@ def _sparse(columns: Columns, one: wire.SparseSignature) -> Any:
     )
     if one.strings:
         texts = columns.texts(one.name, spec)
-        _check_sizes(columns, one, np.array([len(bag) for bag in texts], np.int64))
+        if one.HasField("max_ids"):
+            _check_sizes(columns, one, np.array([len(bag) for bag in texts], np.int64))
         return texts
     bags = columns.bags(one.name, spec)
     lengths = np.diff(bags.offsets)
-    _check_sizes(columns, one, lengths)
+    if one.HasField("max_ids"):
+        _check_sizes(columns, one, lengths)
     return Jagged(lengths, bags.values, None)
 
 
 def _check_sizes(columns: Columns, one: wire.SparseSignature, lengths: NDArray[np.int64]) -> None:
-    if one.HasField("max_ids"):
-        expected = f"at most {one.max_ids}: the model crosses the column"
-        columns.expect_at_most(one.max_ids, one.name, lengths, expected)
+    expected = f"at most {one.max_ids}: the model crosses the column"
+    columns.expect_at_most(one.max_ids, one.name, lengths, expected)
