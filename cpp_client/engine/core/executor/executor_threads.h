@@ -45,7 +45,8 @@ class ExecutorThreads {
   bool has_sleeping() const { return num_sleeping_ > 0; }
   /// Whether Wake may be called.
   bool CanWake() const { return !is_waking() && (has_sleeping() || threads_.size() < most_); }
-  /// Wakes a sleeping thread or starts one, which takes over a slot of the caller.
+  /// Wakes a sleeping thread or starts one, which takes over a slot of the caller. `now_s`: the
+  /// time on the clock, from which Sleep counts how long it took.
   void Wake(double now_s);
   /// Takes over the slot for the thread that is being woken, if there is one.
   bool TakeSlot();
