@@ -13,9 +13,7 @@ MemoryLedger::Account::Account(MemoryLedger* ledger, std::function<void()> close
 }
 
 MemoryLedger::Account::~Account() {
-  Add(-num_bytes());
-  Publish();
-  Closed();
+  Release();
   const std::lock_guard<std::mutex> lock(ledger_->mutex_);
   ledger_->accounts_.erase(this);
   --ledger_->num_accounts_;
@@ -24,6 +22,12 @@ MemoryLedger::Account::~Account() {
 void MemoryLedger::Account::Closed() {
   const std::lock_guard<std::mutex> lock(ledger_->mutex_);
   if (ledger_->closing_ == this) ledger_->closing_ = nullptr;
+}
+
+void MemoryLedger::Account::Release() {
+  Add(-num_bytes());
+  Publish();
+  Closed();
 }
 
 bool MemoryLedger::Account::MayOpen() const {

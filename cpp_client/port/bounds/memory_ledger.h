@@ -40,6 +40,9 @@ class MemoryLedger {
     bool MayOpen() const;
     /// The connection has released what it can, as `close` told it to: another one may be closed.
     void Closed();
+    /// Takes all that the account holds out of the sum, and does what Closed does. The connection
+    /// calls this before it counts itself as closed, so that the counters agree.
+    void Release();
     std::int64_t num_bytes() const { return num_bytes_.load(std::memory_order_relaxed); }
 
    private:

@@ -83,6 +83,7 @@ Connection::Connection(Loop* loop, std::int64_t id, FileHandle file, RpcPortStat
 
 Connection::~Connection() {
   CloseNow();
+  account_.Release();
   --port_.counters.num_open;
 }
 

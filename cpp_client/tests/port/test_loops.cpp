@@ -295,6 +295,18 @@ TEST(Loops, CountersAddUpOverThreads) {
   EXPECT_TRUE(server.WaitUntilIdle(MonotonicSeconds()));
 }
 
+TEST(Loops, AClosedConnectionHoldsNoBytes) {
+  RpcServer server(EvenOptions(2), {ServiceWithWho()});
+  for (int i = 0; i < 300; ++i) {
+    EXPECT_FALSE(Asking(server.port()).Ask().empty());
+    const double until_s = MonotonicSeconds() + 5;
+    while (server.counters().num_open != 0 && MonotonicSeconds() < until_s) {
+    }
+    ASSERT_EQ(server.counters().num_open, 0);
+    ASSERT_EQ(server.counters().held_bytes, 0);
+  }
+}
+
 TEST(Loops, TheBoundOnConnectionsHoldsForAllThreads) {
   RpcOptions options = EvenOptions(3);
   options.connections.max_connections = 5;
