@@ -50,17 +50,18 @@ class StructureCheck(nn.Module):
         self.register_buffer("one_row", torch.ones(1, dtype=torch.int64), persistent=False)
         self.register_buffer("counter", torch.zeros(1, dtype=torch.int64), persistent=False)
 
-    def forward(self, lengths: Tensor, values: Tensor) -> None:
+    def forward(self, lengths: Tensor, values: Tensor, offsets: Tensor | None = None) -> None:
         """Raise unless the lengths fit the values.
 
         Args:
             lengths: ``[n]`` int64.
             values: ``[N]`` int64.
+            offsets: ``[n + 1]``, those of the lengths; None to compute them.
 
         Raises:
             ValueError: In eager mode. Under TorchScript it is FBGEMM's RuntimeError.
         """
-        offsets = lengths_to_offsets(lengths)
+        offsets = lengths_to_offsets(lengths) if offsets is None else offsets
         try:
             # The operator refuses some IDs in every mode, so it is given zeros instead of the real ones.
             fbgemm.bounds_check_indices(
@@ -149,9 +150,9 @@ class IdCheck(nn.Module):
             ValueError: Lengths and values disagree, or an ID is out of range and the mode FATAL, in eager mode.
                 Under TorchScript it is FBGEMM's RuntimeError.
         """
-        if self.structure is not None:
-            self.structure(lengths, values)
         offsets = lengths_to_offsets(lengths)
+        if self.structure is not None:
+            self.structure(lengths, values, offsets)
         safe = values
         try:
             safe = self._by_policy(lengths, values)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recsys.optim.keyed import KeyedOptimizer, check_params
+from recsys.optim.keyed import KeyedOptimizer, check_params, step_part
 
 
 class OptimizerWrapper(KeyedOptimizer):
@@ -42,7 +42,7 @@ class OptimizerWrapper(KeyedOptimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Delegate to the wrapped optimizer."""
-        return self._optimizer.step(closure=closure)
+        return step_part(self._optimizer, closure)
 
     def state_dict(self) -> dict[str, Any]:
         """Delegate to the wrapped optimizer."""
@@ -132,7 +132,7 @@ class CombinedOptimizer(KeyedOptimizer):
             with torch.enable_grad():
                 loss = closure()
         for _, optim in self._optims:
-            optim.step(closure=None)
+            step_part(optim)
         return loss
 
     def save_param_groups(self, save: bool) -> None:

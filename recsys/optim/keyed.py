@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from recsys.errors import CheckpointError
 from recsys.optim.state import check_names, check_state, copy_state
@@ -212,7 +213,31 @@ class KeyedOptimizerWrapper(KeyedOptimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Delegate to the wrapped optimizer."""
-        return self._optimizer.step(closure=closure)
+        return step_part(self._optimizer, closure)
+
+
+# torch puts it around the ``step`` of each class of optimizers.
+_WRAPPER = Optimizer.profile_hook_step(lambda: None).__code__
+
+
+def step_part(optimizer: Optimizer, closure: Callable[[], float] | None = None) -> float | None:
+    """Step an optimizer that is a part of another one, without torch's wrapper of each step if it has nothing to do.
+
+    The wrapper names the step in profiles and calls hooks; a learning-rate scheduler of the part replaces its ``step``.
+    """
+    step: Any = type(optimizer).step
+    if (
+        getattr(step, "__code__", None) is not _WRAPPER
+        or "step" in vars(optimizer)
+        or optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or _global_optimizer_pre_hooks
+        or _global_optimizer_post_hooks
+        or torch.autograd._profiler_enabled()
+    ):
+        return optimizer.step(closure=closure)
+    loss: float | None = step.__wrapped__(optimizer, closure=closure)
+    return loss
 
 
 def check_params(params: Mapping[str, Tensor]) -> None:

@@ -146,6 +146,7 @@ class GroupDist:
             values=self._moved(routed.values[at_value:]),
             weights=None if routed.weights is None else self._moved(routed.weights[at_value:]),
             restore=[],
+            offsets=routed.offsets if self._device.type == "cpu" and not at_length else None,
         )
         slot_batches = None if uniform else [[stride] for stride in own_strides]
         inputs = self._inputs(batch, per_slot, received, batch.strides[:1], slot_batches, [arrived])
@@ -322,6 +323,7 @@ def _by_group(
 ) -> list[GroupInput]:
     """Split slot-major IDs into groups of slots."""
     found = []
+    known = ids.offsets if len(groups) == 1 else None
     slot = bag = value = 0
     for num_slots in groups:
         counts = list(per_slot[slot : slot + num_slots])
@@ -330,7 +332,7 @@ def _by_group(
         found.append(
             GroupInput(
                 values=ids.values[value : value + num_ids],
-                offsets=lengths_to_offsets(ids.lengths[bag : bag + num_bags]),
+                offsets=lengths_to_offsets(ids.lengths[bag : bag + num_bags]) if known is None else known,
                 weights=weights,
                 ids_per_slot=counts,
                 batch_sizes=None if batch_sizes is None else batch_sizes[slot : slot + num_slots],

@@ -92,7 +92,11 @@ class GroupTransport(nn.Module):
         num_pairs = len(self._layout.pairs)
         if self.router.in_order:
             routed = Routed(
-                lengths=checked.lengths, values=checked.values, weights=checked.weights, restore=[]
+                lengths=checked.lengths,
+                values=checked.values,
+                weights=checked.weights,
+                restore=[],
+                offsets=checked.offsets,
             )
         else:
             routed = self.router(checked.lengths, checked.values, checked.weights)

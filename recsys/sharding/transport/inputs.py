@@ -207,12 +207,14 @@ class Routed:
         weights: ``[N]`` float32, or None.
         restore: For each entry of a sequence layout, ``[N of the pair]`` int64: where each ID's row went, counted
             through the parts of the entry.
+        offsets: ``[S * B + 1]``, those of the lengths, if they are known.
     """
 
     lengths: Tensor
     values: Tensor
     weights: Tensor | None
     restore: list[Tensor]
+    offsets: Tensor | None = None
 
 
 class Router(nn.Module):

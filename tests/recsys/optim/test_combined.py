@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD, Adagrad, Adam
+from torch.optim import SGD, Adagrad, Adam, Optimizer
+from torch.optim.lr_scheduler import StepLR
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.profiler import ProfilerActivity, profile
 
 from recsys.errors import CheckpointError
-from recsys.optim import CombinedOptimizer, KeyedOptimizerWrapper
+from recsys.optim import AccumulatingOptimizer, CombinedOptimizer, KeyedOptimizerWrapper
 
 
 def _models() -> tuple[nn.Linear, nn.Linear]:
@@ -133,3 +137,72 @@ def test_optimizers_without_names_are_refused() -> None:
     below, _ = _models()
     with pytest.raises(TypeError, match=r"optims: got Adam, .* KeyedOptimizerWrapper makes one"):
         CombinedOptimizer([("below", Adam(below.parameters()))])  # type: ignore[list-item]
+
+
+def _nested() -> tuple[CombinedOptimizer, AccumulatingOptimizer, SGD]:
+    weight = nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    inner: list[SGD] = []
+
+    def make(params: list[Any]) -> SGD:
+        inner.append(SGD(params, lr=0.5))
+        return inner[0]
+
+    wrapped = AccumulatingOptimizer(KeyedOptimizerWrapper({"weight": weight}, make), 1)
+    return CombinedOptimizer([wrapped]), wrapped, inner[0]
+
+
+def test_only_the_outermost_step_goes_through_the_wrapper_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    combined, _, inner = _nested()
+    names: list[str] = []
+    real = torch.autograd.profiler.record_function
+
+    def recorded(name: str) -> real:
+        names.append(name)
+        return real(name)
+
+    monkeypatch.setattr(torch.autograd.profiler, "record_function", recorded)
+    combined.step()
+    assert names == ["Optimizer.step#CombinedOptimizer.step"]
+    assert inner.param_groups[0]["params"][0].tolist() == [0.5, 0.5]
+
+
+def test_profiles_name_the_steps_of_all_parts() -> None:
+    combined, _, _ = _nested()
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as recorded:
+        combined.step()
+    names = {event.key for event in recorded.key_averages() if event.key.startswith("Optimizer.step#")}
+    parts = ("CombinedOptimizer", "AccumulatingOptimizer", "KeyedOptimizerWrapper", "SGD")
+    assert names == {f"Optimizer.step#{part}.step" for part in parts}
+
+
+def test_hooks_of_parts_are_called() -> None:
+    combined, wrapped, inner = _nested()
+    called: list[str] = []
+    inner.register_step_pre_hook(lambda *_: called.append("before the inner one"))
+    wrapped.register_step_post_hook(lambda *_: called.append("after the outer one"))
+    combined.step()
+    assert called == ["before the inner one", "after the outer one"]
+
+
+def test_global_hooks_are_called_for_every_part() -> None:
+    combined, _, _ = _nested()
+    called: list[str] = []
+
+    def hook(optimizer: Optimizer, *_: Any) -> None:
+        called.append(type(optimizer).__name__)
+
+    handle = register_optimizer_step_post_hook(hook)
+    try:
+        combined.step()
+    finally:
+        handle.remove()
+    assert called == ["SGD", "KeyedOptimizerWrapper", "AccumulatingOptimizer", "CombinedOptimizer"]
+
+
+def test_a_schedule_of_a_part_sees_its_steps() -> None:
+    combined, _, inner = _nested()
+    schedule = StepLR(inner, 1, gamma=0.1)
+    combined.step()
+    schedule.step()  # warns, which is an error here, unless the optimizer has stepped before
+    assert inner.param_groups[0]["lr"] == pytest.approx(0.05)
