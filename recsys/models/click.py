@@ -113,6 +113,8 @@ class ClickModel(nn.Module):
         self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor
     ) -> Tensor | None:
         """Return the model's dense features: the transformed ones, then the counts; None where there are none."""
+        if self.inputs is not None and not self.inputs.dense and not self.inputs.counts:
+            return None  # in training, batches have dense features of width 0
         if self.transforms is not None and dense_features is not None:
             dense_features = self.transforms(dense_features)
         if self.inputs is None or not self.inputs.counts:

@@ -188,11 +188,11 @@ class InteractionArch(nn.Module):
         """
         if self.F <= 0:
             return dense_features
-        is_trained = not torch.jit.is_scripting() and _is_trained(dense_features, sparse_features)
-        if is_trained and _has_operator(dense_features, sparse_features):
+        trains = not torch.jit.is_scripting() and is_trained([dense_features, sparse_features])
+        if trains and _has_operator(dense_features, sparse_features):
             return self._native(dense_features, sparse_features)
         vectors = torch.cat((dense_features.unsqueeze(1), sparse_features), dim=1)
-        if is_trained:
+        if trains:
             pairs = self._pairs_to_train(vectors)
         else:
             products = torch.bmm(vectors, vectors.transpose(1, 2))
@@ -211,11 +211,11 @@ class InteractionArch(nn.Module):
 
 
 @torch.jit.unused
-def _is_trained(dense: Tensor, sparse: Tensor) -> bool:
-    """Return whether vectors get a gradient, and are no part of a graph that is traced."""
-    are_tensors = isinstance(dense, Tensor) and isinstance(sparse, Tensor)
+def is_trained(parts: list[Tensor]) -> bool:
+    """Return whether one of the vectors gets a gradient, and they are no part of a graph that is traced."""
+    are_tensors = all(isinstance(part, Tensor) for part in parts)
     is_traced = not are_tensors or torch.jit.is_tracing() or torch.compiler.is_compiling()
-    return not is_traced and torch.is_grad_enabled() and (dense.requires_grad or sparse.requires_grad)
+    return not is_traced and torch.is_grad_enabled() and any(part.requires_grad for part in parts)
 
 
 @torch.jit.unused

@@ -184,7 +184,7 @@ class TrainPipelineSparseDist(TrainPipeline[In, Out]):
         if self._next is not None:
             self._send_ids(self._next)
         if self._trains and self._model.training:
-            loss.sum().backward()
+            (loss.sum() if loss.dim() else loss).backward()
             self._optimizer.step()
         return cast(Out, output)
 

@@ -125,7 +125,8 @@ class ClickTask(StepTask):
         logits, log_variances = self._model(batch.dense, batch.kjt)
         others = self._others(batch, logits) if self.training else None
         losses = self._loss.of(logits, batch.labels, log_variances, batch.weights, others)
-        return self.record(batch, losses.sum() / logits.shape[1], logits)
+        loss, num_labels = losses.sum(), logits.shape[1]
+        return self.record(batch, loss if num_labels == 1 else loss / num_labels, logits)
 
     def _others(self, batch: LabeledBatch, logits: Tensor) -> Others | None:
         """Return the rows of all ranks; None where pairs are made with this rank's."""

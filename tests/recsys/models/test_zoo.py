@@ -20,7 +20,7 @@ from recsys.configs import DataType
 from recsys.errors import CheckpointError
 from recsys.inputs.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.models.click import ClickModel
-from recsys.models.factorization import pairwise_sum
+from recsys.models.factorization import FactorizedNetwork, pairwise_sum
 from recsys.train.config import ModelConfig
 from tests.export.lower.test_lowering import kinds_of, lowered
 
@@ -92,6 +92,22 @@ def test_the_sum_over_pairs() -> None:
     vectors = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
     pairs = sum(vectors[:, i] * vectors[:, j] for i in range(4) for j in range(i))
     np.testing.assert_allclose(pairwise_sum(torch.from_numpy(vectors)).numpy(), pairs, rtol=1e-4, atol=1e-5)
+
+
+def test_the_sum_over_pairs_has_the_gradient_of_autograd() -> None:
+    network = FactorizedNetwork(6, 3, 2, [4]).double()
+    flat, vectors = (torch.randn(*shape, dtype=torch.float64) for shape in ((5, 6), (5, 2, 3)))
+    given = vectors.requires_grad_()
+    found = network(flat, given)
+    hidden = network.linear(flat) + network.over(network.deep(flat))
+    expected = hidden + network.second_order(pairwise_sum(given))
+    torch.testing.assert_close(found, expected)
+    (of_found,) = torch.autograd.grad(found.square().sum(), given)
+    (of_expected,) = torch.autograd.grad(expected.square().sum(), given)
+    torch.testing.assert_close(of_found, of_expected)
+    assert torch.autograd.gradgradcheck(lambda part: network(flat, part), given)
+    scripted = torch.jit.script(network)
+    torch.testing.assert_close(scripted(flat, given), expected)
 
 
 def test_the_item_tower_never_sees_the_user() -> None:

@@ -157,7 +157,7 @@ def test_only_the_outermost_step_goes_through_the_wrapper_of_torch(monkeypatch: 
     names: list[str] = []
     real = torch.autograd.profiler.record_function
 
-    def recorded(name: str) -> real:
+    def recorded(name: str) -> Any:
         names.append(name)
         return real(name)
 
