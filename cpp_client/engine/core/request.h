@@ -15,6 +15,7 @@
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "engine/core/queue/amounts.h"
 #include "recsys/request.h"
 
 namespace recsys {
@@ -76,6 +77,35 @@ class Request {
   /// Must not change the fields set by the adapter (`payload`, `raw`): others may still read them.
   virtual void Done(const Status& status, Message answer) = 0;
 
+  // What the queue reads and writes under its lock (engine/core/queue/batch_queue.h) lies together:
+  // each cache line comes from another processor. The first three are set by the adapter.
+  /// Number of the client, such as its connection: clients take turns. 0 for the server's own.
+  std::uint64_t client = 0;
+  /// On the clock of MonotonicSeconds; infinite for none.
+  double deadline_s = std::numeric_limits<double>::infinity();
+  /// Whether the client has sent little while others have sent more than can be read at once.
+  bool is_light = false;
+  bool is_waiting = false;
+  /// The line of deadlines that it is in; 0 for none.
+  std::uint8_t deadline_line = 0;
+  int level = 0;
+  /// The room that it takes in the queue.
+  Amounts room;
+  double enqueued_s = 0;
+  /// Keeps the request alive while it waits.
+  std::shared_ptr<Request> self;
+  QueueClient* queue_client = nullptr;
+  /// Neighbours in its client's line, in the order of arrival, and in its line of deadlines.
+  Request* previous = nullptr;
+  Request* next = nullptr;
+  Request* older = nullptr;
+  Request* newer = nullptr;
+  Request* sooner = nullptr;
+  Request* later = nullptr;
+  /// The deadline on the queue's clock; counts up over all requests with deadlines.
+  double expires_s = 0;
+  std::uint64_t deadline_number = 0;
+
   // Set by the adapter.
   /// Owns the memory that `raw` points into.
   Bytes payload;
@@ -89,12 +119,6 @@ class Request {
   /// The client's own ID for it.
   std::string request_id;
   Priority priority = Priority::kNormal;
-  /// Number of the client, such as its connection: clients take turns. 0 for the server's own.
-  std::uint64_t client = 0;
-  /// Whether the client has sent little while others have sent more than can be read at once.
-  bool is_light = false;
-  /// On the clock of MonotonicSeconds; infinite for none.
-  double deadline_s = std::numeric_limits<double>::infinity();
   /// Size of the serialized request.
   std::int64_t num_bytes = 0;
   /// "recsys", "kserve", "torchrec" or another source's name, for records. Must have static
@@ -126,20 +150,8 @@ class Request {
   /// The same request for a shadow version; null for most.
   std::shared_ptr<ShadowRequest> shadow;
 
-  // Set by the queue (engine/core/queue/batch_queue.h).
-  double enqueued_s = 0;
-  int level = 0;
-  bool is_waiting = false;
-  QueueClient* queue_client = nullptr;
-  /// Neighbours in its client's line, and in the order of arrival.
-  Request* previous = nullptr;
-  Request* next = nullptr;
-  Request* older = nullptr;
-  Request* newer = nullptr;
-  /// Its place among the deadlines of the queue; not set without one.
-  std::optional<std::multimap<double, Request*>::iterator> deadline_at;
-  /// Keeps the request alive while it waits.
-  std::shared_ptr<Request> self;
+  /// Its place in the queue's map of deadlines, if it is there.
+  std::multimap<double, Request*>::iterator deadline_at;
 
   /// Whether the client has cancelled, or the answer is being sent: the thread that sets it ends
   /// the request.

@@ -20,15 +20,6 @@ namespace {
 // has run them.
 constexpr double kReadingShare = 2;
 
-BatchSize SizeOf(const Requests& requests) {
-  BatchSize size;
-  for (const auto& request : requests) {
-    size.num_rows += CountedRows(request->checked);
-    size.num_ids += request->checked.num_ids;
-  }
-  return size;
-}
-
 BatchSize SizeOf(const CheckedRequest& checked) { return {CountedRows(checked), checked.num_ids}; }
 
 std::vector<BatchPolicy::Part> PartsOf(const CutRequest& cut) {
@@ -88,7 +79,7 @@ Executor::Executor(Servable& servable, Servable::Deliver deliver, Clock clock, S
       queue_(servable.settings().limits, clock_, servable.signature().by_request),
       threads_(MaxThreads(servable.settings()), clock_,
                [this](std::size_t number) { RunFurtherThread(number); }),
-      here_{{servable_, deliver_, clock_}, {}, {}} {
+      here_{{servable_, deliver_, clock_}, {}, {}, {}} {
   slots_.SetAtLeast(static_cast<int>(threads_.most()));
 }
 
@@ -135,6 +126,7 @@ void Executor::SubmitAll(Span<const std::shared_ptr<Request>> requests,
   BatchQueue::PushedOut pushed_out;
   PendingDecisions* const pending = PendingDecisions::OfThisThread();
   bool is_pending = false;
+  for (const auto& request : requests) queue_.Prepare(*request);
   {
     const Lock lock(mutex_, threads_);
     if (phase_ == Phase::kClosed) {
@@ -249,7 +241,7 @@ void Executor::SetPhase(Phase phase) {
 std::unique_ptr<Executor::Worker> Executor::MakeWorker(std::size_t number) {
   NameThread("executor-" + servable_.name() + "-" + std::to_string(number));
   if (!servable_.settings().cpus.empty()) StayOn(servable_.settings().cpus);
-  return std::unique_ptr<Worker>(new Worker{{servable_, deliver_, clock_}, {}, {}});
+  return std::unique_ptr<Worker>(new Worker{{servable_, deliver_, clock_}, {}, {}, {}});
 }
 
 void Executor::WarmUp(BatchRunner& runner, const std::vector<WarmUpBatch>& batches) {
@@ -359,15 +351,15 @@ bool Executor::ReleaseSlot(Lock& lock) {
 void Executor::RunBatch(Lock& lock, Worker& worker, double now_s) {
   BatchPolicy::State state = StateAt(now_s);
   state.has_light_client = !queue_.has_delay() && queue_.HasLightClient(state.now_s);
-  queue_.TakeAt(queue_.At(now_s), &worker.requests, &worker.expired,
-                {ShareOf(state), state.has_light_client, IsLightNext()});
+  worker.size = queue_.TakeAt(queue_.At(now_s), &worker.requests, &worker.expired,
+                              {ShareOf(state), state.has_light_client, IsLightNext()});
   RunTaken(lock, worker, state.now_s, true);
 }
 
 void Executor::RunTaken(Lock& lock, Worker& worker, double began_s, bool has_slot) {
   const int num_own = has_slot ? 1 : 0;
   ShowPending();
-  const int number = policy_.Began(SizeOf(worker.requests), began_s, slots_.num_taken() - num_own);
+  const int number = policy_.Began(worker.size, began_s, slots_.num_taken() - num_own);
   if (has_slot && !queue_.is_idle() && !queue_.has_delay() &&
       policy_.Decide(StateAt(began_s)) == Act::kWake) {
     Wake(began_s);
@@ -403,7 +395,7 @@ std::shared_ptr<CutRequest> Executor::Cut(const Worker& worker, double now_s) {
                        servable_.info().target.rfind("cuda", 0) != 0;
   if (!may_cut) return nullptr;
   BatchPolicy::State state = StateAt(now_s);
-  state.waiting = SizeOf(worker.requests);
+  state.waiting = worker.size;
   const CheckedRequest& checked = worker.requests[0]->checked;
   state.num_context_ids = NumContextIds(checked);
   state.shares_context = checked.has_context && servable_.model().shares_contexts();
@@ -467,7 +459,7 @@ void Executor::RunLightHere(Lock& lock) {
   is_running_here_ = true;
   TakeLimits limits;
   limits.light_only = true;
-  queue_.TakeAt(queue_.At(began_s), &here_.requests, &here_.expired, limits);
+  here_.size = queue_.TakeAt(queue_.At(began_s), &here_.requests, &here_.expired, limits);
   RunTaken(lock, here_, began_s, false);
   is_running_here_ = false;
   const double ended_s = clock_();

@@ -86,6 +86,8 @@ class Executor final : private Slots::Waiter {
   struct Worker {
     BatchRunner runner;
     Requests requests, expired;
+    /// Size of `requests`.
+    BatchSize size;
   };
 
   // The executor's own threads.

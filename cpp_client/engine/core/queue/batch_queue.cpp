@@ -54,22 +54,28 @@ void BatchQueue::CheckSize(const Request& request) const {
   check("message", amounts[Amount::kBytes], " bytes", limits_.max_queue_bytes);
 }
 
+void BatchQueue::Prepare(Request& request) const {
+  request.room = AmountsOf(request);
+  request.level = static_cast<int>(request.priority) + (IsHuge(request) ? 1 : 0);
+}
+
 std::optional<BatchQueue::Full> BatchQueue::PutAt(double now_s,
                                                   const std::shared_ptr<Request>& request,
                                                   Requests* expired, PushedOut* pushed_out) {
-  const Amounts amounts = AmountsOf(*request);
-  if (LackFor(amounts)) {
+  if (LackFor(request->room)) {
     Expire(now_s, expired);
-    const std::optional<Lack> lack = LackFor(amounts);
+    const std::optional<Lack> lack = LackFor(request->room);
     if (lack && (pushed_out == nullptr || !PushOut(*request, now_s, pushed_out))) {
       return FullFor(*lack, now_s);
     }
   }
-  if (std::isfinite(request->deadline_s)) AddDeadline(request.get());
+  if (std::isfinite(request->deadline_s)) {
+    // A failure refuses the request.
+    deadlines_.Add(*request, request->deadline_s + clock_.behind_s());
+  }
   request->self = request;
   request->enqueued_s = now_s;
-  request->level = static_cast<int>(request->priority) + (IsHuge(*request) ? 1 : 0);
-  NoteLightClient(*request, amounts, now_s);
+  NoteLightClient(*request, now_s);
   Join(*request, now_s);
   return std::nullopt;
 }
@@ -93,12 +99,12 @@ std::optional<double> BatchQueue::ReadyAt(double given_s) {
   clock_.At(given_s);
   const bool is_full = num_rows() >= limits_.max_batch_rows || num_ids() >= limits_.max_batch_ids;
   if (is_full || !has_delay()) return given_s;
-  const double earliest_s = deadlines_.empty() ? kNever : deadlines_.begin()->first;
-  return std::min(oldest_->enqueued_s + delay_s_, earliest_s - delay_s_) - clock_.behind_s();
+  return std::min(oldest_->enqueued_s + delay_s_, deadlines_.first_s() - delay_s_) -
+         clock_.behind_s();
 }
 
-void BatchQueue::TakeAt(double now_s, Requests* batch, Requests* expired,
-                        const TakeLimits& limits) {
+BatchSize BatchQueue::TakeAt(double now_s, Requests* batch, Requests* expired,
+                             const TakeLimits& limits) {
   Expire(now_s, expired);
   const std::int64_t most_rows = limits.never_exceeds
                                      ? std::min(limits.enough_rows, limits_.max_batch_rows)
@@ -107,15 +113,16 @@ void BatchQueue::TakeAt(double now_s, Requests* batch, Requests* expired,
   bool is_first = true;
   while (Request* const next = order_.Next()) {
     if (taken.num_rows >= limits.enough_rows || (limits.light_only && !next->is_light)) break;
-    const Amounts amounts = AmountsOf(*next);
-    taken.num_rows += amounts[Amount::kRows];
-    taken.num_ids += amounts[Amount::kIds];
-    const bool fits = taken.num_rows <= most_rows && taken.num_ids <= limits_.max_batch_ids;
+    const BatchSize with{taken.num_rows + next->room[Amount::kRows],
+                         taken.num_ids + next->room[Amount::kIds]};
+    const bool fits = with.num_rows <= most_rows && with.num_ids <= limits_.max_batch_ids;
     if (!is_first && (by_request_ || !fits)) break;
     batch->push_back(Leave(*next, now_s, true));
+    taken = with;
     is_first = false;
   }
   rate_.Taken(now_s, num_requests_ == 0);
+  return taken;
 }
 
 std::optional<BatchQueue::Lack> BatchQueue::LackFor(const Amounts& amounts) const {
@@ -136,7 +143,7 @@ bool BatchQueue::IsHuge(const Request& request) const {
 }
 
 bool BatchQueue::PushOut(const Request& request, double now_s, PushedOut* pushed_out) {
-  const Amounts amounts = AmountsOf(request);
+  const Amounts& amounts = request.room;
   std::optional<Lack> lack = LackFor(amounts);
   const QueueClient* const heaviest = order_.Heaviest(lack->what);
   if (heaviest == nullptr || heaviest->number == request.client) return false;
@@ -153,9 +160,10 @@ bool BatchQueue::PushOut(const Request& request, double now_s, PushedOut* pushed
   return true;
 }
 
-void BatchQueue::NoteLightClient(const Request& request, const Amounts& amounts, double now_s) {
+void BatchQueue::NoteLightClient(const Request& request, double now_s) {
   if (num_rows() < limits_.max_batch_rows) return;
-  const std::int64_t own = order_.AmountsOf(request.client)[Amount::kRows] + amounts[Amount::kRows];
+  const std::int64_t own =
+      order_.AmountsOf(request.client)[Amount::kRows] + request.room[Amount::kRows];
   const auto num_others = static_cast<double>(order_.num_waiting_clients());
   if (static_cast<double>(kLightShare * own) * num_others <= static_cast<double>(num_rows())) {
     light_until_s_ = now_s + kLightS;
@@ -168,12 +176,11 @@ void BatchQueue::Join(Request& request, double now_s) {
   request.older = newest_;
   (newest_ == nullptr ? oldest_ : newest_->newer) = &request;
   newest_ = &request;
-  const Amounts amounts = AmountsOf(request);
-  order_.Join(request, amounts, now_s);
-  waiting_ += amounts;
+  order_.Join(request, now_s);
+  waiting_ += request.room;
   if (request.is_light) {
-    light_.num_rows += amounts[Amount::kRows];
-    light_.num_ids += amounts[Amount::kIds];
+    light_.num_rows += request.room[Amount::kRows];
+    light_.num_ids += request.room[Amount::kIds];
   }
   ++num_requests_;
 }
@@ -182,45 +189,22 @@ std::shared_ptr<Request> BatchQueue::Leave(Request& request, double now_s, bool 
   (request.older == nullptr ? oldest_ : request.older->newer) = request.newer;
   (request.newer == nullptr ? newest_ : request.newer->older) = request.older;
   request.older = request.newer = nullptr;
-  const Amounts amounts = AmountsOf(request);
-  order_.Leave(request, amounts, now_s, is_served);
+  order_.Leave(request, now_s, is_served);
   request.is_waiting = false;
   --num_requests_;
-  if (request.deadline_at) RemoveDeadline(&request);
-  waiting_ -= amounts;
+  deadlines_.Remove(request);
+  waiting_ -= request.room;
   if (request.is_light) {
-    light_.num_rows -= amounts[Amount::kRows];
-    light_.num_ids -= amounts[Amount::kIds];
+    light_.num_rows -= request.room[Amount::kRows];
+    light_.num_ids -= request.room[Amount::kIds];
   }
-  rate_.Left(amounts);
+  rate_.Left(request.room);
   return std::move(request.self);
 }
 
-void BatchQueue::AddDeadline(Request* request) {
-  const double at_s = request->deadline_s + clock_.behind_s();
-  // Most deadlines come in ascending order.
-  const auto hint = deadlines_.end();
-  if (free_nodes_.empty()) {
-    // Here, where a failure refuses the request.
-    const std::size_t num = deadlines_.size() + 1;
-    if (free_nodes_.capacity() < num) free_nodes_.reserve(2 * num);
-    request->deadline_at = deadlines_.emplace_hint(hint, at_s, request);
-    return;
-  }
-  Deadlines::node_type node = std::move(free_nodes_.back());
-  free_nodes_.pop_back();
-  node.key() = at_s;
-  node.mapped() = request;
-  request->deadline_at = deadlines_.insert(hint, std::move(node));
-}
-
-void BatchQueue::RemoveDeadline(Request* request) {
-  free_nodes_.push_back(deadlines_.extract(*std::exchange(request->deadline_at, std::nullopt)));
-}
-
 void BatchQueue::Expire(double now_s, Requests* expired) {
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now_s) {
-    expired->push_back(Leave(*deadlines_.begin()->second, now_s));
+  while (deadlines_.first_s() <= now_s) {
+    expired->push_back(Leave(*deadlines_.First(), now_s));
   }
 }
 

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/core/queue/deadlines.h"
 #include "engine/core/queue/fair_order.h"
 #include "engine/core/queue/policy.h"
 #include "engine/core/request.h"
@@ -68,9 +68,9 @@ struct TakeLimits {
 /// batch is taken and when their room is needed.
 ///
 /// Put, Cancel and taking one request take logarithmic time in the number of waiting clients (and
-/// requests, if there are deadlines). For known clients they allocate nothing, unless more requests
-/// with deadlines wait than before: requests are linked through their own members. Only a Put into
-/// a full queue looks at all waiting clients.
+/// requests, if their deadlines do not ascend: engine/core/queue/deadlines.h). For known clients
+/// they allocate nothing, unless more such requests wait than before: requests are linked through
+/// their own members. Only a Put into a full queue looks at all waiting clients.
 class BatchQueue {
  public:
   /// `by_request`: a batch is one request, and never waits to be filled.
@@ -102,9 +102,13 @@ class BatchQueue {
   /// Formats no text: an overloaded server must not do so under its lock.
   std::optional<Full> Put(const std::shared_ptr<Request>& request, Requests* expired,
                           PushedOut* pushed_out = nullptr) {
+    Prepare(*request);
     return PutAt(Now(), request, expired, pushed_out);
   }
-  /// The same at a time that Now or At has returned, for several requests that come at once.
+  /// What is computed of a request before it is put. Needs no lock.
+  void Prepare(Request& request) const;
+  /// Puts a prepared request at a time that Now or At has returned, for several requests that come
+  /// at once.
   std::optional<Full> PutAt(double now_s, const std::shared_ptr<Request>& request,
                             Requests* expired, PushedOut* pushed_out);
   /// Returns the time on a clock that never jumps back: now, or when the given clock has just
@@ -130,12 +134,13 @@ class BatchQueue {
   std::optional<double> ReadyAt(double given_s);
 
   /// Takes out the next batch: as many requests as fit (or the model allows), in order; the first
-  /// that does not fit ends it. Those whose deadline has passed go to `expired`. Appends to both.
-  void Take(Requests* batch, Requests* expired, const TakeLimits& limits = {}) {
-    TakeAt(Now(), batch, expired, limits);
+  /// that does not fit ends it. Those whose deadline has passed go to `expired`. Appends to both;
+  /// returns the size of what it appends to the batch.
+  BatchSize Take(Requests* batch, Requests* expired, const TakeLimits& limits = {}) {
+    return TakeAt(Now(), batch, expired, limits);
   }
   /// The same at a time that Now or At has returned.
-  void TakeAt(double now_s, Requests* batch, Requests* expired, const TakeLimits& limits);
+  BatchSize TakeAt(double now_s, Requests* batch, Requests* expired, const TakeLimits& limits);
 
   /// Whether a client that had little waiting has lately put a request behind a batch and more of
   /// clients that had much. The time is one on the given clock.
@@ -153,7 +158,6 @@ class BatchQueue {
   std::int64_t num_bytes() const { return waiting_[Amount::kBytes]; }
 
  private:
-  using Deadlines = std::multimap<double, Request*>;
   /// The limit that a request would exceed, and by how much.
   struct Lack {
     Amount what;
@@ -169,11 +173,9 @@ class BatchQueue {
   bool IsHuge(const Request& request) const;
   /// Makes room for a client's request, if that is fair; returns false if it is not.
   bool PushOut(const Request& request, double now_s, PushedOut* pushed_out);
-  void NoteLightClient(const Request& request, const Amounts& amounts, double now_s);
+  void NoteLightClient(const Request& request, double now_s);
   void Join(Request& request, double now_s);
   std::shared_ptr<Request> Leave(Request& request, double now_s, bool is_served = false);
-  void AddDeadline(Request* request);
-  void RemoveDeadline(Request* request);
   void Expire(double now_s, Requests* expired);
 
   const BatchLimits limits_;
@@ -187,10 +189,7 @@ class BatchQueue {
   /// All waiting requests in order of arrival.
   Request* oldest_ = nullptr;
   Request* newest_ = nullptr;
-  /// Equal deadlines in the order of arrival.
   Deadlines deadlines_;
-  /// Nodes to use again. Has room for those of all requests that wait.
-  std::vector<Deadlines::node_type> free_nodes_;
   DrainRate rate_;
   Amounts waiting_;
   std::int64_t num_requests_ = 0;

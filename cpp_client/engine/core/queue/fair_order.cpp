@@ -74,28 +74,28 @@ Request* LevelLines::Last() const {
   return nullptr;
 }
 
-void FairOrder::Join(Request& request, const Amounts& amounts, double now_s) {
+void FairOrder::Join(Request& request, double now_s) {
   QueueClient& client = ClientOf(request.client);
   request.queue_client = &client;
   if (client.level == 0) LeaveIdle(client);
   client.waiting.Join(request);
-  client.amounts += amounts;
-  waiting_rows_ += amounts[Amount::kRows];
+  client.amounts += request.room;
+  waiting_rows_ += request.room[Amount::kRows];
   ++num_waiting_;
   // Behind others of its line, it is not the next one.
   if (request.previous == nullptr) Place(client, now_s, false);
 }
 
-void FairOrder::Leave(Request& request, const Amounts& amounts, double now_s, bool is_served) {
+void FairOrder::Leave(Request& request, double now_s, bool is_served) {
   QueueClient& client = *std::exchange(request.queue_client, nullptr);
   client.waiting.Leave(request);
-  client.amounts -= amounts;
-  waiting_rows_ -= amounts[Amount::kRows];
+  client.amounts -= request.room;
+  waiting_rows_ -= request.room[Amount::kRows];
   --num_waiting_;
   if (is_served) {
     Level& level = levels_[static_cast<std::size_t>(client.level)];
     std::int64_t& finished = client.finished[static_cast<std::size_t>(client.level)];
-    finished = client.start + amounts[Amount::kRows];
+    finished = client.start + request.room[Amount::kRows];
     level.now = std::max(level.now, client.start);
     level.last_finish = std::max(level.last_finish, finished);
   }
@@ -154,23 +154,32 @@ void FairOrder::Place(QueueClient& client, double now_s, bool was_served) {
   const int level = next == nullptr ? 0 : next->level;
   if (level == client.level && !was_served) return;
   const bool was_idle = client.level == 0;
-  if (client.level != 0) {
+  const bool stays = level == client.level;
+  if (!was_idle && !stays) {
     Remove(client);
     Level& left = levels_[static_cast<std::size_t>(client.level)];
     // Nobody waits there any more: nothing is owed.
-    if (left.heap.empty() && level != client.level) left.now = left.last_finish;
+    if (left.heap.empty()) left.now = left.last_finish;
   }
   client.level = level;
   if (level == 0) return;
   const auto at = static_cast<std::size_t>(level);
   client.start = std::max(levels_[at].now, client.finished[at]);
-  const std::int64_t little = waiting_rows_ / num_waiting_ / kLittleShare;
-  if (was_idle && client.start <= levels_[at].now + little) client.start = levels_[at].now;
+  if (was_idle && client.start > levels_[at].now) {
+    const std::int64_t little = waiting_rows_ / num_waiting_ / kLittleShare;
+    if (client.start <= levels_[at].now + little) client.start = levels_[at].now;
+  }
   client.since_s = now_s;
   client.turn = ++last_turn_;
-  const std::int64_t rows = std::min(CountedRows(next->checked), kTurnsAhead);
+  const std::int64_t rows = std::min(next->room[Amount::kRows], kTurnsAhead);
   client.place = static_cast<std::int64_t>(client.turn) + rows - (was_idle ? kTurnsAhead : 0);
-  Insert(client);
+  if (stays) {
+    std::vector<QueueClient*>& heap = levels_[at].heap;
+    Rise(heap, client.at);
+    Sink(heap, client.at);
+  } else {
+    Insert(client);
+  }
 }
 
 void FairOrder::Insert(QueueClient& client) {

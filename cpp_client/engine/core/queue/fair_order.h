@@ -9,31 +9,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/core/queue/amounts.h"
 #include "engine/core/request.h"
 
 namespace recsys {
-
-/// The quantities counted by a queue.
-enum class Amount { kRows = 0, kIds, kBytes };
-inline constexpr std::array<Amount, 3> kAllAmounts = {Amount::kRows, Amount::kIds, Amount::kBytes};
-
-/// One number per quantity.
-template <typename Number>
-struct PerAmount {
-  std::array<Number, kAllAmounts.size()> numbers{};
-
-  Number& operator[](Amount what) { return numbers[static_cast<std::size_t>(what)]; }
-  const Number& operator[](Amount what) const { return numbers[static_cast<std::size_t>(what)]; }
-  PerAmount& operator+=(const PerAmount& other) {
-    for (const Amount what : kAllAmounts) (*this)[what] += other[what];
-    return *this;
-  }
-  PerAmount& operator-=(const PerAmount& other) {
-    for (const Amount what : kAllAmounts) (*this)[what] -= other[what];
-    return *this;
-  }
-};
-using Amounts = PerAmount<std::int64_t>;
 
 /// Measures how fast a queue drains while it is not empty, smoothed over about ten batches, and
 /// from that when a client that found it full should retry (serve/engine/reference/batching.py).
@@ -82,28 +61,29 @@ struct LevelLines {
   Request* Last() const;
 };
 
-/// A client's waiting requests and its place among the other clients.
-struct QueueClient {
+/// A client's waiting requests and its place among the other clients. What clients are compared by
+/// lies in one cache line.
+struct alignas(64) QueueClient {
   std::uint64_t number = 0;
-  LevelLines waiting;
-  /// What its waiting requests take.
-  Amounts amounts;
-  /// Level of its next request; 0 if none waits.
-  int level = 0;
-  /// When its next request began to compete with the other clients', in seconds. Levels are ordered
-  /// by it, plus a window for each level.
-  double since_s = 0;
   /// The level's virtual time at which its next request starts, in rows. Clients of a level are
   /// ordered by it.
   std::int64_t start = 0;
-  /// Per level: the virtual time, in rows, at which its last request there ended.
-  std::array<std::int64_t, LevelLines::kNumLevels> finished{};
   /// Orders clients with the same start, in turns: a smaller one for few rows.
   std::int64_t place = 0;
   /// Orders clients with the same place, by when they got it: counts up over all clients.
   std::uint64_t turn = 0;
+  /// When its next request began to compete with the other clients', in seconds. Levels are ordered
+  /// by it, plus a window for each level.
+  double since_s = 0;
   /// Index in the heap of its level.
   std::size_t at = 0;
+  /// Level of its next request; 0 if none waits.
+  int level = 0;
+  LevelLines waiting;
+  /// What its waiting requests take.
+  Amounts amounts;
+  /// Per level: the virtual time, in rows, at which its last request there ended.
+  std::array<std::int64_t, LevelLines::kNumLevels> finished{};
   QueueClient* previous_idle = nullptr;
   QueueClient* next_idle = nullptr;
 };
@@ -127,10 +107,10 @@ class FairOrder {
   FairOrder(const FairOrder&) = delete;
   FairOrder& operator=(const FairOrder&) = delete;
 
-  /// Adds a request, which takes this room.
-  void Join(Request& request, const Amounts& amounts, double now_s);
+  /// Adds a request, whose `room` and `level` are set.
+  void Join(Request& request, double now_s);
   /// Removes a request. `is_served`: its rows count against its client.
-  void Leave(Request& request, const Amounts& amounts, double now_s, bool is_served);
+  void Leave(Request& request, double now_s, bool is_served);
   /// Returns the next request; null if none waits.
   Request* Next() const;
 

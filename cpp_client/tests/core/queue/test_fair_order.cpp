@@ -246,8 +246,9 @@ TEST(FairOrder, RemembersFewIdleClients) {
     const auto request = Wait("one");
     request->client = static_cast<std::uint64_t>(i);
     request->level = 2;
-    order.Join(*request, {1, 1, 0}, 0);
-    order.Leave(*request, {1, 1, 0}, 0, true);
+    request->room = {1, 1, 0};
+    order.Join(*request, 0);
+    order.Leave(*request, 0, true);
   }
   EXPECT_EQ(order.num_clients(), FairOrder::kMaxIdle);
   EXPECT_EQ(order.Next(), nullptr);
