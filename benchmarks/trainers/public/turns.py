@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.measure.ratios import Ratio
 from benchmarks.trainers.public.task import Task
 from benchmarks.trainers.public.worker import SCORES_FILE
 
@@ -77,10 +78,9 @@ class Measured:
         """Return rows per second of a clock, "wall_s" or "cpu_s": the median of the epochs."""
         return num_rows / float(statistics.median(getattr(self, clock)))
 
-    def ratio(self, other: Measured, clock: str) -> float:
-        """Return how many times the other's rows it trains in the same time: the median of the epochs."""
-        pairs = zip(getattr(other, clock), getattr(self, clock), strict=True)
-        return float(statistics.median(theirs / ours for theirs, ours in pairs))
+    def ratio(self, other: Measured, clock: str) -> Ratio:
+        """Return how many times the other's rows it trains in the same time, epoch by epoch."""
+        return Ratio.of(getattr(other, clock), getattr(self, clock))
 
     def best(self, metric: str) -> float:
         """Return the best epoch's quality."""
