@@ -113,8 +113,8 @@ class ClickModel(nn.Module):
         self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor
     ) -> Tensor | None:
         """Return the model's dense features: the transformed ones, then the counts; None where there are none."""
-        if self.inputs is not None and not self.inputs.dense and not self.inputs.counts:
-            return None  # in training, batches have dense features of width 0
+        if self.inputs is not None and not self.inputs.counts and _has_no_columns(dense_features):
+            return None
         if self.transforms is not None and dense_features is not None:
             dense_features = self.transforms(dense_features)
         if self.inputs is None or not self.inputs.counts:
@@ -141,6 +141,11 @@ class ClickModel(nn.Module):
     def dense_widths(self) -> dict[str, int]:
         """The width of each dense argument of ``forward``, where the inputs are known."""
         return {} if self.inputs is None else {"dense_features": len(self.inputs.dense)}
+
+
+def _has_no_columns(dense_features: Tensor | None) -> bool:
+    """Return whether dense features have width 0, as batches in training have them without dense columns."""
+    return dense_features is not None and not is_traced(dense_features) and dense_features.size(1) == 0
 
 
 def _prediction(logits: Tensor, label: LabelColumn) -> Tensor:

@@ -22,6 +22,7 @@ from recsys.inputs.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.models.click import ClickModel
 from recsys.models.factorization import FactorizedNetwork, pairwise_sum
 from recsys.train.config import ModelConfig
+from recsys.train.stepping.tasks import LogitsOf, trained_form
 from tests.export.lower.test_lowering import kinds_of, lowered
 
 _DIM = 4
@@ -108,6 +109,16 @@ def test_the_sum_over_pairs_has_the_gradient_of_autograd() -> None:
     assert torch.autograd.gradgradcheck(lambda part: network(flat, part), given)
     scripted = torch.jit.script(network)
     torch.testing.assert_close(scripted(flat, given), expected)
+
+
+def test_models_without_dense_columns_are_trained_with_dense_features_of_width_0() -> None:
+    model = _built(_config("deepfm"), dense=False)
+    kjt = KeyedJaggedTensor(keys=["a", "b", "c"], values=[1, 2, 3], lengths=[1, 1, 1])
+    trained = trained_form(model, LogitsOf)
+    logits, _ = trained(torch.zeros(1, 0), kjt)
+    torch.testing.assert_close(logits, model.logits(None, kjt))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        trained(torch.zeros(1, 2), kjt)
 
 
 def test_the_item_tower_never_sees_the_user() -> None:
