@@ -20,7 +20,6 @@ from rich.table import Table
 from benchmarks.measure.bars import MISSED_TEXT, Bar
 from benchmarks.measure.command import Measured as Result
 from benchmarks.measure.command import make_parser, run
-from benchmarks.measure.ratios import Ratio
 from benchmarks.measure.tables import table_of
 from benchmarks.trainers.plain_training import Products
 from benchmarks.trainers.public.histories import histories, write_histories
@@ -44,7 +43,7 @@ _DESCRIPTION = """\
 recsys-train beside a plain PyTorch loop and public trainers: the same rows, split and sizes. Each is a process of its
 own with one thread, and they take turns, epoch after epoch. Rows per second are those of training alone. recsys-train
 and the plain loop read their Parquet file and hash its texts in every epoch; public trainers have numbered columns in
-memory. All have their own defaults for optimizers, rates and initial weights. Behind a ratio is its 90 % interval over
+memory. All have their own defaults for optimizers, rates and initial weights. Beside a ratio is its 90 % interval over
 epochs; more --epochs make it narrower.
 
 A DeepFM learns MovieLens-100k (--movielens), where a rating of at least 4 is a click, in the order of time; and a click
@@ -241,25 +240,23 @@ def _cells(found: Measured, comparison: Comparison) -> dict[str, str]:
     base, metric, num_rows = comparison.base, comparison.metric, comparison.num_train_rows
     ratio, metrics = f"÷ {base.name}", _METRICS[comparison.task.model]
     names = [_NAMES[one] for one in metrics]
-    headings = ("trainer", "rows/s", "rows/processor s", ratio, *names, "of epoch", "last", "peak MB", "note")
+    headings = ("trainer", "rows/s", "rows/processor s", ratio, "90 %", *names, "of epoch", "last", "peak MB", "note")
     cells = dict.fromkeys(headings, "") | {"trainer": found.name, "note": found.error}
     if found.error:
         return cells
     epoch = max(range(len(found.qualities)), key=lambda i: found.qualities[i][metric])
     best = found.qualities[epoch]
+    if not base.error:
+        times = found.ratio(base, "cpu_s")
+        cells |= {ratio: f"{times.median:.2f}", "90 %": f"{times.least:.2f} to {times.most:.2f}"}
     return cells | {
         "rows/s": f"{found.rate(num_rows, 'wall_s'):,.0f}",
         "rows/processor s": f"{found.rate(num_rows, 'cpu_s'):,.0f}",
-        ratio: _shown(found.ratio(base, "cpu_s")) if not base.error else "",
         **{_NAMES[one]: f"{best[one]:.4f}" for one in metrics if one in best},
         "of epoch": str(epoch + 1),
         "last": f"{found.qualities[-1][metric]:.4f}",
         "peak MB": f"{found.peak_mb:,.0f}",
     }
-
-
-def _shown(ratio: Ratio) -> str:
-    return f"{ratio.median:.2f} ({ratio.least:.2f} to {ratio.most:.2f})"
 
 
 _NAMES = {"auc": "AUC", "gauc": "GAUC", "ndcg": f"NDCG@{TOP}", "hit_rate": f"hit rate@{TOP}"}
