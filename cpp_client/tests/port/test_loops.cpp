@@ -299,6 +299,7 @@ TEST(Loops, AClosedConnectionHoldsNoBytes) {
   RpcServer server(EvenOptions(2), {ServiceWithWho()});
   for (int i = 0; i < 300; ++i) {
     EXPECT_FALSE(Asking(server.port()).Ask().empty());
+    // Without sleep, which would give the other thread time for what must be done by now.
     const double until_s = MonotonicSeconds() + 5;
     while (server.counters().num_open != 0 && MonotonicSeconds() < until_s) {
     }

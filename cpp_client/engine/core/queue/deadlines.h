@@ -51,6 +51,7 @@ class Deadlines {
   void AddToMap(Request& request, double at_s);
 
   /// The first and the last deadline of each line: infinite, and minus infinite, if it is empty.
+  /// Kept beside the lines, so that looking for the earliest reads no request.
   std::array<double, kNumLines> first_s_{kNever, kNever, kNever, kNever};
   std::array<double, kNumLines> last_s_{-kNever, -kNever, -kNever, -kNever};
   std::array<Line, kNumLines> lines_{};
