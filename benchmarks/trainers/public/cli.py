@@ -240,7 +240,8 @@ def _cells(found: Measured, comparison: Comparison) -> dict[str, str]:
     base, metric, num_rows = comparison.base, comparison.metric, comparison.num_train_rows
     ratio, metrics = f"÷ {base.name}", _METRICS[comparison.task.model]
     names = [_NAMES[one] for one in metrics]
-    headings = ("trainer", "rows/s", "rows/processor s", ratio, "90 %", *names, "of epoch", "last", "peak MB", "note")
+    speeds = ("rows/s", "rows/processor s", ratio, "90 %")
+    headings = ("trainer", *speeds, *names, "of epoch", "last", "peak MB", "note")
     cells = dict.fromkeys(headings, "") | {"trainer": found.name, "note": found.error}
     if found.error:
         return cells
