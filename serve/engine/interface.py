@@ -318,7 +318,7 @@ class Engine(Protocol):
         ...
 
     def drain(self) -> None:
-        """Refuse further requests, also those of open streams. Accepted requests are still answered."""
+        """Refuse further requests, also those of open streams; accepted ones are still answered. Idempotent."""
         ...
 
     async def wait_until_idle(self, timeout_s: float) -> bool:

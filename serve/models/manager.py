@@ -320,6 +320,7 @@ class ModelManager:
             Whether all accepted requests were answered in time.
         """
         self._is_closed = True
+        self._engine.drain()
         for following in self._following.values():
             following.cancel()
         self._tasks.update(self._following.values())

@@ -80,7 +80,9 @@ class Port:
         self._run(self._health.set(service, status.SERVING if is_serving else status.NOT_SERVING))
 
     def drain(self) -> None:
-        """Accept no further connections and calls; open ones go on. Health is NOT_SERVING."""
+        """Accept no further connections and calls; open ones go on. Health is NOT_SERVING. Idempotent."""
+        if self._stopping is not None:
+            return
         self._run(self._health.enter_graceful_shutdown())
         # Ends as soon as no call is left.
         self._stopping = asyncio.ensure_future(self._server.stop(_UNLIMITED_S))

@@ -280,9 +280,11 @@ def test_closing_answers_what_was_accepted_and_takes_no_more(root: Path) -> None
             gates.close()
             waiting = asyncio.create_task(world.predict(SAMPLE))
             await reached(gates.model.started)
-            assert not await world.manager.close(0.01)
+            closing = asyncio.create_task(world.manager.close(0))
+            await asyncio.sleep(0)  # it has begun, and no thread of it has
             with pytest.raises(DrainingError):
                 await world.predict(SAMPLE)
+            assert not await closing
             with pytest.raises(DrainingError):
                 await world.manager.load("small", "1")
             gates.open()
