@@ -55,6 +55,11 @@ class Perceptron(nn.Module):
         return result
 
 
+def is_rectified(layer: Perceptron) -> bool:
+    """Return whether a layer adds a bias, and its activation is ReLU."""
+    return layer._linear.bias is not None and layer._activation_fn is torch.relu
+
+
 class MLP(nn.Module):
     """Perceptrons one after the other: ``[B, in_size]`` to ``[B, layer_sizes[-1]]``.
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from export.config import ExportConfig
 from export.pipeline import export_model
@@ -21,6 +22,7 @@ from recsys.errors import CheckpointError
 from recsys.inputs.schema import DenseColumn, LabelColumn, Schema, TableSpec
 from recsys.models.click import ClickModel
 from recsys.models.factorization import FactorizedNetwork, pairwise_sum
+from recsys.modules.mlp import MLP
 from recsys.train.config import ModelConfig
 from recsys.train.stepping.tasks import LogitsOf, trained_form
 from tests.export.lower.test_lowering import kinds_of, lowered
@@ -95,20 +97,63 @@ def test_the_sum_over_pairs() -> None:
     np.testing.assert_allclose(pairwise_sum(torch.from_numpy(vectors)).numpy(), pairs, rtol=1e-4, atol=1e-5)
 
 
-def test_the_sum_over_pairs_has_the_gradient_of_autograd() -> None:
-    network = FactorizedNetwork(6, 3, 2, [4]).double()
+def _by_layers(network: FactorizedNetwork, flat: Tensor, vectors: Tensor) -> Tensor:
+    logits: Tensor = network.linear(flat) + network.over(network.deep(flat))
+    return logits + network.second_order(pairwise_sum(vectors))
+
+
+@pytest.mark.parametrize("frozen", [[], ["flat"], ["vectors"], ["deep.", "linear.bias"], ["weight"]])
+def test_a_factorized_network_has_the_gradients_of_autograd(frozen: list[str]) -> None:
+    network = FactorizedNetwork(6, 3, 2, [4, 5]).double()
     flat, vectors = (torch.randn(*shape, dtype=torch.float64) for shape in ((5, 6), (5, 2, 3)))
-    given = vectors.requires_grad_()
-    found = network(flat, given)
-    hidden = network.linear(flat) + network.over(network.deep(flat))
-    expected = hidden + network.second_order(pairwise_sum(given))
+    parts = {"flat": flat, "vectors": vectors, **dict(network.named_parameters())}
+    for name, part in parts.items():
+        part.requires_grad_(not any(text in name for text in frozen))
+    learned = [part for part in parts.values() if part.requires_grad]
+    found, expected = network(flat, vectors), _by_layers(network, flat, vectors)
     torch.testing.assert_close(found, expected)
-    (of_found,) = torch.autograd.grad(found.square().sum(), given)
-    (of_expected,) = torch.autograd.grad(expected.square().sum(), given)
-    torch.testing.assert_close(of_found, of_expected)
-    assert torch.autograd.gradgradcheck(lambda part: network(flat, part), given)
+    for of_found, of_expected in zip(
+        torch.autograd.grad(found.square().sum(), learned),
+        torch.autograd.grad(expected.square().sum(), learned),
+        strict=True,
+    ):
+        torch.testing.assert_close(of_found, of_expected)
     scripted = torch.jit.script(network)
-    torch.testing.assert_close(scripted(flat, given), expected)
+    torch.testing.assert_close(scripted(flat, vectors), expected)
+
+
+def test_a_factorized_network_has_gradients_of_gradients() -> None:
+    torch.manual_seed(0)
+    network = FactorizedNetwork(6, 3, 2, [4]).double()
+    flat, vectors = (
+        torch.randn(*shape, dtype=torch.float64).requires_grad_() for shape in ((5, 6), (5, 2, 3))
+    )
+    assert torch.autograd.gradgradcheck(network, (flat, vectors))
+
+
+def test_function_transforms_take_a_factorized_network() -> None:
+    network = FactorizedNetwork(6, 3, 1, [4])
+    flat, vectors = torch.randn(5, 6), torch.randn(5, 2, 3, requires_grad=True)
+    weights = dict(network.named_parameters())
+    losses = lambda given: torch.func.functional_call(network, given, (flat, vectors)).sum()  # noqa: E731
+    found = torch.func.grad(losses)(weights)
+    _by_layers(network, flat, vectors).sum().backward()
+    for name, weight in weights.items():
+        torch.testing.assert_close(found[name], weight.grad)
+
+
+def test_hooks_and_other_modules_of_a_factorized_network_run_in_training() -> None:
+    network = FactorizedNetwork(6, 3, 2, [4])
+    flat, vectors = torch.randn(5, 6, requires_grad=True), torch.randn(5, 2, 3)
+    seen: list[Tensor] = []
+    hook = network.deep.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    network(flat, vectors)
+    assert [output.shape for output in seen] == [(5, 4)]
+    hook.remove()
+    network.deep = MLP(6, [4], activation="sigmoid")
+    torch.testing.assert_close(network(flat, vectors), _by_layers(network, flat, vectors))
+    network.deep, network.second_order = MLP(6, [4]), nn.Linear(3, 2)
+    torch.testing.assert_close(network(flat, vectors), _by_layers(network, flat, vectors))
 
 
 def test_models_without_dense_columns_are_trained_with_dense_features_of_width_0() -> None:
