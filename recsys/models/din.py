@@ -76,7 +76,7 @@ class TargetAttention(nn.Module):
         padded = latest(JaggedTensor(scores, lengths=lengths), self._most, _LOWEST if self._softmax else 0.0)
         if self._softmax:
             padded = torch.softmax(padded, dim=1)
-        return torch.bmm(padded.transpose(1, 2), latest(history, self._most)).squeeze(1)
+        return torch.bmm(padded.transpose(1, 2), latest(history, self._most)).flatten(1)
 
 
 def latest(history: JaggedTensor, most: int, padding: float = 0.0) -> Tensor:
@@ -136,7 +136,7 @@ class DeepInterestNetwork(nn.Module):
         parts = [] if dense_features is None else [dense_features]
         if self.sparse_arch is not None:
             parts.append(self.sparse_arch(sparse_features).flatten(1))
-        target = vectors[self._target].to_padded_dense(1).squeeze(1)
+        target = vectors[self._target].to_padded_dense(1).flatten(1)
         interest = self.attention(vectors[self._history], target)
         logits: Tensor = self.over_arch(torch.cat((*parts, target, interest), dim=1))
         return logits

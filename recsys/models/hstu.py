@@ -165,7 +165,7 @@ class HSTUEncoder(nn.Module):
             target = layer.attend(target, parts, distances)
             if i + 1 < len(self.layers):
                 states = layer(states, parts)
-        result: Tensor = self.norm(target.squeeze(1))
+        result: Tensor = self.norm(target.flatten(1))
         return result
 
     def _there(self, lengths: Tensor) -> Tensor:

@@ -130,7 +130,7 @@ class HistoryFeatures(nn.Module):
         return (
             recent(history, self._max_history),
             history.lengths().clamp(max=self._max_history),
-            vectors[self._target].to_padded_dense(1).squeeze(1),
+            vectors[self._target].to_padded_dense(1).flatten(1),
             torch.cat(user, dim=1) if user else None,
             torch.cat(item, dim=1) if item else None,
         )
@@ -165,7 +165,7 @@ class StateModel(nn.Module):
     def forward(self, dense_features: Tensor | None, sparse_features: KeyedJaggedTensor) -> Tensor:
         """Score a batch: logits ``[B, 1]``."""
         history, lengths, item, of_user, of_item = self.features(dense_features, sparse_features)
-        state = _backwards(self.encoder(history, lengths), lengths, 1).squeeze(1)
+        state = _backwards(self.encoder(history, lengths), lengths, 1).flatten(1)
         if self.user_layer is not None:
             state = state + self.user_layer(of_user)
         if self.item_layer is not None:

@@ -63,7 +63,7 @@ class CrossNet(_Crosses):
         """Cross ``[B, N]``."""
         crossed = input
         for i in range(self._num_layers):
-            crossed = input * linear(crossed, self.kernels[i], self.bias[i].squeeze(1)) + crossed
+            crossed = input * linear(crossed, self.kernels[i], self.bias[i].flatten()) + crossed
         return crossed
 
 
@@ -115,7 +115,7 @@ class VectorCrossNet(_Crosses):
         crossed = input
         for i in range(self._num_layers):
             products = torch.matmul(crossed, self.kernels[i])
-            crossed = input * products + self.bias[i].squeeze(1) + crossed
+            crossed = input * products + self.bias[i].flatten() + crossed
         return crossed
 
 
@@ -168,11 +168,11 @@ class LowRankMixtureCrossNet(_Crosses):
             else:
                 scores = torch.cat([gate(crossed) for gate in self.gates], dim=1)
                 shares = torch.softmax(scores, dim=1).unsqueeze(2)
-                crossed = torch.bmm(torch.stack(experts, dim=2), shares).squeeze(2) + crossed
+                crossed = torch.bmm(torch.stack(experts, dim=2), shares).flatten(1) + crossed
         return crossed
 
     def _expert(self, layer: int, expert: int, crossed: Tensor) -> Tensor:
         """Return what an expert multiplies the first input with, ``[B, N]``."""
         hidden = self._activation(linear(crossed, self.V_kernels[layer][expert]))
         hidden = self._activation(linear(hidden, self.C_kernels[layer][expert]))
-        return linear(hidden, self.U_kernels[layer][expert], self.bias[layer].squeeze(1))
+        return linear(hidden, self.U_kernels[layer][expert], self.bias[layer].flatten())

@@ -1,11 +1,13 @@
-"""The results of common layers for tensors of symbolic sizes, without running them: torch takes long to tell them."""
+"""Shapes of common results for tensors of symbolic sizes, without running anything: torch takes long to tell them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+
+from export.graph.modules import has_hooks
 
 # What they return has the shape and the type of what they get.
 _POINTWISE = (nn.ReLU, nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Softplus)
@@ -21,6 +23,19 @@ def result_of(layer: nn.Module, x: Any) -> Tensor | None:
         return x.new_empty((*x.shape[:-1], layer.out_features))
     if type(layer) is nn.LayerNorm and _is_normalized(layer, x):
         return x.new_empty(x.shape)
+    return None
+
+
+def size_of(root: nn.Module, node: fx.Node, dim: int) -> int | None:
+    """Return the size of a dimension that a node itself tells; None if only its inputs do."""
+    if node.op == "call_module" and dim == -1:
+        layer = root.get_submodule(str(node.target))
+        if type(layer) is nn.Linear and "forward" not in vars(layer) and not has_hooks(layer):
+            return layer.out_features
+    if node.target is torch.ops.fbgemm.jagged_to_padded_dense and dim == 1 and len(node.args) > 2:
+        most = node.args[2]
+        if isinstance(most, (list, tuple)) and len(most) == 1 and isinstance(most[0], int):
+            return most[0]
     return None
 
 

@@ -30,7 +30,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, GuardOnDataDepende
 
 from export.graph.inputs.computed import checked_ids
 from export.graph.modules import has_hooks
-from export.graph.tracing.layer_shapes import result_of
+from export.graph.tracing.layer_shapes import result_of, size_of
 
 _shape_config: Any = torch.fx.experimental._config
 #: Stands for what differs between batches, or follows from numbers in tensors.
@@ -207,6 +207,9 @@ class Sizes:
 
     def size(self, node: fx.Node, dim: int) -> Any:
         """Return the size of a dimension, a symbol if it differs between batches; None if it is open."""
+        told = size_of(self._root, node, dim)
+        if told is not None:
+            return told
         value = self._value(node)
         return value.shape[dim] if isinstance(value, Tensor) and -value.dim() <= dim < value.dim() else None
 
