@@ -61,15 +61,20 @@ class Bags:
         """Return the parts' bags one after the other; at least one part."""
         if len(parts) == 1:
             return parts[0]
-        lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+        lengths = np.concatenate([part.lengths for part in parts])
         return Bags(
             np.concatenate([part.values for part in parts]), np.concatenate(([0], np.cumsum(lengths)))
         )
 
     @cached_property
+    def lengths(self) -> Ints:
+        """The number of IDs of each example, ``[N]``."""
+        return np.diff(self.offsets)
+
+    @cached_property
     def is_single(self) -> bool:
         """Whether each example has one ID."""
-        return len(self.values) == len(self.offsets) - 1 and bool((np.diff(self.offsets) == 1).all())
+        return len(self.values) == len(self.offsets) - 1 and bool((self.lengths == 1).all())
 
     def take(self, rows: Ints) -> Bags:
         """Return the bags of the given examples, in that order."""
@@ -204,7 +209,7 @@ class Examples:
         else:
             parts = [bags.between(first, end) for bags in all_bags]
             ids = [part.values for part in parts]
-            lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+            lengths = np.concatenate([bags.lengths[first:end] for bags in all_bags])
         kjt = KeyedJaggedTensor(
             keys=list(self.bags),
             values=torch.from_numpy(np.concatenate(ids)),
