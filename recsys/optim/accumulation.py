@@ -48,4 +48,4 @@ class AccumulatingOptimizer(OptimizerWrapper):
         """Step on the gradients that are there, if any."""
         if self._num_waiting:
             self._num_waiting = 0
-            super().step()
+            self._step_wrapped()

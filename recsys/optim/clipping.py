@@ -86,7 +86,7 @@ class GradientClippingOptimizer(OptimizerWrapper):
             self._last_total_grad_norm = self.compute_total_grad_norm()[0]
         if self._clipping is GradientClipping.VALUE:
             clip_grad_value_(parameters, self._max_gradient)
-        return super().step(closure)
+        return self._step_wrapped(closure)
 
     @property
     def last_total_grad_norm(self) -> Tensor | None:

@@ -42,6 +42,10 @@ class OptimizerWrapper(KeyedOptimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Delegate to the wrapped optimizer."""
+        return self._step_wrapped(closure)
+
+    def _step_wrapped(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Step the wrapped optimizer; ``super().step`` of a subclass calls hooks again where torch has patched it."""
         return step_part(self._optimizer, closure)
 
     def state_dict(self) -> dict[str, Any]:

@@ -168,7 +168,7 @@ class WarmupOptimizer(OptimizerWrapper):
         Args:
             closure: Passed on.
         """
-        loss = super().step(closure)
+        loss = self._step_wrapped(closure)
         step, stage = self._where()
         step += 1
         if step > self._stages[stage].max_iters and stage + 1 < len(self._stages):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,17 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerActivity, profile
 
 from recsys.errors import CheckpointError
-from recsys.optim import AccumulatingOptimizer, CombinedOptimizer, KeyedOptimizerWrapper
+from recsys.optim import (
+    AccumulatingOptimizer,
+    CombinedOptimizer,
+    GradientClipping,
+    GradientClippingOptimizer,
+    KeyedOptimizer,
+    KeyedOptimizerWrapper,
+    OptimizerWrapper,
+    WarmupOptimizer,
+    WarmupStage,
+)
 
 
 def _models() -> tuple[nn.Linear, nn.Linear]:
@@ -183,6 +194,29 @@ def test_hooks_of_parts_are_called() -> None:
     wrapped.register_step_post_hook(lambda *_: called.append("after the outer one"))
     combined.step()
     assert called == ["before the inner one", "after the outer one"]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda optimizer: AccumulatingOptimizer(optimizer, 1),
+        lambda optimizer: GradientClippingOptimizer(optimizer, GradientClipping.NORM, 1.0),
+        lambda optimizer: WarmupOptimizer(optimizer, [WarmupStage(max_iters=5)]),
+    ],
+    ids=["accumulating", "clipping", "warm-up"],
+)
+def test_hooks_are_called_once_where_torch_has_patched_the_base(
+    wrap: Callable[[KeyedOptimizer], OptimizerWrapper],
+) -> None:
+    weight = nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    inner = KeyedOptimizerWrapper({"weight": weight}, SGD)
+    OptimizerWrapper(inner)  # torch patches the step of each class when it is first made
+    wrapped = wrap(inner)
+    called: list[str] = []
+    wrapped.register_step_post_hook(lambda *_: called.append("after"))
+    wrapped.step()
+    assert called == ["after"]
 
 
 def test_global_hooks_are_called_for_every_part() -> None:
