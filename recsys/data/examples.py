@@ -88,11 +88,6 @@ class Bags:
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
         return Bags(self.values[np.repeat(starts, lengths) + within], offsets)
 
-    def between(self, first: int, end: int) -> Bags:
-        """Return the bags of consecutive examples: views."""
-        offsets = self.offsets[first : end + 1]
-        return Bags(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
-
 
 @lru_cache(maxsize=2)
 def _counted(number: int) -> Ints:
@@ -207,8 +202,7 @@ class Examples:
             ids = [bags.values[first:end] for bags in all_bags]
             lengths = np.ones(len(ids) * (end - first), dtype=np.int64)
         else:
-            parts = [bags.between(first, end) for bags in all_bags]
-            ids = [part.values for part in parts]
+            ids = [bags.values[bags.offsets[first] : bags.offsets[end]] for bags in all_bags]
             lengths = np.concatenate([bags.lengths[first:end] for bags in all_bags])
         kjt = KeyedJaggedTensor(
             keys=list(self.bags),

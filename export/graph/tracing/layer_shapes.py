@@ -15,7 +15,7 @@ _POINTWISE = (nn.ReLU, nn.Sigmoid, nn.Tanh, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.E
 
 def result_of(layer: nn.Module, x: Any) -> Tensor | None:
     """Return a tensor like a layer's result; None if the layer must be run, as where it may not take ``x``."""
-    if "forward" in vars(layer) or not isinstance(x, Tensor) or x.dtype is not torch.float32 or not x.dim():
+    if _is_changed(layer) or not isinstance(x, Tensor) or x.dtype is not torch.float32 or not x.dim():
         return None
     if type(layer) in _POINTWISE and not getattr(layer, "inplace", False):
         return torch.empty_like(x)
@@ -30,13 +30,18 @@ def size_of(root: nn.Module, node: fx.Node, dim: int) -> int | None:
     """Return the size of a dimension that a node itself tells; None if only its inputs do."""
     if node.op == "call_module" and dim == -1:
         layer = root.get_submodule(str(node.target))
-        if type(layer) is nn.Linear and "forward" not in vars(layer) and not has_hooks(layer):
+        if type(layer) is nn.Linear and not _is_changed(layer):
             return layer.out_features
     if node.target is torch.ops.fbgemm.jagged_to_padded_dense and dim == 1 and len(node.args) > 2:
         most = node.args[2]
         if isinstance(most, (list, tuple)) and len(most) == 1 and isinstance(most[0], int):
             return most[0]
     return None
+
+
+def _is_changed(layer: nn.Module) -> bool:
+    """Return whether a layer may return what its type does not."""
+    return "forward" in vars(layer) or has_hooks(layer)
 
 
 def _has_width(x: Tensor, width: int) -> bool:

@@ -29,7 +29,6 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import DimDynamic, GuardOnDataDependentSymNode, ShapeEnv
 
 from export.graph.inputs.computed import checked_ids
-from export.graph.modules import has_hooks
 from export.graph.tracing.layer_shapes import result_of, size_of
 
 _shape_config: Any = torch.fx.experimental._config
@@ -382,7 +381,7 @@ class Run(fx.Interpreter):
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a layer, unless its result is known without."""
         layer = self.fetch_attr(target)
-        found = result_of(layer, args[0]) if len(args) == 1 and not kwargs and not has_hooks(layer) else None
+        found = result_of(layer, args[0]) if len(args) == 1 and not kwargs else None
         return super().call_module(target, args, kwargs) if found is None else found
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
