@@ -8,6 +8,8 @@ time for which a request holds it, and processors at most the processor time of 
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
 import re
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 
 from benchmarks.measure.command import Measured, make_parser, run
 from benchmarks.measure.processes import StepError, module, run_json, started
@@ -51,8 +54,8 @@ class Held:
         function: its name.
         lock: the lock's, or whose it is.
         num: times.
-        held_ns: time for which it is held, without what measuring costs and without holds above 20 µs, in which the
-            thread has lost its processor.
+        held_ns: time for which it is held, without what is measured of a lock around nothing, and without holds above
+            20 µs, in which the thread has lost its processor.
         waited_ns: time until it is held.
         longest_us: the longest time for which it was held.
     """
@@ -71,13 +74,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measured(args: argparse.Namespace, _folder: Path) -> Measured:
-    request_us = _request_us(args)
-    held = _held(args)
-    of_lock: dict[str, float] = defaultdict(float)
-    for one in held:
-        if one.lock in _SHARED.values():
-            of_lock[one.lock] += one.held_ns
-    bounds = {lock: 1e3 * request_us / held_ns for lock, held_ns in of_lock.items() if held_ns}
+    rounds = [(_request_us(args), _held(args)) for _ in range(args.rounds)]
+    bounds_of_rounds = [_bounds(request_us, held) for request_us, held in rounds]
+    bounds = {
+        lock: median(found.get(lock, math.inf) for found in bounds_of_rounds)
+        for lock in sorted({lock for found in bounds_of_rounds for lock in found})
+    }
+    request_us = median(request_us for request_us, _ in rounds)
+    held = _medians([held for _, held in rounds])
     rows = [
         {
             "function": one.function,
@@ -92,15 +96,47 @@ def _measured(args: argparse.Namespace, _folder: Path) -> Measured:
     title = f"locks for each request; {request_us:.1f} µs of processor time a request"
     least_first = sorted(bounds.items(), key=lambda item: item[1])
     return Measured(
-        data={"request_us": request_us, "held": [asdict(one) for one in held], "bounds": bounds},
+        data={
+            "request_us": request_us,
+            "held": [asdict(one) for one in held],
+            "bounds": bounds,
+            "bounds_of_rounds": bounds_of_rounds,
+        },
         shown=[
             table_of(title, rows, texts=("function", "lock")),
             *(
-                f"{lock}: held {of_lock[lock]:.0f} ns a request: at most {bound:.0f} processors"
+                f"{lock}: at most {bound:.0f} processors (rounds: "
+                f"{', '.join(f'{found.get(lock, math.inf):.0f}' for found in bounds_of_rounds)})"
                 for lock, bound in least_first
             ),
         ],
     )
+
+
+def _bounds(request_us: float, held: Sequence[Held]) -> dict[str, float]:
+    """Return the processors that each lock that all threads share allows."""
+    of_lock: dict[str, float] = defaultdict(float)
+    for one in held:
+        if one.lock in _SHARED.values():
+            of_lock[one.lock] += one.held_ns
+    return {lock: 1e3 * request_us / held_ns for lock, held_ns in of_lock.items() if held_ns}
+
+
+def _medians(rounds: Sequence[Sequence[Held]]) -> list[Held]:
+    """Return each function's medians, the longest held first; where a round lacks it, it did nothing there."""
+    of_function = defaultdict[str, list[Held]](list)
+    for one in itertools.chain.from_iterable(rounds):
+        of_function[one.function].append(one)
+
+    def of(found: list[Held], name: str) -> float:
+        return float(median([getattr(one, name) for one in found] + [0.0] * (len(rounds) - len(found))))
+
+    numbers = ("num", "held_ns", "waited_ns", "longest_us")
+    held = [
+        Held(function, found[0].lock, *(of(found, name) for name in numbers))
+        for function, found in of_function.items()
+    ]
+    return sorted(held, key=lambda one: -one.held_ns)
 
 
 def _server(args: argparse.Namespace, *prefix: str) -> list[str]:
@@ -139,24 +175,18 @@ def _held(args: argparse.Namespace) -> list[Held]:
         lines = [line.rsplit(" ", 5) for line in times.read_text().splitlines()]
     ours = [line for line in lines if "_engine" in Path(line[0]).name]
     names = _functions(ours[0][0], [int(line[1], 16) for line in ours]) if ours else []
-    # The shortest holds do next to nothing: that is what measuring costs.
-    costs_s = min((float(held) / int(num) for _, _, num, _, held, _ in ours if int(num) > 1000), default=0.0)
-    found = []
+    nothing = next(line for line in lines if line[0] == "nothing")
+    no_wait_s, no_hold_s = (float(text) / int(nothing[2]) for text in nothing[3:5])
+    of_function: dict[str, Held] = {}
     for name, (_, _, text, waited, held, longest) in zip(names, ours, strict=True):
         num = int(text)
         owner = name.split("::")[0]
-        found.append(
-            Held(
-                function=name,
-                lock=_SHARED.get(owner) or _OWN.get(owner, ""),
-                num=num / num_requests,
-                held_ns=1e9 * max(float(held) - num * costs_s, 0) / num_requests,
-                waited_ns=1e9 * max(float(waited) - num * costs_s, 0) / num_requests,
-                longest_us=1e6 * float(longest),
-            )
-        )
-    found = [one for one in found if one.num >= 0.001]
-    return sorted(found, key=lambda one: -one.held_ns)
+        one = of_function.setdefault(name, Held(name, _SHARED.get(owner) or _OWN.get(owner, ""), 0, 0, 0, 0))
+        one.num += num / num_requests
+        one.held_ns += 1e9 * max(float(held) - num * no_hold_s, 0) / num_requests
+        one.waited_ns += 1e9 * max(float(waited) - num * no_wait_s, 0) / num_requests
+        one.longest_us = max(one.longest_us, 1e6 * float(longest))
+    return [one for one in of_function.values() if one.num >= 0.001]
 
 
 def _functions(module_path: str, offsets: Sequence[int]) -> list[str]:
@@ -183,6 +213,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--connections", type=count, default=8, help="connections (default: 8)")
     parser.add_argument("--rows", type=count, default=1, help="rows of a request (default: 1)")
     parser.add_argument("--ranking", action="store_true", help="the rows are candidates of one context")
+    parser.add_argument("--rounds", type=count, default=5, help="medians of so many (default: 5)")
     parser.add_argument("--seconds", type=float, default=4.0, help="duration of each run (default: 4)")
     parser.add_argument(
         "--build",

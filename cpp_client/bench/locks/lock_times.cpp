@@ -4,8 +4,8 @@
 //
 // At the end of the process a line for each place is written to the file that RECSYS_LOCK_TIMES
 // names: module, offset of the call in it, number of times, seconds waited, seconds held (holds of
-// less than 20 us), longest hold. What it measures includes its own cost, some tens of nanoseconds
-// for each lock.
+// less than 20 us), longest hold. What it measures includes its own cost, which the last line
+// tells: "nothing", and the seconds waited and held by one lock around nothing.
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -58,6 +58,7 @@ struct Thread {
   struct Held {
     pthread_mutex_t* mutex = nullptr;
     void* address = nullptr;
+    double asked_s = 0;
     double since_s = 0;
   };
   std::array<Place, kMostPlaces> places;
@@ -98,38 +99,71 @@ Function* Real(const char* name) {
 void Began(pthread_mutex_t* mutex, void* address, double asked_s) {
   if (is_inside) return;
   is_inside = true;
-  if (Thread* const thread = OfThisThread()) {
-    const double now_s = Seconds();
-    Times times;
-    times.num = 1;
-    times.waited_s = now_s - asked_s;
-    thread->Count(address, times);
-    if (thread->num_held < kMostHeld) thread->held[thread->num_held++] = {mutex, address, now_s};
+  Thread* const thread = OfThisThread();
+  if (thread != nullptr && thread->num_held < kMostHeld) {
+    thread->held[thread->num_held++] = {mutex, address, asked_s, Seconds()};
   }
   is_inside = false;
 }
 
-/// Returns the place that locked it; null if it is not known.
-void* Ended(pthread_mutex_t* mutex) {
-  if (is_inside || of_this_thread == nullptr) return nullptr;
+/// What a thread has done with a mutex that it no longer holds.
+struct Done {
+  /// Null if nothing is known.
+  void* address = nullptr;
+  Times times;
+};
+
+/// To be counted once the mutex is free, so that it is not held for longer by that.
+Done Ended(pthread_mutex_t* mutex) {
+  if (is_inside || of_this_thread == nullptr) return {};
+  const double now_s = Seconds();
   Thread& thread = *of_this_thread;
   for (std::size_t i = thread.num_held; i-- > 0;) {
-    if (thread.held[i].mutex != mutex) continue;
-    void* const address = thread.held[i].address;
-    Times times;
-    times.longest_s = Seconds() - thread.held[i].since_s;
-    if (times.longest_s < kPreemptedS) times.held_s = times.longest_s;
+    const Thread::Held held = thread.held[i];
+    if (held.mutex != mutex) continue;
     for (--thread.num_held; i < thread.num_held; ++i) thread.held[i] = thread.held[i + 1];
-    thread.Count(address, times);
-    return address;
+    Done done = {held.address, {1, held.since_s - held.asked_s, 0, now_s - held.since_s}};
+    if (done.times.longest_s < kPreemptedS) done.times.held_s = done.times.longest_s;
+    return done;
   }
-  return nullptr;
+  return {};
+}
+
+void Count(const Done& done) {
+  if (done.address != nullptr) of_this_thread->Count(done.address, done.times);
+}
+
+int RealLock(pthread_mutex_t* mutex) {
+  static auto* const real = Real<decltype(pthread_mutex_lock)>("pthread_mutex_lock");
+  return real(mutex);
+}
+
+int RealUnlock(pthread_mutex_t* mutex) {
+  static auto* const real = Real<decltype(pthread_mutex_unlock)>("pthread_mutex_unlock");
+  return real(mutex);
+}
+
+/// Returns what is measured of one lock around nothing.
+Times OfNothing() {
+  constexpr std::int64_t kTimes = 100'000;
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  Times sum;
+  for (std::int64_t i = 0; i < kTimes; ++i) {
+    const double asked_s = Seconds();
+    RealLock(&mutex);
+    Began(&mutex, &sum, asked_s);
+    const Done done = Ended(&mutex);
+    RealUnlock(&mutex);
+    sum.Add(done.times);
+  }
+  return sum;
 }
 
 void Write() {
   const char* const path = std::getenv("RECSYS_LOCK_TIMES");
   std::FILE* const file = path == nullptr ? nullptr : std::fopen(path, "w");
   if (file == nullptr) return;
+  const Times nothing = OfNothing();
   is_inside = true;
   std::map<void*, Times> sums;
   for (std::size_t i = 0; i < num_threads && i < kMostThreads; ++i) {
@@ -147,6 +181,9 @@ void Write() {
                  static_cast<long long>(times.num),  // NOLINT(google-runtime-int): printf's own
                  times.waited_s, times.held_s, times.longest_s);
   }
+  std::fprintf(file, "nothing 0 %lld %.9f %.9f %.9f\n",
+               static_cast<long long>(nothing.num),  // NOLINT(google-runtime-int): printf's own
+               nothing.waited_s, nothing.held_s, nothing.longest_s);
   std::fclose(file);
 }
 
@@ -164,42 +201,45 @@ extern "C" {
 }
 
 int pthread_mutex_lock(pthread_mutex_t* mutex) {
-  static auto* const real = Real<decltype(pthread_mutex_lock)>("pthread_mutex_lock");
   const double asked_s = Seconds();
-  const int result = real(mutex);
+  const int result = RealLock(mutex);
   Began(mutex, __builtin_return_address(0), asked_s);
   return result;
 }
 
 int pthread_mutex_unlock(pthread_mutex_t* mutex) {
-  static auto* const real = Real<decltype(pthread_mutex_unlock)>("pthread_mutex_unlock");
-  Ended(mutex);
-  return real(mutex);
+  const Done done = Ended(mutex);
+  const int result = RealUnlock(mutex);
+  Count(done);
+  return result;
 }
 
 int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) {
   static auto* const real = Real<decltype(pthread_cond_wait)>("pthread_cond_wait");
-  void* const address = Ended(mutex);
+  const Done done = Ended(mutex);
+  Count(done);
   const int result = real(condition, mutex);
-  if (address != nullptr) Began(mutex, address, Seconds());
+  if (done.address != nullptr) Began(mutex, done.address, Seconds());
   return result;
 }
 
 int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                            const timespec* until) {
   static auto* const real = Real<decltype(pthread_cond_clockwait)>("pthread_cond_clockwait");
-  void* const address = Ended(mutex);
+  const Done done = Ended(mutex);
+  Count(done);
   const int result = real(condition, mutex, clock, until);
-  if (address != nullptr) Began(mutex, address, Seconds());
+  if (done.address != nullptr) Began(mutex, done.address, Seconds());
   return result;
 }
 
 int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
                            const timespec* until) {
   static auto* const real = Real<decltype(pthread_cond_timedwait)>("pthread_cond_timedwait");
-  void* const address = Ended(mutex);
+  const Done done = Ended(mutex);
+  Count(done);
   const int result = real(condition, mutex, until);
-  if (address != nullptr) Began(mutex, address, Seconds());
+  if (done.address != nullptr) Began(mutex, done.address, Seconds());
   return result;
 }
 
