@@ -45,19 +45,18 @@ from typing import Annotated, Any
 
 from recsys.artifact.batches.answers import Answers
 from recsys.artifact.batches.samples import Batch, batch_of_request
-from recsys.artifact.mappings import MappingInfo, mappings_from_json
+from recsys.artifact.mappings import MappingInfo, check_mappings
 from recsys.artifact.targets import (
     SINGLE_FILE,
     Target,
     check_ranking,
     check_target_plan,
     file_name,
-    graph_parts,
     target_from_json,
-    target_to_json,
 )
 from recsys.base.files import parse_json
 from recsys.base.json_checks import (
+    ALWAYS,
     a_list,
     check_format_version,
     check_once,
@@ -67,7 +66,6 @@ from recsys.base.json_checks import (
     one_of,
     read_record,
     record_to_json,
-    text,
     whole,
     wrong,
 )
@@ -149,6 +147,14 @@ class TableInfo:
     sqnr_db: Annotated[float | None, _decibels]
 
 
+def _texts(data: Any, key: str, at: str) -> dict[str, str]:
+    return {name: str(value)[:80] for name, value in mapping(data, key, at).items()}
+
+
+def _sketch(data: Any, key: str, at: str) -> DataSketch:
+    return DataSketch.from_json(data[key], f"{at}.{key}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """See the module.
@@ -174,7 +180,7 @@ class Manifest:
     """
 
     name: str
-    versions: Mapping[str, str]
+    versions: Annotated[Mapping[str, str], _texts]
     signature: Signature
     tables: tuple[TableInfo, ...]
     layout: BlobLayout
@@ -182,12 +188,12 @@ class Manifest:
     targets: tuple[Target, ...]
     skeletons: tuple[Part, ...]
     rows_path: str | None
-    verification: Mapping[str, Any] = field(default_factory=dict)
+    verification: Annotated[Mapping[str, Any], ALWAYS] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     schema: Schema | None = None
     examples: Mapping[str, Any] = field(default_factory=dict)
     answers: Mapping[str, Any] = field(default_factory=dict)
-    data_sketch: DataSketch | None = None
+    data_sketch: Annotated[DataSketch | None, _sketch] = None
     mappings: tuple[MappingInfo, ...] = ()
     # Not of ``init``, so that a changed copy does not have it.
     stored: bytes | None = field(default=None, init=False, repr=False, compare=False)
@@ -265,7 +271,7 @@ class Manifest:
                     for block, digest in zip(self.layout.blocks, self.block_sha256, strict=True)
                 ],
             },
-            "targets": [target_to_json(target) for target in self.targets],
+            "targets": [record_to_json(target) for target in self.targets],
             "skeletons": [record_to_json(part) for part in self.skeletons],
             **({"mappings": [record_to_json(info) for info in self.mappings]} if self.mappings else {}),
             "verification": dict(self.verification),
@@ -296,6 +302,8 @@ class Manifest:
             manifest = cls._from_json(data)
         except PlanError as error:
             raise ManifestError(f"manifest: {error}") from None
+        except SchemaError as error:
+            raise ManifestError(f"manifest.{error}") from None
         object.__setattr__(manifest, "stored", stored)
         return manifest
 
@@ -304,63 +312,37 @@ class Manifest:
         tables = tuple(_table_from_json(t, at) for at, t in a_list(data, "tables", "manifest"))
         check_once([info.table.name for info in tables], "manifest.tables")
         stored = {info.table.name: info.table for info in tables}
-        rows = json_field(data, "rows", "manifest")
-        layout, digests = _layout_from_json(rows, stored)
+        layout, digests, path = _rows_from_json(json_field(data, "rows", "manifest"), stored)
         _check_columns(layout, stored)
-        path = json_field(rows, "path", "manifest.rows")
-        skeletons = tuple(read_record(Part, part, at) for at, part in a_list(data, "skeletons", "manifest"))
         targets = tuple(target_from_json(t, at) for at, t in a_list(data, "targets", "manifest"))
         if not targets:
             raise ManifestError("manifest.targets: got none, expected at least one")
         check_once([target.name for target in targets], "manifest.targets")
         for i, target in enumerate(targets):
             check_target_plan(target.plan, len(target.devices), stored, layout, f"manifest.targets[{i}]")
-        unknown = {part for target in targets for graph in target.graphs for part in graph_parts(graph)} - {
-            part.path for part in skeletons
-        }
-        # The graph of a single file is the file itself.
-        if path is None:
-            unknown -= {SINGLE_FILE}
-        if unknown:
-            raise ManifestError(f"manifest.targets: skeletons {sorted(unknown)} are not among the parts")
-        check_once([part.path for part in skeletons], "manifest.skeletons")
-        mappings = mappings_from_json(
-            data if "mappings" in data else {"mappings": []},
-            {name: table.num_embeddings for name, table in stored.items()},
-            {part.path: part.size_bytes for part in skeletons},
-        )
-        signature = Signature.from_json(json_field(data, "signature", "manifest"))
-        _check_signature(signature, stored)
-        check_ranking(signature, [target.ranking is not None for target in targets], path is None)
-        return cls(
-            name=text(data, "name", "manifest"),
-            versions=_texts(data, "versions", "manifest"),
-            signature=signature,
+        manifest = read_record(
+            cls,
+            data,
+            "manifest",
             tables=tables,
             layout=layout,
             block_sha256=digests,
             targets=targets,
-            skeletons=skeletons,
-            rows_path=None if path is None else file_name(rows, "path", "manifest.rows"),
-            verification=mapping(data, "verification", "manifest"),
-            options=mapping(data, "options", "manifest") if "options" in data else {},
-            schema=_schema(data),
-            examples=mapping(data, "examples", "manifest") if "examples" in data else {},
-            answers=mapping(data, "answers", "manifest") if "answers" in data else {},
-            data_sketch=(
-                DataSketch.from_json(data[DATA_SKETCH], f"manifest.{DATA_SKETCH}")
-                if DATA_SKETCH in data
-                else None
-            ),
-            mappings=mappings,
+            rows_path=path,
         )
-
-
-def _schema(data: Any) -> Schema | None:
-    try:
-        return Schema.from_json(data["schema"]) if "schema" in data else None
-    except SchemaError as error:
-        raise ManifestError(f"manifest.{error}") from None
+        parts = {part.path: part.size_bytes for part in manifest.skeletons}
+        # The graph of a single file is the file itself.
+        known = set(parts) if path is not None else {*parts, SINGLE_FILE}
+        unknown = {part for target in targets for part in target.parts} - known
+        if unknown:
+            raise ManifestError(f"manifest.targets: skeletons {sorted(unknown)} are not among the parts")
+        check_once([part.path for part in manifest.skeletons], "manifest.skeletons")
+        check_mappings(
+            manifest.mappings, {name: table.num_embeddings for name, table in stored.items()}, parts
+        )
+        _check_signature(manifest.signature, stored)
+        check_ranking(manifest.signature, [target.ranking is not None for target in targets], path is None)
+        return manifest
 
 
 def _text(key: str, value: Any) -> str:
@@ -393,8 +375,13 @@ def _table_from_json(data: Any, at: str) -> TableInfo:
     return read_record(TableInfo, data, at, table=read_record(StoredTable, data, at, column_cuts=()))
 
 
-def _layout_from_json(rows: Any, tables: dict[str, StoredTable]) -> tuple[BlobLayout, tuple[str, ...]]:
-    """Return the blocks, checked against the tables and against each other: no two may overlap."""
+def _rows_from_json(
+    rows: Any, tables: dict[str, StoredTable]
+) -> tuple[BlobLayout, tuple[str, ...], str | None]:
+    """Return the blocks, their digests, and the file that holds them.
+
+    The blocks are checked against the tables and against each other: no two may overlap.
+    """
     blocks, digests = [], []
     end = 0
     for at, data in a_list(rows, "blocks", "manifest.rows"):
@@ -428,7 +415,8 @@ def _layout_from_json(rows: Any, tables: dict[str, StoredTable]) -> tuple[BlobLa
         raise wrong(
             "manifest.rows", "size_bytes", rows["size_bytes"], f"{layout.num_bytes}, as the blocks say"
         )
-    return layout, tuple(digests)
+    has_file = json_field(rows, "path", "manifest.rows") is not None
+    return layout, tuple(digests), file_name(rows, "path", "manifest.rows") if has_file else None
 
 
 def _check_columns(layout: BlobLayout, tables: Mapping[str, StoredTable]) -> None:
@@ -468,7 +456,3 @@ def _check_signature(signature: Signature, tables: Mapping[str, StoredTable]) ->
                     f"{at}.id_policy: got {use.id_policy.value}, expected zero where the table stores a row of zeros, "
                     "and nowhere else"
                 )
-
-
-def _texts(data: Any, key: str, at: str) -> dict[str, str]:
-    return {name: str(value)[:80] for name, value in mapping(data, key, at).items()}

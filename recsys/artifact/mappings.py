@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from recsys.base.json_checks import a_list, check_once, read_record, wrong
+from recsys.base.json_checks import check_once, wrong
 from recsys.errors import ManifestError
 from recsys.managed.changes import MappingChange
 from recsys.managed.frozen import SlotTable
@@ -50,20 +49,21 @@ class MappingInfo:
         return sum(table.num_buckets for table in self.tables)
 
 
-def mappings_from_json(
-    data: Any, num_embeddings: Mapping[str, int], size_of: Mapping[str, int]
-) -> tuple[MappingInfo, ...]:
-    """Read the mappings of an untrusted manifest.
+def check_mappings(
+    found: Sequence[MappingInfo], num_embeddings: Mapping[str, int], size_of: Mapping[str, int]
+) -> None:
+    """Check the mappings of an untrusted manifest against its tables and parts.
 
     Args:
-        data: The manifest.
+        found: The mappings.
         num_embeddings: The rows of its tables, by name.
         size_of: The bytes of its parts, by name.
 
     Raises:
         ManifestError: A field is wrong.
     """
-    found = tuple(_from_json(item, at, size_of) for at, item in a_list(data, "mappings", "manifest"))
+    for i, info in enumerate(found):
+        _check_mapping(info, f"manifest.mappings[{i}]", size_of)
     check_once([info.path for info in found], "manifest.mappings")
     check_once([info.part for info in found], "manifest.mappings")
     tables = [table for info in found for table in info.tables]
@@ -76,11 +76,9 @@ def mappings_from_json(
                 table.num_rows,
                 f"{num_embeddings[table.name]}, as the table says",
             )
-    return found
 
 
-def _from_json(data: Any, at: str, size_of: Mapping[str, int]) -> MappingInfo:
-    info = read_record(MappingInfo, data, at)
+def _check_mapping(info: MappingInfo, at: str, size_of: Mapping[str, int]) -> None:
     if not info.tables:
         raise wrong(at, "tables", [], "one table at least")
     for i, table in enumerate(info.tables):
@@ -90,7 +88,6 @@ def _from_json(data: Any, at: str, size_of: Mapping[str, int]) -> MappingInfo:
         raise wrong(
             at, "part", info.part, f"a part of {info.num_buckets * BUCKET_BYTES} bytes, as the tables say"
         )
-    return info
 
 
 def _check_table(table: SlotTable, at: str) -> None:

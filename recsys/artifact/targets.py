@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import torch
 
-from recsys.base.json_checks import a_list, choice, json_field, mapping, read_record, text, whole, wrong
+from recsys.base.json_checks import a_list, json_field, mapping, one_of, read_record, text, whole, wrong
 from recsys.configs import BaseEmbeddingConfig
 from recsys.errors import ManifestError, PlanError
 from recsys.inputs.signature import Signature
@@ -87,8 +87,12 @@ class RankingGraph:
     skeleton: Annotated[str | None, _script]
     rows: Annotated[Mapping[str, int], _ranks]
     ranks: Annotated[Mapping[str, int], _ranks]
-    exported: Annotated[str | None, file_name] = None
     program: Annotated[str | None, file_name] = None
+    exported: Annotated[str | None, file_name] = None
+
+
+def _ranking(data: Any, key: str, at: str) -> RankingGraph | None:
+    return None if data[key] is None else read_record(RankingGraph, _renamed(data[key]), f"{at}.{key}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,50 +120,25 @@ class Target:
     name: str
     devices: tuple[str, ...]
     plan: ShardingPlan
-    skeleton: str | None
-    rows: Mapping[str, int]
-    ranks: Mapping[str, int]
-    dense_dtype: str
-    ranking: RankingGraph | None = None
-    linear_dtype: str = "float32"
-    exported: str | None = None
-    program: str | None = None
+    skeleton: Annotated[str | None, _script]
+    rows: Annotated[Mapping[str, int], _ranks]
+    ranks: Annotated[Mapping[str, int], _ranks]
+    program: Annotated[str | None, file_name] = None
+    exported: Annotated[str | None, file_name] = None
+    dense_dtype: Annotated[str, one_of(("float32", "bfloat16"))]
+    linear_dtype: Annotated[str, one_of(LINEAR_DTYPES)] = "float32"
+    ranking: Annotated[RankingGraph | None, _ranking] = None
 
     @property
     def graphs(self) -> list[Target | RankingGraph]:
         """The plain form, and the ranking form if there is one."""
         return [self] if self.ranking is None else [self, self.ranking]
 
-
-def target_to_json(target: Target) -> dict[str, Any]:
-    """Return plain data that ``target_from_json`` reads back."""
-    data: dict[str, Any] = {
-        "name": target.name,
-        "devices": list(target.devices),
-        "plan": target.plan.to_json(),
-        **_graph_to_json(target),
-        "dense_dtype": target.dense_dtype,
-    }
-    if target.linear_dtype != "float32":
-        data["linear_dtype"] = target.linear_dtype
-    if target.ranking is not None:
-        data["ranking"] = _graph_to_json(target.ranking)
-    return data
-
-
-def _graph_to_json(graph: Target | RankingGraph) -> dict[str, Any]:
-    formats = {"program": graph.program, "exported": graph.exported}
-    return {
-        "skeleton": graph.skeleton,
-        "rows": dict(graph.rows),
-        "ranks": dict(graph.ranks),
-        **{name: part for name, part in formats.items() if part is not None},
-    }
-
-
-def graph_parts(graph: Target | RankingGraph) -> list[str]:
-    """Return the parts that hold a graph."""
-    return [part for part in (graph.skeleton, graph.program, graph.exported) if part is not None]
+    @property
+    def parts(self) -> set[str]:
+        """The parts that hold its graphs."""
+        formats = [(graph.skeleton, graph.program, graph.exported) for graph in self.graphs]
+        return {part for parts in formats for part in parts if part is not None}
 
 
 def target_from_json(data: Any, at: str) -> Target:
@@ -170,41 +149,25 @@ def target_from_json(data: Any, at: str) -> Target:
         PlanError: The plan is wrong.
     """
     data = _renamed(data)
-    devices = [str(d) for _, d in a_list(data, "devices", at)]
+    devices = tuple(str(device) for _, device in a_list(data, "devices", at))
     env = ShardingEnv.over_devices(devices)
-    name = text(data, "name", at)
-    _check_devices(name, env, at)
-    plan = ShardingPlan.from_json(json_field(data, "plan", at))
-    if any(rank >= env.world_size for rank in plan.ranks()):
-        raise wrong(at, "plan", sorted(plan.ranks()), f"ranks below {env.world_size}")
-    if "exported" in data and any(device != "cpu" for device in devices):
-        raise ManifestError(f"{at}.exported: got a graph for {name!r}, expected none: only cpu has them")
-    graph, ranking = _graph_from_json(data, at, env.world_size), None
-    if data.get("ranking") is not None:
-        ranking = _graph_from_json(_renamed(data["ranking"]), f"{at}.ranking", env.world_size)
-    target = Target(
-        name=name,
-        devices=tuple(devices),
-        plan=plan,
-        **vars(graph),
-        dense_dtype=choice(data, "dense_dtype", at, ("float32", "bfloat16")),
-        linear_dtype=choice(data, "linear_dtype", at, LINEAR_DTYPES) if "linear_dtype" in data else "float32",
-        ranking=ranking,
-    )
-    formats = {(graph.skeleton is None, graph.exported is None) for graph in target.graphs}
-    if len(formats) > 1:
+    target = read_record(Target, data, at, devices=devices)
+    _check_devices(target.name, env, at)
+    if any(rank >= env.world_size for rank in target.plan.ranks()):
+        raise wrong(at, "plan", sorted(target.plan.ranks()), f"ranks below {env.world_size}")
+    if target.exported is not None and any(device != "cpu" for device in devices):
+        raise ManifestError(
+            f"{at}.exported: got a graph for {target.name!r}, expected none: only cpu has them"
+        )
+    for graph in target.graphs:
+        place = at if graph is target else f"{at}.ranking"
+        for key in ("rows", "ranks"):
+            for path, rank in getattr(graph, key).items():
+                if rank >= env.world_size:
+                    raise wrong(f"{place}.{key}", path, rank, f"a rank below {env.world_size}")
+    if len({(graph.skeleton is None, graph.exported is None) for graph in target.graphs}) > 1:
         raise ManifestError(f"{at}.ranking: got other graph formats than the plain form's, expected the same")
     return target
-
-
-def _graph_from_json(data: Any, at: str, world_size: int) -> RankingGraph:
-    """Return the fields that a target and its ranking form share."""
-    graph = read_record(RankingGraph, data, at)
-    for key, ranks in (("rows", graph.rows), ("ranks", graph.ranks)):
-        for path, rank in ranks.items():
-            if rank >= world_size:
-                raise wrong(f"{at}.{key}", path, rank, f"a rank below {world_size}")
-    return graph
 
 
 def _renamed(graph: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 import typing
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
@@ -167,8 +167,9 @@ def read_record(kind: type[T], data: Any, at: str, **given: Any) -> T:
     """Read a dataclass whose annotations say what its fields must be.
 
     A text is not empty, a whole number is at least 1, an enum has one of its values, a tuple of whole numbers is a
-    shape, and a dataclass is an object, or a list of them in a tuple. A reader in ``Annotated`` reads another kind. A
-    field with a default may be missing, unless it is annotated with ``ALWAYS``.
+    shape, a mapping is any object, and a dataclass is an object, which its ``from_json`` reads where it has one, or a
+    list of them in a tuple. A reader in ``Annotated`` reads another kind. A field with a default may be missing, unless
+    it is annotated with ``ALWAYS``.
 
     Args:
         kind: The dataclass.
@@ -198,10 +199,14 @@ def record_to_json(one: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if hasattr(value, "to_json"):
+        return value.to_json()
     if is_dataclass(value):
         return record_to_json(value)
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return dict(value)
     return value.value if isinstance(value, Enum) else value
 
 
@@ -218,11 +223,17 @@ def _declared(kind: Any) -> list[tuple[str, Reader, bool]]:
 def _defaults(kind: Any) -> list[tuple[str, Any]]:
     """Return the name of each field, and the default that is not written; ``MISSING`` where all values are."""
     hints = typing.get_type_hints(kind, include_extras=True)
-    return [(one.name, one.default if _may_miss(one, hints) else MISSING) for one in fields(kind) if one.init]
+    return [
+        (one.name, _default(one) if _may_miss(one, hints) else MISSING) for one in fields(kind) if one.init
+    ]
 
 
 def _may_miss(one: Field[Any], hints: dict[str, Any]) -> bool:
-    return one.default is not MISSING and ALWAYS not in getattr(hints[one.name], "__metadata__", ())
+    return _default(one) is not MISSING and ALWAYS not in getattr(hints[one.name], "__metadata__", ())
+
+
+def _default(one: Field[Any]) -> Any:
+    return one.default if one.default_factory is MISSING else one.default_factory()
 
 
 def _reader_of(hint: Any) -> Reader:
@@ -237,6 +248,10 @@ def _reader_of(hint: Any) -> Reader:
         if is_dataclass(arguments[0]):
             return partial(_records, arguments[0])
         return shape if arguments[0] is int else texts
+    if typing.get_origin(hint) is Mapping:
+        return mapping
+    if hasattr(hint, "from_json"):
+        return lambda data, key, at: hint.from_json(json_field(data, key, at))
     if is_dataclass(hint):
         return partial(record, typing.cast(Any, hint))
     if issubclass(hint, Enum):

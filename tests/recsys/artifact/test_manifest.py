@@ -147,6 +147,11 @@ LIES: dict[str, tuple[Change, str]] = {
     "a zero row that is not there": (lambda m: _table(m).update(zero_row=True), "num_rows"),
     "table twice": (lambda m: m["tables"].append(_table(m)), "tables.*plain.users.*once"),
     "sqnr beyond floats": (lambda m: _table(m).update(sqnr_db=10**400), r"tables\[0\]\.sqnr_db"),
+    "a schema that is a list": (lambda m: m.update(schema=[]), r"manifest\.schema: got list"),
+    "a sketch of no rows": (
+        lambda m: m.update(data_sketch={"dense": {}, "sparse": {}, "num_rows": 0}),
+        r"manifest\.data_sketch\.num_rows: got '0'",
+    ),
     "sqnr a text": (lambda m: _table(m).update(sqnr_db="high"), r"tables\[0\]\.sqnr_db"),
     "signature with more rows than the table": (
         lambda m: m["signature"]["sparse"][1]["tables"][0].update(num_embeddings=31),
