@@ -1,4 +1,4 @@
-"""Comparison of what models return, within the tolerances of their arithmetic.
+"""What models return for a batch, and its comparison within the tolerances of their arithmetic.
 
 Shape letters: B batch, D embedding dim, N number of items.
 """
@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from export.graph.graph import as_answered, named_outputs
+from export.graph.graph import as_answered, named_outputs, split_features
+from export.graph.inputs.mapping import InputMapping
+from recsys.artifact.batches.samples import Batch
 from recsys.errors import ExportError, VerificationError
 from recsys.models.retrieval import RetrievalModel
 
@@ -55,26 +58,39 @@ class Checked:
         return self.max_abs / self.bound
 
 
-def capture(
-    model: nn.Module, modules: Mapping[str, nn.Module], call: Any
-) -> tuple[Any, dict[str, list[Any]]]:
-    """Call a model and record the outputs of modules.
+def arguments(
+    input_mapping: InputMapping, batch: Batch, dtype: torch.dtype = torch.float32
+) -> dict[str, Any]:
+    """Return the keyword arguments of the float model's ``forward`` for a batch."""
+    dense = {name: tensor.to(dtype) for name, tensor in zip(input_mapping.dense, batch.dense, strict=True)}
+    return {**dense, **split_features(input_mapping, batch.lengths, batch.values, batch.weights)}
+
+
+def call_model(
+    model: nn.Module,
+    input_mapping: InputMapping,
+    batch: Batch,
+    *,
+    dtype: torch.dtype = torch.float32,
+    watched: Mapping[str, nn.Module] = MappingProxyType({}),
+) -> ModelOutputs:
+    """Call a model for a batch.
 
     Args:
-        model: Called with ``call``'s keyword arguments.
-        modules: The modules by path.
-        call: Keyword arguments.
-
-    Returns:
-        The model's outputs, and for each path the module's outputs, call by call.
+        model: The model.
+        input_mapping: How its arguments are made of a batch.
+        batch: The batch.
+        dtype: That of dense inputs.
+        watched: Modules by path, whose outputs are kept.
     """
-    kept: dict[str, list[Any]] = {path: [] for path in modules}
+    call = arguments(input_mapping, batch, dtype)
+    kept: dict[str, list[Any]] = {path: [] for path in watched}
     handles = [
         # Before hooks of the user's, which may change the output.
         module.register_forward_hook(
             lambda _m, _i, output, path=path: kept[path].append(output), prepend=True
         )
-        for path, module in modules.items()
+        for path, module in watched.items()
     ]
     try:
         with torch.no_grad():
@@ -82,7 +98,7 @@ def capture(
     finally:
         for handle in handles:
             handle.remove()
-    return outputs, kept
+    return ModelOutputs(model, call, outputs, kept)
 
 
 def compare(
@@ -223,26 +239,39 @@ class ModelOutputs:
         model: The model, which returned them.
         arguments: The keyword arguments that it was called with.
         outputs: What it returned.
-
-    Attributes:
-        named: The outputs as they are.
-        scores: The scores of any item, if the model retrieves items.
-
-    Raises:
-        ExportError: They are neither tensors nor containers of tensors, or complex numbers.
+        kept: By path the outputs of modules of it, call by call.
     """
 
-    def __init__(self, model: nn.Module, arguments: Mapping[str, Any], outputs: Any) -> None:
-        self.named: dict[str, Tensor] = named_outputs(outputs)
-        for name, output in self.named.items():
+    def __init__(
+        self, model: nn.Module, arguments: Mapping[str, Any], outputs: Any, kept: dict[str, list[Any]]
+    ) -> None:
+        self._model = model
+        self._arguments = arguments
+        self._outputs = outputs
+        self.kept = kept
+
+    @cached_property
+    def named(self) -> dict[str, Tensor]:
+        """The outputs as they are.
+
+        Raises:
+            ExportError: They are neither tensors nor containers of tensors, or complex numbers.
+        """
+        named = named_outputs(self._outputs)
+        for name, output in named.items():
             if output.is_complex():
                 raise ExportError(
                     f"outputs[{name!r}]: got {output.dtype}, expected real numbers: return torch.view_as_real of them"
                 )
-        self.scores: ItemScores | None = None
-        if isinstance(model, RetrievalModel):
-            with torch.no_grad():
-                self.scores = ItemScores(users=model.user_vectors(**arguments), items=model.vectors)
+        return named
+
+    @cached_property
+    def scores(self) -> ItemScores | None:
+        """The scores of any item, if the model retrieves items."""
+        if not isinstance(self._model, RetrievalModel):
+            return None
+        with torch.no_grad():
+            return ItemScores(users=self._model.user_vectors(**self._arguments), items=self._model.vectors)
 
     @property
     def integers(self) -> frozenset[str]:

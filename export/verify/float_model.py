@@ -23,12 +23,11 @@ from export.verify.compare import (
     END_TO_END_TOLERANCES,
     MOST_ROUNDED,
     ItemScores,
-    ModelOutputs,
-    capture,
+    arguments,
+    call_model,
     distance,
 )
 from export.verify.mixing import Recorded, place_of_mixing, record
-from export.verify.reference import arguments, predicted
 from export.verify.samples import with_numbers_of
 from recsys.artifact.batches.ranking import picked
 from recsys.artifact.batches.samples import Batch, random_batch
@@ -113,18 +112,16 @@ def float_outputs(prepared: PreparedModel, model: nn.Module) -> FloatOutputs:
     """
     prepared.progress("float model", 0, 1)
     collections = {path: model.get_submodule(path) if path else model for path in prepared.collections}
-    call = arguments(prepared.input_mapping, prepared.clean)
     try:
-        outputs, kept = capture(model, collections, call)
+        found = call_model(model, prepared.input_mapping, prepared.clean, watched=collections)
     except Exception as error:  # user code can raise anything
         raise ExportError(
             f"model: forward failed on the samples: {type(error).__name__}: {error}{_hint(prepared, error)}"
         ) from error
-    found = ModelOutputs(model, call, outputs)
     return FloatOutputs(
         outputs=found.comparable,
         signature=_signature(prepared, model, found.answered),
-        collections=kept,
+        collections=found.kept,
         are_cast=any(output.dtype != torch.float32 for output in found.named.values()),
         integers=found.integers,
         item_scores=found.scores,
@@ -182,7 +179,7 @@ def _predicted(prepared: PreparedModel, model: nn.Module, rows: Batch) -> dict[s
         ExportError: The model fails.
     """
     try:
-        return predicted(model, prepared.input_mapping, rows)[0]
+        return call_model(model, prepared.input_mapping, rows).comparable
     except ExportError:
         raise
     except Exception as error:  # user code can raise anything

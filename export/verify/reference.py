@@ -11,17 +11,12 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from export.graph.graph import split_features
-from export.graph.inputs.mapping import InputMapping
 from export.graph.modules import replace_modules
 from export.graph.prepared import PreparedModel
-from export.verify.compare import ItemScores, ModelOutputs
-from recsys.artifact.batches.samples import Batch
 from recsys.artifact.parts import ROWS_NAME, map_rows
 from recsys.base.hashing import mix_ids
 from recsys.configs import BaseEmbeddingConfig, EmbeddingBagConfig, PoolingType, embedding_names
@@ -143,24 +138,6 @@ class OracleCollection(nn.Module):
         magnitude = None if weights is None else weights.abs()
         self.bounds[-1][name] = pool(slack.unsqueeze(1), places, pooling, magnitude)
         return pool(rows, places, pooling, weights)
-
-
-def arguments(
-    input_mapping: InputMapping, batch: Batch, dtype: torch.dtype = torch.float32
-) -> dict[str, Any]:
-    """Return the keyword arguments of the float model's ``forward`` for a batch."""
-    dense = {name: tensor.to(dtype) for name, tensor in zip(input_mapping.dense, batch.dense, strict=True)}
-    return {**dense, **split_features(input_mapping, batch.lengths, batch.values, batch.weights)}
-
-
-def predicted(
-    model: nn.Module, input_mapping: InputMapping, batch: Batch, dtype: torch.dtype = torch.float32
-) -> tuple[dict[str, Tensor], ItemScores | None]:
-    """Return the outputs of a model, ready to be compared, and the scores of any item if it retrieves items."""
-    call = arguments(input_mapping, batch, dtype)
-    with torch.no_grad():
-        found = ModelOutputs(model, call, model(**call))
-    return found.comparable, found.scores
 
 
 def float_model(prepared: PreparedModel) -> nn.Module:

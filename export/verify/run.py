@@ -30,13 +30,13 @@ from export.verify.compare import (
     Difference,
     ItemScores,
     bound_of,
-    capture,
+    call_model,
     compare,
     largest,
 )
 from export.verify.float_model import FloatOutputs
 from export.verify.ranking import Predict, PredictRanking, check_ranking
-from export.verify.reference import arguments, oracles, predicted, with_collections
+from export.verify.reference import oracles, with_collections
 from recsys.artifact.batches.answers import Answers, few_rows
 from recsys.artifact.batches.ranking import RankingBatch, picked
 from recsys.artifact.batches.samples import Batch, fewest_rows
@@ -112,7 +112,8 @@ class Reference:
 
     def _predict(self, batch: Batch) -> tuple[dict[str, Tensor], ItemScores | None]:
         prepared = self._prepared
-        return predicted(self._model, prepared.input_mapping, batch, prepared.dense_dtype)
+        found = call_model(self._model, prepared.input_mapping, batch, dtype=prepared.dense_dtype)
+        return found.comparable, found.scores
 
 
 def verify(prepared: PreparedModel, work: Path, manifest: Manifest, floats: FloatOutputs) -> Verified:
@@ -334,8 +335,8 @@ def _check_lookups(prepared: PreparedModel, work: Path, from_floats: dict[str, l
     # A separate function, so that its mapping of the rows is released before the next one.
     replaced = oracles(prepared, work, torch.float32)
     model = replace_modules(prepared.model, replaced)
-    _, from_rows = capture(model, replaced, arguments(prepared.input_mapping, prepared.clean))
-    _check_tables({path: oracle.bounds for path, oracle in replaced.items()}, from_rows, from_floats)
+    found = call_model(model, prepared.input_mapping, prepared.clean, watched=replaced)
+    _check_tables({path: oracle.bounds for path, oracle in replaced.items()}, found.kept, from_floats)
 
 
 def _columns(output: Any) -> dict[str, Tensor]:

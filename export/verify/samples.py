@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from export.config import ExportConfig
 from export.graph.inputs.mapping import InputMapping, schema_of
 from export.graph.prepared import PreparedModel
-from export.verify.reference import arguments
+from export.verify.compare import call_model
 from recsys.artifact.batches.answers import MOST_IDS, few_rows, made_batch, warm_up_rows, warm_up_sizes
 from recsys.artifact.batches.ranking import picked
 from recsys.artifact.batches.samples import (
@@ -278,8 +278,7 @@ def _failure(
 
 def _failure_on(model: nn.Module, input_mapping: InputMapping, rows: Batch) -> Exception | None:
     try:
-        with torch.no_grad():
-            model(**arguments(input_mapping, rows))
+        call_model(model, input_mapping, rows)
     except Exception as error:  # user code can raise anything
         return error
     return None
