@@ -26,7 +26,6 @@ from recsys.artifact.graphs import LoadedGraphs, load_skeletons, place_forms, te
 from recsys.artifact.inputs import check_lengths, computed_id_error, without_rows
 from recsys.artifact.loaded_rows import LoadedRows
 from recsys.artifact.manifest import Manifest
-from recsys.artifact.mappings import slots_by_path
 from recsys.artifact.parts import (
     check_rows,
     check_scripts,
@@ -59,7 +58,7 @@ from recsys.rows.file import RowsFile
 from recsys.rows.memory import RowsMemory, lock
 from recsys.scripting import torchscript
 from recsys.sharding.plan.device_rows import DeviceRows, device_layouts, fill
-from recsys.sharding.plan.env import ShardingEnv, num_cuda_devices
+from recsys.sharding.plan.env import num_cuda_devices
 
 _LOGGER = logging.getLogger(__name__)
 _DEFAULT_MEMORY = RowsMemory()
@@ -269,55 +268,52 @@ def _load(
         programs = [graph.program for graph in chosen.graphs if graph.program is not None]
         parts = [ProgramPart(name, part_bytes(where, manifest, name)) for name in programs]
         return artifact_of_parts(opened, parts, blob, file)
-    ranks = rank_rows(manifest, chosen, blob)
-    in_place = any(rank.rows is blob for rank in ranks)
-    mappings = load_mappings(where, manifest)
-    slots = slots_by_path(mappings)
-    place_forms(modules, chosen, ranks, slots)
-    graphs = LoadedGraphs(modules, chosen, mappings=slots, capture=capture)
-    return LoadedArtifact(
-        manifest=manifest,
-        target=chosen,
-        graphs=graphs,
-        rows=LoadedRows(
-            manifest=manifest,
-            ranks=ranks,
-            file=file if in_place else None,
-            graphs=graphs,
-            mappings=mappings,
-        ),
-    )
+    return _artifact(opened, blob, file, partial(_placed, modules, chosen, capture=capture))
 
 
 def artifact_of_parts(
     opened: OpenedArtifact, parts: Sequence[FormPart], blob: Tensor, file: RowsFile | None
 ) -> LoadedArtifact:
     """Return a model that runs without TorchScript, over rows in host memory."""
-    where, manifest, target = opened.path, opened.manifest, opened.target
+    manifest, target = opened.manifest, opened.target
+
+    def graphs(ranks: Sequence[DeviceRows], slots: Mapping[str, Tensor]) -> ProgramGraphs:
+        def scripted() -> LoadedGraphs:
+            return _placed(load_skeletons(opened.path, manifest, target), target, ranks, slots)
+
+        return ProgramGraphs(parts, blob, target.linear_dtype, scripted, manifest.signature, slots)
+
+    return _artifact(opened, blob, file, graphs)
+
+
+def _artifact(
+    opened: OpenedArtifact,
+    blob: Tensor,
+    file: RowsFile | None,
+    graphs_over: Callable[[Sequence[DeviceRows], Mapping[str, Tensor]], LoadedGraphs | ProgramGraphs],
+) -> LoadedArtifact:
+    """Return the model, whose graphs are made over the rows of each rank and the buckets of mappings by path."""
+    manifest, target = opened.manifest, opened.target
     ranks = rank_rows(manifest, target, blob)
-    mappings = load_mappings(where, manifest)
-    slots = slots_by_path(mappings)
-    scripted = partial(load_scripted, where, manifest, target, ranks, slots)
-    graphs = ProgramGraphs(parts, blob, target.linear_dtype, scripted, manifest.signature, slots)
-    rows = LoadedRows(manifest=manifest, ranks=ranks, file=file, graphs=graphs, mappings=mappings)
+    mappings = load_mappings(opened.path, manifest)
+    graphs = graphs_over(ranks, {mapping.info.path: mapping.slots for mapping in mappings})
+    in_place = any(rank.rows is blob for rank in ranks)
+    rows = LoadedRows(
+        manifest=manifest, ranks=ranks, file=file if in_place else None, graphs=graphs, mappings=mappings
+    )
     return LoadedArtifact(manifest=manifest, target=target, graphs=graphs, rows=rows)
 
 
-def load_scripted(
-    where: Path,
-    manifest: Manifest,
+def _placed(
+    modules: Sequence[torch.jit.ScriptModule],
     target: Target,
     ranks: Sequence[DeviceRows],
     slots: Mapping[str, Tensor],
+    capture: Capture | None = None,
 ) -> LoadedGraphs:
-    """Return a target's graphs in TorchScript over rows and buckets of mappings, by path, that are there.
-
-    Raises:
-        ArtifactError: They cannot be used; the subclass says why.
-    """
-    modules = load_skeletons(where, manifest, target)
+    """Return a target's graphs in TorchScript over rows and buckets of mappings, by path, that are there."""
     place_forms(modules, target, ranks, slots)
-    return LoadedGraphs(modules, target, mappings=slots)
+    return LoadedGraphs(modules, target, mappings=slots, capture=capture)
 
 
 def _checked(loaded: LoadedArtifact, load: Callable[[bool], LoadedArtifact]) -> LoadedArtifact:
@@ -400,7 +396,7 @@ def choose_target(manifest: Manifest, wanted: str | None) -> Target:
     if wanted is not None and wanted not in names:
         raise TargetError(f"target: got {wanted!r}, expected one of {names}")
     for target in manifest.targets:
-        lacking = ShardingEnv.over_devices(target.devices).lacking()
+        lacking = target.env.lacking()
         if wanted is None and not lacking:
             return target
         if wanted == target.name:
@@ -465,12 +461,11 @@ def _hold(where: Path, blob: Tensor, memory: RowsMemory) -> None:
 
 def rank_rows(manifest: Manifest, target: Target, blob: Tensor) -> Sequence[DeviceRows]:
     """Return each rank's rows: the blob itself in host memory, a copy of the rank's shards elsewhere."""
-    devices = ShardingEnv.over_devices(target.devices).devices
     plans: Mapping[str, Any] = target.plan.plan
     try:
-        layouts = device_layouts(manifest.layout, plans, devices)
+        layouts = device_layouts(manifest.layout, plans, target.env.devices)
     except KeyError as error:
         raise ManifestError(f"manifest.targets: the plan names what the rows lack: {error}") from None
     except PlanError as error:
         raise TargetError(f"target {target.name!r}: {error}") from None
-    return fill(manifest.layout, blob, layouts, devices)
+    return fill(manifest.layout, blob, layouts, target.env.devices)

@@ -159,11 +159,6 @@ def loaded_mapping(info: MappingInfo, data: bytes) -> LoadedMapping:
     return loaded
 
 
-def slots_by_path(mappings: Sequence[LoadedMapping]) -> dict[str, Tensor]:
-    """Return the buckets by their path in the graphs."""
-    return {mapping.info.path: mapping.slots for mapping in mappings}
-
-
 def tables_of(mappings: Sequence[LoadedMapping]) -> dict[str, LoadedTable]:
     """Return the managed tables by name."""
     return {table.info.name: table for mapping in mappings for table in mapping.tables}

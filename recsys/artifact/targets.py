@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
@@ -129,6 +130,11 @@ class Target:
     linear_dtype: Annotated[str, one_of(LINEAR_DTYPES)] = "float32"
     ranking: Annotated[RankingGraph | None, _ranking] = None
 
+    @cached_property
+    def env(self) -> ShardingEnv:
+        """The devices; this machine may lack some."""
+        return ShardingEnv.over_devices(self.devices)
+
     @property
     def graphs(self) -> list[Target | RankingGraph]:
         """The plain form, and the ranking form if there is one."""
@@ -150,11 +156,11 @@ def target_from_json(data: Any, at: str) -> Target:
     """
     data = _renamed(data)
     devices = tuple(str(device) for _, device in a_list(data, "devices", at))
-    env = ShardingEnv.over_devices(devices)
     target = read_record(Target, data, at, devices=devices)
-    _check_devices(target.name, env, at)
-    if any(rank >= env.world_size for rank in target.plan.ranks()):
-        raise wrong(at, "plan", sorted(target.plan.ranks()), f"ranks below {env.world_size}")
+    _check_devices(target, at)
+    world_size = target.env.world_size
+    if any(rank >= world_size for rank in target.plan.ranks()):
+        raise wrong(at, "plan", sorted(target.plan.ranks()), f"ranks below {world_size}")
     if target.exported is not None and any(device != "cpu" for device in devices):
         raise ManifestError(
             f"{at}.exported: got a graph for {target.name!r}, expected none: only cpu has them"
@@ -163,8 +169,8 @@ def target_from_json(data: Any, at: str) -> Target:
         place = at if graph is target else f"{at}.ranking"
         for key in ("rows", "ranks"):
             for path, rank in getattr(graph, key).items():
-                if rank >= env.world_size:
-                    raise wrong(f"{place}.{key}", path, rank, f"a rank below {env.world_size}")
+                if rank >= world_size:
+                    raise wrong(f"{place}.{key}", path, rank, f"a rank below {world_size}")
     if len({(graph.skeleton is None, graph.exported is None) for graph in target.graphs}) > 1:
         raise ManifestError(f"{at}.ranking: got other graph formats than the plain form's, expected the same")
     return target
@@ -206,13 +212,13 @@ def check_ranking(signature: Signature, has_ranking: Sequence[bool], is_single_f
             )
 
 
-def _check_devices(name: str, env: ShardingEnv, at: str) -> None:
+def _check_devices(target: Target, at: str) -> None:
     """Check that a target's name is its devices, and that their kind is supported."""
-    if any(device.type == "meta" for device in env.devices):
+    if any(device.type == "meta" for device in target.env.devices):
         raise ManifestError(f"{at}.devices: got 'meta', expected cpu or cuda:N")
-    expected = ",".join(str(device) for device in env.devices)
-    if name != expected:
-        raise ManifestError(f"{at}.name: got {name!r}, expected its devices, {expected!r}")
+    expected = ",".join(str(device) for device in target.env.devices)
+    if target.name != expected:
+        raise ManifestError(f"{at}.name: got {target.name!r}, expected its devices, {expected!r}")
 
 
 def check_target_plan(
