@@ -133,7 +133,7 @@ class _Evaluation:
         (output,) = [node for node in graph.nodes if node.op == "output"]
         needed = self._needed(output)
         for node in graph.nodes:
-            if node not in needed and not is_pure(self._module, node) and not self.regions.group_of(node):
+            if node not in needed and not is_pure(self._module, node) and node not in self.regions.groups:
                 if node.op in ("placeholder", "output"):
                     continue
                 # It writes to nothing: it only raises an error, or not.
@@ -154,7 +154,7 @@ class _Evaluation:
                 target = node.target if isinstance(node.target, str) else str(id(node.target))
                 given = fx.node.map_arg((node.args, node.kwargs), lambda one: same.get(one, one))
                 # What is written to may be something else each time.
-                is_alone = bool(self.regions.group_of(node))
+                is_alone = node in self.regions.groups
                 same[node] = node if is_alone else first.setdefault((node.op, target, repr(given)), node)
                 self._evaluate(node, same[node])
         outputs = output.args[0]
@@ -201,7 +201,7 @@ class _Evaluation:
 
     def _result_of(self, node: fx.Node) -> Any:
         """Return what steps compute, or that torch does."""
-        if self.regions.group_of(node):
+        if node in self.regions.groups:
             return Outside(node=node, why="it writes to tensors that others read")
         try:
             with writes_refused(calls_code(node)):
@@ -223,7 +223,7 @@ class _Evaluation:
             node = open_nodes.pop()
             if node not in needed:
                 needed.add(node)
-                open_nodes += self.regions.group_of(node)
+                open_nodes += self.regions.groups.get(node, ())
                 if node.target is computed_rows_looked_up:
                     open_nodes += node.all_input_nodes[:1]
                 is_leaf = node.target in LEAVES or node.name in self.expanded_ids

@@ -75,6 +75,21 @@ class Region:
     weights: dict[str, str]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Needed:
+    """What outputs are made of.
+
+    Attributes:
+        levels: The values, in the order of the model's code, each with the level of the steps that compute it.
+        regions: What torch computes, by level.
+        taken: The values that regions read.
+    """
+
+    levels: dict[Value, int]
+    regions: dict[int, Region]
+    taken: list[Value]
+
+
 class Shapes:
     """The shapes of a graph's tensors in batches with bags of many sizes, with made up rows of tables.
 
@@ -169,6 +184,9 @@ class Regions:
         prepared: The model.
         groups: Nodes that write to tensors, each with those that must be computed with it.
         is_ranking: Whether it is the ranking form.
+
+    Attributes:
+        groups: By node, those that must be computed with it.
     """
 
     def __init__(
@@ -190,7 +208,7 @@ class Regions:
         self._levels: dict[fx.Node, int] = {}
         self._value_levels: dict[Value, int] = {}
         self._checks: list[fx.Node] = []
-        self._groups = {node: group for group in groups for node in group}
+        self.groups = {node: group for group in groups for node in group}
         # What has several names is known by the first one.
         self._paths = {tensor: path for path, tensor in [*module.named_parameters(), *module.named_buffers()]}
 
@@ -200,10 +218,6 @@ class Regions:
         if self._shapes is None:
             self._shapes = Shapes(self._module, self._prepared, is_ranking=self._is_ranking)
         return self._shapes
-
-    def group_of(self, node: fx.Node) -> Group:
-        """Return the nodes that must be computed with one; none for most."""
-        return self._groups.get(node, ())
 
     def add_check(self, node: fx.Node) -> None:
         """Let a region run what only raises an error, or not, before all else."""
@@ -227,19 +241,12 @@ class Regions:
             self._values[node] = FromRegion(dims=dims, space=space, node=node)
         return self._values[node]
 
-    def level_of(self, value: Value) -> int:
-        """Return the level of the steps that compute a value."""
-        if value not in self._value_levels:
-            levels = [self._level(node) for node in _made_of(value)]
-            self._value_levels[value] = max([0, *levels, *map(self.level_of, value.sources)])
-        return self._value_levels[value]
-
-    def needed(self, outputs: Iterable[Value | Outside]) -> tuple[set[Value], list[fx.Node]]:
-        """Return the values that outputs are made of, and the nodes outside."""
+    def needed(self, outputs: Iterable[Value | Outside]) -> Needed:
+        """Return what outputs are made of."""
         values: set[Value] = set()
         nodes: dict[fx.Node, None] = {}
-        open_items: list[Value | fx.Node] = [one.node if isinstance(one, Outside) else one for one in outputs]
-        open_items += self._checks
+        ends: list[Value | fx.Node] = [one.node if isinstance(one, Outside) else one for one in outputs]
+        open_items = [*ends, *self._checks]
         while open_items:
             item = open_items.pop()
             if item in values or item in nodes:
@@ -251,29 +258,30 @@ class Regions:
                 values.add(item)
                 open_items += item.sources
                 open_items += _made_of(item)
-        return values, list(nodes)
-
-    def inputs_of(self, nodes: Iterable[fx.Node]) -> list[Value]:
-        """Return the values that nodes outside read."""
-        taken = [one for node in nodes for one in self._taken_by(node)]
-        return [one for one in dict.fromkeys(taken) if isinstance(one, Value)]
-
-    def make(self, nodes: Sequence[fx.Node], wanted: Iterable[Value | fx.Node]) -> list[tuple[int, Region]]:
-        """Return the regions of some nodes, in the order of their levels.
-
-        Args:
-            nodes: Those outside that are needed.
-            wanted: What steps and outputs read of them.
-        """
-        between = [
-            one
-            for node in nodes
-            for one in self._taken_by(node)
-            if isinstance(one, fx.Node) and self._level(one) < self._level(node)
+        in_order = sorted(values, key=lambda value: value.number)
+        from_regions = [value for value in in_order if isinstance(value, FromRegion)]
+        looked_up = [
+            node for value in in_order if not isinstance(value, FromRegion) for node in _made_of(value)
         ]
-        wanted = list(dict.fromkeys([*wanted, *between]))
-        levels = sorted({self._level(node) for node in nodes})
-        return [(level, self._made(level, wanted)) for level in levels]
+        taken = [(node, one) for node in nodes for one in self._taken_by(node)]
+        between = [
+            one for node, one in taken if isinstance(one, fx.Node) and self._level(one) < self._level(node)
+        ]
+        outside = [one for one in ends if isinstance(one, fx.Node)]
+        wanted: list[Value | fx.Node] = [*from_regions, *outside, *looked_up, *between]
+        wanted = list(dict.fromkeys(wanted))
+        return Needed(
+            levels={value: self._value_level(value) for value in in_order},
+            regions={level: self._made(level, wanted) for level in sorted(set(map(self._level, nodes)))},
+            taken=list(dict.fromkeys(one for _, one in taken if isinstance(one, Value))),
+        )
+
+    def _value_level(self, value: Value) -> int:
+        """Return the level of the steps that compute a value."""
+        if value not in self._value_levels:
+            levels = [self._level(node) for node in _made_of(value)]
+            self._value_levels[value] = max([0, *levels, *map(self._value_level, value.sources)])
+        return self._value_levels[value]
 
     def _made(self, level: int, wanted: Sequence[Value | fx.Node]) -> Region:
         outputs = [
@@ -313,12 +321,12 @@ class Regions:
     def _level_of_taken(self, one: str | Value | fx.Node) -> int:
         if isinstance(one, str):
             return 0
-        return self._level(one) if isinstance(one, fx.Node) else self.level_of(one) + 1
+        return self._level(one) if isinstance(one, fx.Node) else self._value_level(one) + 1
 
     def _taken_by(self, node: fx.Node) -> list[str | Value | fx.Node]:
         """Return what a node outside, or its group, reads: inputs of the graph by name, values, and nodes outside."""
         found: list[str | Value | fx.Node] = []
-        group = self.group_of(node) or (node,)
+        group = self.groups.get(node, (node,))
         read = dict.fromkeys(one for each in group for one in each.all_input_nodes if one not in group)
         try:
             for one in read:
@@ -404,7 +412,7 @@ class _Slice:
                 assert taken is not None
                 self._copies[node] = self._place(taken)
             else:
-                group = self._regions.group_of(node) or (node,)
+                group = self._regions.groups.get(node, (node,))
                 for one in dict.fromkeys(one for each in group for one in each.all_input_nodes):
                     if one not in group:
                         self._copy(one)

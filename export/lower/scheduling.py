@@ -18,7 +18,7 @@ from export.lower.operators.sequences import Ids, Lengths
 from export.lower.operators.views import RowContext
 from export.lower.plan import LookupInputs, Plan, PlanInputs
 from export.lower.planning import plan_of
-from export.lower.regions import FromRegion, Outside, Region, Regions
+from export.lower.regions import Outside, Region, Regions
 from export.lower.spaces.report import SpacesReport
 from export.lower.values import (
     Expand,
@@ -192,24 +192,13 @@ class Scheduling:
         Raises:
             NotLoweredError: Steps compute none of it.
         """
-        regions = self._regions
-        needed, nodes = regions.needed(self._outputs.values())
-        self._values = sorted(needed, key=lambda value: value.number)
+        needed = self._regions.needed(self._outputs.values())
+        self._levels, taken = needed.levels, needed.taken
         results = [one for one in self._outputs.values() if isinstance(one, Value)]
-        outside = [one.node for one in self._outputs.values() if isinstance(one, Outside)]
-        computed = [value for value in self._values if isinstance(value, FromRegion)]
-        ids = [
-            node
-            for computed_of in map(computed_ids, self._values)
-            if computed_of is not None
-            for node in computed_of.nodes
-        ]
-        made = dict(regions.make(nodes, [*computed, *outside, *ids]))
-        taken = regions.inputs_of(nodes)
-        for level in range(max([*made, *map(regions.level_of, self._values)], default=0) + 1):
-            if level in made:
-                self._call(made[level])
-            expanded = [one for one in self._values if isinstance(one, Expand) and self._is_of(one, level)]
+        for level in range(max([*needed.regions, *self._levels.values()], default=0) + 1):
+            if level in needed.regions:
+                self._call(needed.regions[level])
+            expanded = [one for one, of in self._levels.items() if isinstance(one, Expand) and of == level]
             later = self._read_later(level)
             self._plan(level, Space.CONTEXTS, [*(one.source for one in expanded), *taken, *later])
             for value in expanded:
@@ -223,7 +212,7 @@ class Scheduling:
         if not any(isinstance(step, Plan) for step in self._steps):
             why = [one.why for one in self._outputs.values() if isinstance(one, Outside)]
             raise NotLoweredError(why[0] if why else "it computes nothing")
-        read_by_others = [*(one.source for one in self._values if isinstance(one, Expand)), *taken, *results]
+        read_by_others = [*(one.source for one in self._levels if isinstance(one, Expand)), *taken, *results]
         return Lowered(
             num_inputs=len(self._inputs.names),
             checks=self._inputs.checks(read_by_others),
@@ -235,17 +224,14 @@ class Scheduling:
             weights=self._read_weights(),
         )
 
-    def _is_of(self, value: Value, level: int) -> bool:
-        return self._regions.level_of(value) == level
-
     def _read_later(self, level: int) -> list[Value]:
         """Return what steps of a later level read of those of a level."""
         return [
             source
-            for value in self._values
-            if self._regions.level_of(value) > level
+            for value, of in self._levels.items()
+            if of > level
             for source in value.sources
-            if self._is_of(source, level) and not isinstance(source, Weight)
+            if self._levels[source] == level and not isinstance(source, Weight)
         ]
 
     def _plan(self, level: int, space: Space, wanted: Sequence[Value]) -> None:
@@ -253,7 +239,7 @@ class Scheduling:
         missing = [
             value
             for value in dict.fromkeys(wanted)
-            if value not in self._places and value.space is space and self._is_of(value, level)
+            if value not in self._places and value.space is space and self._levels[value] == level
         ]
         if not missing:
             return
