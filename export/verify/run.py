@@ -240,21 +240,20 @@ def _hardly_varying(prepared: PreparedModel, outputs: Mapping[str, Tensor]) -> t
 
 def _answers(prepared: PreparedModel, reference: Reference) -> dict[str, Any]:
     """Return some rows and what the model makes of them, by which loaders check operators; empty without any."""
-    signature, samples = prepared.signature, prepared.samples
-    rows = few_rows(signature, samples)
-    if rows is None:
+    few = few_rows(prepared.signature, prepared.samples)
+    if few is None:
         return {}
     # The items that score best tell little: equal scores have them in any order.
-    outputs = reference.of(rows)[0] if reference.scores is None else {}
+    outputs = reference.of(torch.arange(few.num_rows))[0] if reference.scores is None else {}
     tolerance = max(
         END_TO_END_TOLERANCES[prepared.dense_dtype], LINEAR_TOLERANCES[prepared.config.linear_dtype]
     )
     floats = {
         output.name: outputs[output.name]
-        for output in signature.outputs
+        for output in prepared.signature.outputs
         if output.name in outputs and not output.is_integer
     }
-    return Answers(batch=picked(signature, samples, rows), outputs=floats, tolerance=tolerance).to_json()
+    return Answers(batch=few, outputs=floats, tolerance=tolerance).to_json()
 
 
 @dataclass(frozen=True, kw_only=True)

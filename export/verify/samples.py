@@ -206,8 +206,7 @@ def check_warm_up(prepared: PreparedModel, model: nn.Module) -> None:
         ExportError: It fails on them.
     """
     signature = prepared.signature
-    few = few_rows(signature, prepared.clean)
-    verified = None if few is None else picked(signature, prepared.clean, few)
+    verified = few_rows(signature, prepared.clean)
     failure = _failure(prepared, model, lambda num_rows: warm_up_rows(signature, verified, num_rows))
     if failure is None:
         return

@@ -135,13 +135,13 @@ class Answers:
         return ""
 
 
-def few_rows(signature: Signature, batch: Batch) -> Tensor | None:
-    """Return which rows of a batch an artifact holds; None if they have too many IDs."""
+def few_rows(signature: Signature, batch: Batch) -> Batch | None:
+    """Return the first rows of a batch, which an artifact holds; None if they have too many IDs."""
     num_rows = min(batch.num_rows, MOST_ROWS)
     while num_rows > (1 if signature.by_request else 0):
-        rows = torch.arange(num_rows)
-        if picked(signature, batch, rows).values.numel() <= MOST_IDS:
-            return rows
+        few = picked(signature, batch, torch.arange(num_rows))
+        if few.values.numel() <= MOST_IDS:
+            return few
         num_rows //= 2
     return None
 
