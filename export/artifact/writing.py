@@ -168,7 +168,7 @@ def write_mappings(prepared: PreparedModel, work: Path) -> list[Part]:
     """
     managed = prepared.managed
     parts = []
-    for info, slots in zip(managed.infos(), managed.slots.values(), strict=True):
+    for info, slots in zip(managed.infos, managed.slots.values(), strict=True):
         file = work / info.part
         slots.numpy().tofile(file)
         parts.append(_part(file))
@@ -280,7 +280,7 @@ def make_manifest(
         block_sha256=digests,
         targets=tuple(written.target for written in targets),
         skeletons=(*(part for written in targets for part in written.parts), *programs.parts, *mappings),
-        mappings=tuple(prepared.managed.infos()),
+        mappings=prepared.managed.infos,
         rows_path=ROWS_NAME,
         options=prepared.config.of_forward(),
     )

@@ -128,7 +128,7 @@ class ManagedTables:
         """Return the path, the mapping and the number of its buckets."""
         return [
             (path, mapping, info.num_buckets)
-            for (path, mapping), info in zip(self.mappings.items(), self.infos(), strict=True)
+            for (path, mapping), info in zip(self.mappings.items(), self.infos, strict=True)
         ]
 
     @cached_property
@@ -146,9 +146,10 @@ class ManagedTables:
                 raise ExportError(f"{error}; give the table more rows") from None
         return found
 
-    def infos(self) -> list[MappingInfo]:
-        """Return the entries of the mappings in a manifest, in the order of ``slots``."""
-        return [
+    @cached_property
+    def infos(self) -> tuple[MappingInfo, ...]:
+        """The entries of the mappings in a manifest, in the order of ``slots``."""
+        return tuple(
             MappingInfo(
                 path=slots_path,
                 part=f"mapping-{i}.bin",
@@ -157,11 +158,12 @@ class ManagedTables:
                     for table in slot_tables(freezable_modules(self.mappings[path]))
                 ),
             )
-            for i, (path, slots_path) in enumerate(self.slots_paths().items())
-        ]
+            for i, (path, slots_path) in enumerate(self.slots_paths.items())
+        )
 
+    @cached_property
     def slots_paths(self) -> dict[str, str]:
-        """Return the path in traced graphs of the buckets of each mapping, by the mapping's path."""
+        """The path in traced graphs of the buckets of each mapping, by the mapping's path."""
         return {
             path: f"model.{path}.lookup.slots" if path else "model.lookup.slots" for path in self.mappings
         }

@@ -75,7 +75,7 @@ def lower(prepared: PreparedModel, *, is_ranking: bool) -> Lowered:
         evaluation.expanded_ids = _expanded_ids(traced.root.expansion, prepared, leaves)
     evaluation.regions = Regions(graph.module, evaluation.results, prepared, groups, is_ranking=is_ranking)
     outputs = evaluation.run()
-    mappings = prepared.managed.slots_paths().values()
+    mappings = prepared.managed.slots_paths.values()
     program = Scheduling(outputs, inputs, evaluation.regions, evaluation.weights, mappings).run()
     if not is_ranking:
         return program
