@@ -182,6 +182,7 @@ native-test-packages:
 	PYTHON=$(PYTHON) cpp_client/packages.sh --tests
 
 # 200 000 requests of every kind to each engine.
+soak: export RECSYS_SOAK_REQUESTS ?= 200000
 soak: native $(VENV)/.peer
 	$(ON_REFERENCE) $(BIN)/python -m pytest tests/conformance/load/test_soak.py
 	$(ON_NATIVE) $(BIN)/python -m pytest tests/conformance/load/test_soak.py
