@@ -6,8 +6,9 @@ import contextlib
 import gc
 import json
 import math
+import shutil
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,24 @@ class _Stops(Callback):
         self._num_calls += 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Finished:
+    """A whole run of ``_SMALL``: its checkpoints, which are not to be written to, and what it trained."""
+
+    folder: Path
+    trained: Trained
+
+    def copy(self, to: Path) -> Path:
+        return Path(shutil.copytree(self.folder, to))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> _Finished:
+    folder = tmp_path_factory.mktemp("finished") / "a"
+    trained = train_over_ranks(_job(folder), ONE_RANK, Callback(), whole=True)
+    return _Finished(folder=folder, trained=trained)
+
+
 def _same(a: Trained, b: Trained) -> None:
     assert a.state_dict is not None
     assert b.state_dict is not None
@@ -86,10 +105,13 @@ def _same(a: Trained, b: Trained) -> None:
     ],
 )
 def test_a_stopped_run_goes_on_exactly(
-    tmp_path: Path, model: ModelConfig, changes: dict[str, Any], at_step: int
+    tmp_path: Path, finished: _Finished, model: ModelConfig, changes: dict[str, Any], at_step: int
 ) -> None:
     of_run = {"model": model, "train": replace(_CONFIG, **changes)}
-    whole = train_over_ranks(_job(tmp_path / "a", **of_run), ONE_RANK, Callback(), whole=True)
+    if of_run == {"model": _SMALL, "train": _CONFIG}:
+        whole = finished.trained
+    else:
+        whole = train_over_ranks(_job(tmp_path / "a", **of_run), ONE_RANK, Callback(), whole=True)
     with pytest.raises(_Stop):
         train_over_ranks(_job(tmp_path / "b", **of_run), ONE_RANK, _Stops(at_step), whole=True)
     callback = _Stops()
@@ -98,10 +120,10 @@ def test_a_stopped_run_goes_on_exactly(
     assert callback.num_rows == 2 * 1_800
 
 
-def test_resuming_a_finished_run_trains_no_more(tmp_path: Path) -> None:
-    first = train_over_ranks(_job(tmp_path / "a"), ONE_RANK, Callback(), whole=True)
-    again = train_over_ranks(_job(tmp_path / "a", resume=True), ONE_RANK, Callback(), whole=True)
-    _same(again, first)
+def test_resuming_a_finished_run_trains_no_more(finished: _Finished, tmp_path: Path) -> None:
+    folder = finished.copy(tmp_path / "a")
+    again = train_over_ranks(_job(folder, resume=True), ONE_RANK, Callback(), whole=True)
+    _same(again, finished.trained)
 
 
 def test_more_epochs_would_stretch_a_decay(tmp_path: Path) -> None:
@@ -112,12 +134,11 @@ def test_more_epochs_would_stretch_a_decay(tmp_path: Path) -> None:
         train_over_ranks(longer, ONE_RANK, Callback(), whole=False)
 
 
-def test_more_epochs_go_on_from_the_end(tmp_path: Path) -> None:
-    whole = train_over_ranks(_job(tmp_path / "a"), ONE_RANK, Callback(), whole=True)
+def test_more_epochs_go_on_from_the_end(finished: _Finished, tmp_path: Path) -> None:
     short = replace(_CONFIG, epochs=1)
     train_over_ranks(_job(tmp_path / "b", train=short), ONE_RANK, Callback(), whole=False)
     longer = train_over_ranks(_job(tmp_path / "b", resume=True), ONE_RANK, Callback(), whole=True)
-    _same(longer, whole)
+    _same(longer, finished.trained)
 
 
 def _over_ranks(rank: int, world_size: int, folder: Path, at_step: int | None) -> str | None:
@@ -132,19 +153,18 @@ def _over_ranks(rank: int, world_size: int, folder: Path, at_step: int | None) -
     return None
 
 
-def test_a_run_of_two_ranks_goes_on_with_one(tmp_path: Path) -> None:
+def test_a_run_of_two_ranks_goes_on_with_one(finished: _Finished, tmp_path: Path) -> None:
     assert live_pool(2).run(_over_ranks, tmp_path / "a", 14) == ["_Stop", "_Stop"]
     assert (tmp_path / "a" / "latest").read_text().strip() == "step-00000012"
     resumed = train_over_ranks(_job(tmp_path / "a", resume=True), ONE_RANK, Callback(), whole=True)
-    whole = train_over_ranks(_job(tmp_path / "b"), ONE_RANK, Callback(), whole=True)
-    for one, other in zip(resumed.epochs, whole.epochs, strict=True):
+    for one, other in zip(resumed.epochs, finished.trained.epochs, strict=True):
         assert one.train_loss == pytest.approx(other.train_loss, rel=1e-3)
         assert one.held_out.auc == pytest.approx(other.held_out.auc, abs=2e-3)
 
 
-def test_resuming_from_nothing_begins(tmp_path: Path) -> None:
+def test_resuming_from_nothing_begins(finished: _Finished, tmp_path: Path) -> None:
     fresh = train_over_ranks(_job(tmp_path / "a", resume=True), ONE_RANK, Callback(), whole=True)
-    _same(fresh, train_over_ranks(_job(tmp_path / "b"), ONE_RANK, Callback(), whole=True))
+    _same(fresh, finished.trained)
 
 
 @pytest.mark.parametrize(
@@ -156,31 +176,30 @@ def test_resuming_from_nothing_begins(tmp_path: Path) -> None:
         pytest.param({"epochs": 1}, "2 epochs are done, expected at most the 1 asked for", id="epochs"),
     ],
 )
-def test_other_settings_are_refused(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
-    train_over_ranks(_job(tmp_path / "a"), ONE_RANK, Callback(), whole=False)
-    job = _job(tmp_path / "a", train=replace(_CONFIG, **changes), resume=True)
+def test_other_settings_are_refused(
+    finished: _Finished, tmp_path: Path, changes: dict[str, Any], text: str
+) -> None:
+    job = _job(finished.copy(tmp_path / "a"), train=replace(_CONFIG, **changes), resume=True)
     with pytest.raises(CheckpointError, match=text):
         train_over_ranks(job, ONE_RANK, Callback(), whole=False)
 
 
-def test_another_length_of_the_data_is_refused(tmp_path: Path) -> None:
-    train_over_ranks(_job(tmp_path / "a"), ONE_RANK, Callback(), whole=False)
-    job = _job(tmp_path / "a", dataset=synthetic(3_000), resume=True)
+def test_another_length_of_the_data_is_refused(finished: _Finished, tmp_path: Path) -> None:
+    job = _job(finished.copy(tmp_path / "a"), dataset=synthetic(3_000), resume=True)
     with pytest.raises(CheckpointError, match="num_train_rows: it was trained with '1800', got 2700"):
         train_over_ranks(job, ONE_RANK, Callback(), whole=False)
 
 
-def test_other_data_of_the_same_length_is_refused(tmp_path: Path) -> None:
-    train_over_ranks(_job(tmp_path / "a"), ONE_RANK, Callback(), whole=False)
-    job = _job(tmp_path / "a", dataset=synthetic(_NUM_ROWS, seed=1), resume=True)
+def test_other_data_of_the_same_length_is_refused(finished: _Finished, tmp_path: Path) -> None:
+    job = _job(finished.copy(tmp_path / "a"), dataset=synthetic(_NUM_ROWS, seed=1), resume=True)
     with pytest.raises(
         CheckpointError, match="got other data than it was trained with, of the same number of rows"
     ):
         train_over_ranks(job, ONE_RANK, Callback(), whole=False)
 
 
-def test_another_model_is_refused(tmp_path: Path) -> None:
-    train_over_ranks(_job(tmp_path / "a"), ONE_RANK, Callback(), whole=False)
+def test_another_model_is_refused(finished: _Finished, tmp_path: Path) -> None:
+    finished.copy(tmp_path / "a")
     wider = replace(_SMALL, embedding_dim=2 * _SMALL.embedding_dim)
     text = f"table 'user': embedding_dim: it was trained with '{_SMALL.embedding_dim}', got {wider.embedding_dim}"
     with pytest.raises(CheckpointError, match=text):
