@@ -13,14 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from recsys.artifact.load import LoadedArtifact
 from recsys.configs import DataType
 from recsys.quant import float_weights
 from recsys.rows.format import RowFormat, quantize_rows, row_error_bounds
 from recsys.scripting import torchscript
 from tests.support.models.export_models import (
     CASES,
-    ModelCase,
+    ExportedCase,
     Noisy,
     Returning,
     Twice,
@@ -34,19 +33,18 @@ from tests.support.models.export_models import (
     rounded,
 )
 
-Exported = tuple[ModelCase, nn.Module, LoadedArtifact]
 ROWS = {"0": (0, False), "1": (1, False), "2": (2, False), "300": (300, False), "no IDs": (3, True)}
 
 
 @pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest, case_named: Callable[[str], Exported]) -> Exported:
+def case(request: pytest.FixtureRequest, case_named: Callable[[str], ExportedCase]) -> ExportedCase:
     """A case, its float model and its artifact."""
     return case_named(request.param)
 
 
 @pytest.mark.parametrize(("num_rows", "empty"), ROWS.values(), ids=ROWS)
 def test_predicts_what_the_float_model_of_rounded_rows_predicts(
-    case: Exported, num_rows: int, empty: bool
+    case: ExportedCase, num_rows: int, empty: bool
 ) -> None:
     made, model, artifact = case
     batch = batch_of(artifact.signature, num_rows, seed=num_rows, empty=empty)
@@ -55,7 +53,7 @@ def test_predicts_what_the_float_model_of_rounded_rows_predicts(
     assert_close(artifact.forward(*batch.inputs()), expected)
 
 
-def test_report_tells_how_far_it_lies_from_the_float_model(case: Exported) -> None:
+def test_report_tells_how_far_it_lies_from_the_float_model(case: ExportedCase) -> None:
     made, model, artifact = case
     batch = batch_of(artifact.signature, 300, seed=7)
     expected = predicted(model, arguments(artifact.signature, batch, made.sparse))
@@ -69,13 +67,13 @@ def test_report_tells_how_far_it_lies_from_the_float_model(case: Exported) -> No
         assert told[name]["max_abs"] / 3 <= worst <= 3 * told[name]["max_abs"]
 
 
-def test_graph_holds_only_known_operators(case: Exported) -> None:
+def test_graph_holds_only_known_operators(case: ExportedCase) -> None:
     found = {name.split("::")[0] for name in torchscript.operators(case[2].module)}
     assert found <= {"aten", "fbgemm", "prim"}
     assert "fbgemm" in found
 
 
-def test_forward_takes_tensors_and_returns_a_dict(case: Exported) -> None:
+def test_forward_takes_tensors_and_returns_a_dict(case: ExportedCase) -> None:
     artifact = case[2]
     schema = artifact.module.forward.schema  # type: ignore[attr-defined]
     assert {str(a.type) for a in schema.arguments[1:]} == {"Tensor"}
@@ -84,7 +82,7 @@ def test_forward_takes_tensors_and_returns_a_dict(case: Exported) -> None:
     assert len(schema.arguments) == 1 + len(artifact.signature.dense) + 2 + weighted
 
 
-def test_threads_get_the_same_answers(case: Exported) -> None:
+def test_threads_get_the_same_answers(case: ExportedCase) -> None:
     artifact = case[2]
     batches = [batch_of(artifact.signature, rows, seed=rows) for rows in (1, 2, 5, 8) * 4]
     alone = [artifact.forward(*batch.inputs()) for batch in batches]
@@ -97,7 +95,7 @@ def test_threads_get_the_same_answers(case: Exported) -> None:
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["unweighted", "weighted"])
 def test_pooled_outputs_lie_within_the_rows_own_scales(
-    case_named: Callable[[str], Exported], weighted: bool
+    case_named: Callable[[str], ExportedCase], weighted: bool
 ) -> None:
     name = "bare weighted collection" if weighted else "bare collection"
     case, model, artifact = case_named(name)
@@ -124,7 +122,7 @@ def test_pooled_outputs_lie_within_the_rows_own_scales(
         )
 
 
-def test_signature_tells_what_a_collection_takes(case_named: Callable[[str], Exported]) -> None:
+def test_signature_tells_what_a_collection_takes(case_named: Callable[[str], ExportedCase]) -> None:
     features = {s.name: s for s in case_named("bare collection")[2].signature.sparse}
     assert list(features) == ["user", "item", "last_item", "flag"]
     assert [t.name for t in features["item"].tables] == ["goods", "wide"]
@@ -134,7 +132,7 @@ def test_signature_tells_what_a_collection_takes(case_named: Callable[[str], Exp
     assert features["user"].pooling == "sum"
 
 
-def test_signature_tells_what_a_model_takes(case_named: Callable[[str], Exported]) -> None:
+def test_signature_tells_what_a_model_takes(case_named: Callable[[str], ExportedCase]) -> None:
     weighted = case_named("weighted and unweighted")[2].signature
     assert [(d.name, d.width) for d in weighted.dense] == [("age", 3), ("price", 2)]
     assert [(s.name, s.weighted) for s in weighted.sparse] == [

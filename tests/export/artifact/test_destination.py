@@ -13,7 +13,7 @@ from export.pipeline import export_model
 from recsys.artifact.load import load_artifact
 from recsys.artifact.manifest_file import MANIFEST_NAME
 from recsys.errors import ExportError
-from tests.support.models.export_models import bare
+from tests.support.models.export_models import CopyCase, bare
 
 
 def _contents(path: Path) -> dict[str, bytes]:
@@ -66,8 +66,10 @@ def test_a_directory_replaces_a_single_file_and_back(tmp_path: Path) -> None:
         load_artifact(tmp_path / "a")
 
 
-def test_a_failed_export_keeps_the_artifact_that_it_was_to_replace(tmp_path: Path) -> None:
-    export_model(bare(), tmp_path / "a")
+def test_a_failed_export_keeps_the_artifact_that_it_was_to_replace(
+    tmp_path: Path, copy_case: CopyCase
+) -> None:
+    copy_case("bare collection", tmp_path / "a")
     before = _contents(tmp_path / "a")
     with pytest.raises(ExportError):
         export_model(bare(), tmp_path / "a", ExportConfig(overwrite=True, dense_widths={"x": 1}))
@@ -98,8 +100,8 @@ def test_what_is_foreign_is_never_replaced(tmp_path: Path, kind: str) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-def test_an_artifact_with_foreign_files_in_it_is_not_replaced(tmp_path: Path) -> None:
-    export_model(bare(), tmp_path / "a")
+def test_an_artifact_with_foreign_files_in_it_is_not_replaced(tmp_path: Path, copy_case: CopyCase) -> None:
+    copy_case("bare collection", tmp_path / "a")
     (tmp_path / "a" / "notes.txt").write_text("precious")
     with pytest.raises(
         ExportError, match=r"out: 'a' also holds \['notes.txt'\], which is no part of the artifact"
@@ -109,9 +111,9 @@ def test_an_artifact_with_foreign_files_in_it_is_not_replaced(tmp_path: Path) ->
 
 
 def test_the_old_artifact_comes_back_where_the_new_one_cannot_take_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, copy_case: CopyCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    export_model(bare(), tmp_path / "a")
+    copy_case("bare collection", tmp_path / "a")
     before = _contents(tmp_path / "a")
     rename = os.rename
 

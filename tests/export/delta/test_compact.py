@@ -18,15 +18,15 @@ from recsys.artifact.load import load_artifact
 from recsys.errors import DeltaError, ExportError
 from tests.export.delta.test_delta import rows_of, trained, with_dense
 from tests.recsys.artifact.delta.deltas import digest_of, header_of
-from tests.support.models.export_models import batch_of, dlrm
+from tests.support.models.export_models import CopyCase, batch_of, dlrm
 
 
 @pytest.fixture(scope="module")
-def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def chain(tmp_path_factory: pytest.TempPathFactory, copy_case: CopyCase) -> Path:
     """``model.artifact``, ``0.delta`` to ``3.delta``, and fresh exports ``2.fresh`` and ``3.fresh``."""
     folder = tmp_path_factory.mktemp("chain")
     model = dlrm()
-    export_model(model, folder / "model.artifact")
+    copy_case("dlrm", folder / "model.artifact")
     after: list[Path] = []
     for i in range(4):
         new = with_dense(trained(model, share=0.3, seed=i), seed=i) if i % 2 else trained(model, seed=i)

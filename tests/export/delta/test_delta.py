@@ -33,7 +33,7 @@ from recsys.sharding.plan.sharding_types import column_wise, table_wise
 from tests.export.graph.test_managed import Pooled
 from tests.recsys.artifact.delta.deltas import digest_of, header_of, read_plainly
 from tests.support.helpers import STORED_TYPES, bag
-from tests.support.models.export_models import CASES, ModelCase, bare, batch_of, collections, dlrm
+from tests.support.models.export_models import CASES, CopyCase, bare, batch_of, collections, dlrm
 
 BARE = ["--factory", "tests.support.models.factories:make_bare"]
 CUTS = ShardingPlan(
@@ -91,13 +91,13 @@ def assert_becomes(artifact: LoadedArtifact, delta: Path, fresh: LoadedArtifact)
         assert torch.equal(found, expected[name]), name
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_models(tmp_path: Path, case: ModelCase) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_models(tmp_path: Path, name: str, copy_case: CopyCase) -> None:
+    case = CASES[name]
     old = case.make()
     new = trained(old)
-    config = ExportConfig(table_data_types=case.table_data_types)
-    export_model(old, tmp_path / "old", config)
-    export_model(new, tmp_path / "new", config)
+    copy_case(name, tmp_path / "old")
+    export_model(new, tmp_path / "new", ExportConfig(table_data_types=case.table_data_types))
     report = delta_of(old, new, tmp_path / "d", tmp_path / "old")
     artifact = load_artifact(tmp_path / "old")
     assert (report.artifact, report.base, report.digest) == (
@@ -176,7 +176,7 @@ def test_row_types_cut_by_columns(tmp_path: Path, data_type: DataType, policy: I
         assert all(float(row.abs().max()) == 0 for row in artifact.forward(*far).values())
 
 
-def test_only_rows_whose_stored_bytes_change_are_sent(tmp_path: Path) -> None:
+def test_only_rows_whose_stored_bytes_change_are_sent(tmp_path: Path, copy_case: CopyCase) -> None:
     old = bare()
     new = copy.deepcopy(old)
     users = float_weights(new)["users"].data
@@ -184,7 +184,7 @@ def test_only_rows_whose_stored_bytes_change_are_sent(tmp_path: Path) -> None:
     users[5] *= 1 + 2.0**-20  # less than INT8 can tell
     wide = float_weights(new)["wide"].data
     wide[0, 0] = wide[0].max() + 1
-    export_model(old, tmp_path / "a")
+    copy_case("bare collection", tmp_path / "a")
     report = delta_of(old, new, tmp_path / "d", tmp_path / "a")
     assert {name: numbers for name, (numbers, _) in read_plainly(tmp_path / "d").items()} == {
         "users": [3],
@@ -254,11 +254,11 @@ def test_managed_tables(tmp_path: Path) -> None:
 
 
 class TestChains:
-    def test_one_after_the_other(self, tmp_path: Path) -> None:
+    def test_one_after_the_other(self, tmp_path: Path, copy_case: CopyCase) -> None:
         models = [dlrm()]
         for seed in (1, 2, 3):
             models.append(trained(models[-1], seed=seed))
-        export_model(models[0], tmp_path / "old")
+        copy_case("dlrm", tmp_path / "old")
         export_model(models[-1], tmp_path / "new")
         deltas: list[Path] = []
         for i in range(3):
@@ -273,10 +273,10 @@ class TestChains:
             apply(prepare(artifact.rows, delta))
         assert_becomes(artifact, deltas[-1], load_artifact(tmp_path / "new"))
 
-    def test_rows_that_went_back(self, tmp_path: Path) -> None:
+    def test_rows_that_went_back(self, tmp_path: Path, copy_case: CopyCase) -> None:
         first = dlrm()
         second = trained(first)
-        export_model(first, tmp_path / "a")
+        copy_case("dlrm", tmp_path / "a")
         delta_of(first, second, tmp_path / "1", tmp_path / "a")
         delta_of(second, first, tmp_path / "2", tmp_path / "a", after=(tmp_path / "1",))
         artifact = load_artifact(tmp_path / "a")
@@ -285,17 +285,17 @@ class TestChains:
             apply(prepare(artifact.rows, tmp_path / name))
         assert torch.equal(rows_of(artifact), before)
 
-    def test_a_delta_was_forgotten(self, tmp_path: Path) -> None:
+    def test_a_delta_was_forgotten(self, tmp_path: Path, copy_case: CopyCase) -> None:
         first = dlrm()
         second, third = trained(first, seed=1), trained(first, seed=2)
-        export_model(first, tmp_path / "a")
+        copy_case("dlrm", tmp_path / "a")
         with pytest.raises(ExportError, match="or, with --after, the last delta"):
             delta_of(second, third, tmp_path / "2", tmp_path / "a")
 
-    def test_in_another_order(self, tmp_path: Path) -> None:
+    def test_in_another_order(self, tmp_path: Path, copy_case: CopyCase) -> None:
         first = dlrm()
         second = trained(first, seed=1)
-        export_model(first, tmp_path / "a")
+        copy_case("dlrm", tmp_path / "a")
         delta_of(first, second, tmp_path / "1", tmp_path / "a")
         with pytest.raises(DeltaError, match=r"delta\.base"):
             delta_of(second, first, tmp_path / "2", tmp_path / "a", after=(tmp_path / "1", tmp_path / "1"))
@@ -303,10 +303,9 @@ class TestChains:
 
 class TestRefusals:
     @pytest.fixture
-    def artifact(self, tmp_path: Path) -> Path:
+    def artifact(self, tmp_path: Path, copy_case: CopyCase) -> Path:
         """An artifact of ``dlrm()``."""
-        export_model(dlrm(), tmp_path / "a")
-        return tmp_path / "a"
+        return copy_case("dlrm", tmp_path / "a")
 
     def refused(self, old: nn.Module, new: nn.Module, artifact: Path, **options: Any) -> str:
         """The error; nothing is left behind."""

@@ -17,16 +17,16 @@ from recsys.artifact.load import load_artifact, load_rows
 from tests.export.delta.test_delta import BARE, assert_becomes, trained
 from tests.export.source.test_shards import _save as save_sharded
 from tests.recsys.artifact.delta.deltas import digest_of, header_of
-from tests.support.models.export_models import bare, dlrm
+from tests.support.models.export_models import CopyCase, bare, dlrm
 
 
 @pytest.fixture
-def states(tmp_path: Path) -> Path:
+def states(tmp_path: Path, copy_case: CopyCase) -> Path:
     """``old.pt`` and ``new.pt``, and ``old.artifact``."""
     old = bare()
     torch.save(old.state_dict(), tmp_path / "old.pt")
     torch.save(trained(old).state_dict(), tmp_path / "new.pt")
-    export_model(old, tmp_path / "old.artifact")
+    copy_case("bare collection", tmp_path / "old.artifact")
     return tmp_path
 
 
@@ -98,13 +98,15 @@ class TestCommand:
         assert run("--delta", states / "old.pt", states / "old.pt", *BARE, "--out", states / "x") == 0
         assert "no row differs" in capsys.readouterr().out
 
-    def test_dense_weights(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_dense_weights(
+        self, tmp_path: Path, copy_case: CopyCase, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         new = trained(dlrm())
         with torch.no_grad():
             next(new.over_arch.parameters()).add_(1)
         torch.save(dlrm().state_dict(), tmp_path / "old.pt")
         torch.save(new.state_dict(), tmp_path / "new.pt")
-        export_model(dlrm(), tmp_path / "old.artifact")
+        copy_case("dlrm", tmp_path / "old.artifact")
         command = [
             "--delta",
             tmp_path / "old.pt",

@@ -32,7 +32,7 @@ from tests.export.delta.test_delta import trained, with_dense
 from tests.recsys.artifact.damage import lie, without_torchscript
 from tests.recsys.artifact.delta.deltas import header_of
 from tests.support.helpers import bag
-from tests.support.models.export_models import CASES, ModelCase, batch_of, dlrm
+from tests.support.models.export_models import CASES, CopyCase, ModelCase, batch_of, dlrm
 
 NUM_ROWS = 40
 CONTEXT = ("f0", "f2")
@@ -71,8 +71,11 @@ def differ(one: LoadedArtifact, other: LoadedArtifact) -> bool:
 def check(
     old: nn.Module, new: nn.Module, folder: Path, config: ExportConfig, *, is_single: bool = False
 ) -> DeltaReport:
-    """Export both, and assert that the delta makes of one the other, for all targets, and back."""
-    export_model(old, folder / "old", config)
+    """Export both, but for an old one that is there, and assert that the delta makes of one the other, for all targets,
+    and back.
+    """
+    if not (folder / "old").exists():
+        export_model(old, folder / "old", config)
     export_model(new, folder / "new", config)
     report = delta_of(old, new, folder / "d", folder / "old")
     for target in (None,) if is_single else [",".join(devices) for devices in config.targets]:
@@ -94,9 +97,10 @@ def check(
 
 
 @pytest.mark.parametrize("name", ["dlrm", "sequences", "weighted and unweighted"])
-def test_rows_and_dense_weights(tmp_path: Path, name: str) -> None:
+def test_rows_and_dense_weights(tmp_path: Path, name: str, copy_case: CopyCase) -> None:
     case: ModelCase = CASES[name]
     old = case.make()
+    copy_case(name, tmp_path / "old")
     report = check(
         old, with_dense(trained(old)), tmp_path, ExportConfig(table_data_types=case.table_data_types)
     )
@@ -106,16 +110,18 @@ def test_rows_and_dense_weights(tmp_path: Path, name: str) -> None:
     assert header_of(tmp_path / "d")["format_version"] == 2
 
 
-def test_dense_weights_alone(tmp_path: Path) -> None:
+def test_dense_weights_alone(tmp_path: Path, copy_case: CopyCase) -> None:
     old = dlrm()
+    copy_case("dlrm", tmp_path / "old")
     report = check(old, with_dense(old), tmp_path, ExportConfig())
     assert report.tables == ()
     names = [weight["name"] for weight in header_of(tmp_path / "d")["dense"]]
     assert names == [f"model.{n}" for n, _ in old.named_parameters() if "embedding_bags" not in n]
 
 
-def test_only_weights_that_changed_are_sent(tmp_path: Path) -> None:
+def test_only_weights_that_changed_are_sent(tmp_path: Path, copy_case: CopyCase) -> None:
     old = dlrm()
+    copy_case("dlrm", tmp_path / "old")
     new = copy.deepcopy(old)
     with torch.no_grad():
         new.over_arch.model[1].bias += 1
@@ -223,22 +229,22 @@ def test_numbers_in_the_graph_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_a_number_that_is_not_finite_is_refused(tmp_path: Path, number: float) -> None:
+def test_a_number_that_is_not_finite_is_refused(tmp_path: Path, number: float, copy_case: CopyCase) -> None:
     old = dlrm()
     new = copy.deepcopy(old)
     with torch.no_grad():
         new.over_arch.model[1].bias.fill_(number)
-    export_model(old, tmp_path / "old")
+    copy_case("dlrm", tmp_path / "old")
     with pytest.raises(ExportError, match=r"dense weight 'model.over_arch.model.1.bias': got a number"):
         delta_of(old, new, tmp_path / "d", tmp_path / "old")
 
 
-def test_chains(tmp_path: Path) -> None:
+def test_chains(tmp_path: Path, copy_case: CopyCase) -> None:
     """Rows, dense weights and both, one after the other; weights that were left before come with the next."""
     models = [dlrm()]
     for seed, change in enumerate((trained, with_dense, trained, with_dense)):
         models.append(change(models[-1], seed=seed))
-    export_model(models[0], tmp_path / "0")
+    copy_case("dlrm", tmp_path / "0")
     deltas: list[Path] = []
     for at, (old, new) in enumerate(itertools.pairwise(models)):
         deltas.append(tmp_path / f"{at}.delta")

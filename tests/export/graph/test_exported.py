@@ -21,13 +21,10 @@ from export.verify.reference import float_model
 from recsys import EmbeddingBagCollection, KeyedJaggedTensor
 from recsys.artifact.exported import load_exported
 from recsys.artifact.inputs import checked_inputs
-from recsys.artifact.load import LoadedArtifact
 from recsys.errors import ExportError
 from recsys.ops import fbgemm
 from tests.support.helpers import bag
-from tests.support.models.export_models import CASES, ModelCase, assert_close, batch_of
-
-Exported = tuple[ModelCase, nn.Module, LoadedArtifact]
+from tests.support.models.export_models import CASES, ExportedCase, assert_close, batch_of
 
 
 def programs_of(model: nn.Module, path: Path, config: ExportConfig) -> list[nn.Module]:
@@ -44,7 +41,7 @@ def programs_of(model: nn.Module, path: Path, config: ExportConfig) -> list[nn.M
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_answers_as_the_torchscript_graph(
-    name: str, case_named: Callable[[str], Exported], tmp_path: Path
+    name: str, case_named: Callable[[str], ExportedCase], tmp_path: Path
 ) -> None:
     case, model, artifact = case_named(name)
     [found] = programs_of(model, tmp_path, ExportConfig(table_data_types=case.table_data_types))

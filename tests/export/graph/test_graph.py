@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 
@@ -22,7 +23,16 @@ from recsys.configs import DataType
 from recsys.errors import ExportError
 from recsys.scripting import torchscript
 from tests.support.helpers import bag
-from tests.support.models.export_models import CASES, arguments, batch_of, dlrm, exported, predicted, rounded
+from tests.support.models.export_models import (
+    CASES,
+    ExportedCase,
+    arguments,
+    batch_of,
+    dlrm,
+    exported,
+    predicted,
+    rounded,
+)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -125,14 +135,16 @@ def test_the_text_of_a_graph_does_not_tell_where_its_code_lies(tmp_path: Path) -
     [("dlrm", False), ("weighted and unweighted", True), ("sequences", False), ("mixed row types", False)],
 )
 def test_a_single_file_predicts_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_apart: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    case_named: Callable[[str], ExportedCase],
+    name: str,
+    is_apart: bool,
 ) -> None:
+    case, model, directory = case_named(name)
     if is_apart:  # as of large rows, by a process of its own
         monkeypatch.setattr(single_file, "MOST_COPIED_BYTES", 0)
-    case = CASES[name]
-    model = case.make()
     options = {"table_data_types": case.table_data_types}
-    _, directory = exported(model, tmp_path / "a", **options)
     report, single = exported(model, tmp_path / "a.pt", single_file=True, **options)
     assert report.artifact_bytes == (tmp_path / "a.pt").stat().st_size
     for num_rows in (0, 1, 30):

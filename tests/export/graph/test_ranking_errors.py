@@ -267,24 +267,27 @@ class TestOptions:
         told = capsys.readouterr().out
         assert "ranking form against the plain form" in told
 
-    def test_without_a_context_there_is_no_ranking_form(self, tmp_path: Path) -> None:
-        artifact = ranked(dlrm(), tmp_path / "a", ())
-        assert sorted(file.name for file in (tmp_path / "a").iterdir()) == [
+    def test_without_a_context_there_is_no_ranking_form(self, case_path: Callable[[str], Path]) -> None:
+        path = case_path("dlrm")
+        artifact = load_artifact(path, scripted=True)
+        assert sorted(file.name for file in path.iterdir()) == [
             "manifest.json",
             "program.safetensors",
             "rows.bin",
             "target-0.pt",
         ]
         assert artifact.ranking is None
-        manifest = json.loads((tmp_path / "a" / "manifest.json").read_text())
+        manifest = json.loads((path / "manifest.json").read_text())
         assert "context" not in manifest["signature"]
         assert "ranking" not in manifest["targets"][0]
         assert "ranking_differences" not in manifest["verification"]
 
-    def test_the_plain_form_is_that_of_an_export_without_a_context(self, tmp_path: Path) -> None:
+    def test_the_plain_form_is_that_of_an_export_without_a_context(
+        self, tmp_path: Path, case_path: Callable[[str], Path]
+    ) -> None:
         with_context = ranked(dlrm(), tmp_path / "a", ("f0",))
-        without = ranked(dlrm(), tmp_path / "b", ())
-        assert (tmp_path / "a" / "rows.bin").read_bytes() == (tmp_path / "b" / "rows.bin").read_bytes()
+        without = load_artifact(case_path("dlrm"), scripted=True)
+        assert (tmp_path / "a" / "rows.bin").read_bytes() == (case_path("dlrm") / "rows.bin").read_bytes()
         batch = expand(with_context.signature, batch_of(with_context, [9]))
         assert torch.equal(
             with_context.forward(*batch.inputs())["default"], without.forward(*batch.inputs())["default"]

@@ -31,7 +31,7 @@ from tests.export.delta.test_mappings import assert_same
 from tests.recsys.artifact.delta.deltas import header_of, write_delta
 from tests.support.children.publishers import forked_publishers
 from tests.support.helpers import kjt_of
-from tests.support.models.export_models import batch_of, dlrm
+from tests.support.models.export_models import CopyCase, batch_of, dlrm
 from tests.support.models.managed import Managed, train_managed
 
 __all__ = ["forked_publishers"]
@@ -91,9 +91,15 @@ def assert_is(loaded: LoadedArtifact, model: nn.Module, folder: Path) -> None:
         assert torch.equal(found, expected[name])
 
 
-def test_a_loop_of_ones_own(tmp_path: Path) -> None:
-    loop = Loop()
-    export_model(copy.deepcopy(loop.model).eval(), tmp_path / "a")
+@pytest.fixture
+def exported(tmp_path: Path, copy_case: CopyCase) -> Loop:
+    """A training whose model ``a`` holds."""
+    copy_case("dlrm", tmp_path / "a")
+    return Loop()
+
+
+def test_a_loop_of_ones_own(exported: Loop, tmp_path: Path) -> None:
+    loop = exported
     loop.steps()
     lines: list[str] = []
     with Publisher(
@@ -110,14 +116,6 @@ def test_a_loop_of_ones_own(tmp_path: Path) -> None:
         assert publisher.finish()  # nothing has changed
         assert publisher.status.num_published == 6
     assert not lines
-
-
-@pytest.fixture
-def exported(tmp_path: Path) -> Loop:
-    """A training whose model ``a`` holds."""
-    loop = Loop()
-    export_model(copy.deepcopy(loop.model).eval(), tmp_path / "a")
-    return loop
 
 
 def publisher_of(loop: Loop, folder: Path, lines: list[str] | None = None) -> Publisher:
@@ -362,11 +360,12 @@ def test_mappings_of_raw_ids(tmp_path: Path) -> None:
     assert_same(followed(tmp_path / "a", tmp_path / "deltas"), load_artifact(tmp_path / "fresh"))
 
 
-def test_all_rows_are_copied_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_rows_are_copied_at_the_end(
+    exported: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("recsys.training.slices._SLICE_BYTES", 4 * 16)  # a row
     monkeypatch.setattr("recsys.training.publisher.MOST_SLICES", 1)
-    loop = Loop()
-    export_model(copy.deepcopy(loop.model).eval(), tmp_path / "a")
+    loop = exported
     loop.steps()
     with publisher_of(loop, tmp_path) as publisher:
         until(lambda: publisher.status.state == "ready")

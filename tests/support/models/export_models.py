@@ -211,6 +211,11 @@ class ModelCase:
     table_data_types: Mapping[str, DataType] = field(default_factory=dict)
 
 
+#: A case, its float model and its artifact.
+ExportedCase = tuple[ModelCase, nn.Module, LoadedArtifact]
+#: Copies the artifact of a case, by its name, to a path.
+CopyCase = Callable[[str, Path], Path]
+
 CASES = {
     "dlrm": ModelCase(make=dlrm, sparse={"sparse_features": {f"f{i}": f"f{i}" for i in range(4)}}),
     "bare collection": ModelCase(make=bare),
