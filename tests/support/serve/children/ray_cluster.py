@@ -16,6 +16,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from typing import Any
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_DEDUP_LOGS"] = "0"
 os.environ["OMP_NUM_THREADS"] = "1"
-# Ray kills a proxy that takes longer to start, which it does on a busy machine.
-os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "60"
+# Ray kills a proxy or a worker that takes longer to start, and starts it again: a busy machine would never be done.
+os.environ["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] = "600"
+os.environ["RAY_worker_register_timeout_seconds"] = "600"  # noqa: SIM112 (Ray reads it so)
 
 import grpc
 import numpy as np
@@ -33,8 +35,9 @@ import ray
 from ray import serve as ray_serve
 from ray.cluster_utils import Cluster
 from ray.serve._private import api
+from ray.serve._private import client as serve_client
 from ray.serve.config import HTTPOptions, ProxyLocation, gRPCOptions
-from ray.serve.schema import ServeDeploySchema
+from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from recsys.artifact.load import LoadedArtifact, load_artifact
 from serve.client import PREDICT, Client
@@ -52,8 +55,7 @@ NODE = {
 }
 NUM_SAMPLES = 60
 TOLERANCE = 1e-5
-_DEPLOY_TRIES = 5
-_START_S = 300
+_START_S = 600
 
 
 def free_port() -> int:
@@ -146,14 +148,13 @@ def deploy(path: str) -> None:
         "deployments": [{"name": "recsys", "user_config": {"source.artifact": path}}],
     }
     client = ray_serve.context._get_global_client()
-    schema = ServeDeploySchema(applications=[application])
-    for left in reversed(range(_DEPLOY_TRIES)):
-        try:
-            client.deploy_apps(schema, _blocking=True)
-            return
-        except TimeoutError:  # Ray waits for 60 s; to ask for the same again changes nothing
-            if not left:
-                raise
+    # With _blocking, Ray gives up after a minute; and an application that is asked for again begins to start again.
+    client.deploy_apps(ServeDeploySchema(applications=[application]))
+    while (status := client.get_serve_status("recsys").app_status).status != ApplicationStatus.RUNNING:
+        if status.status == ApplicationStatus.DEPLOY_FAILED:
+            raise RuntimeError(status.message)
+        time.sleep(0.1)
+    client.wait_for_proxies_serving(wait_for_applications_running=True)
 
 
 def update(clients: Clients, path: str) -> dict[str, Any]:
@@ -221,7 +222,8 @@ def main(paths: list[str]) -> dict[str, Any]:
             logging_level=logging.WARNING,
         )
         # Ray gives its proxy a minute, which a busy machine needs to start Python.
-        vars(api)["HTTP_PROXY_TIMEOUT"] = _START_S
+        for module in (api, serve_client):
+            vars(module)["HTTP_PROXY_TIMEOUT"] = _START_S
         ray_serve.start(
             proxy_location=ProxyLocation.HeadOnly,
             http_options=HTTPOptions(host="127.0.0.1", port=http_port),
