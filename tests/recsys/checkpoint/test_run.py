@@ -51,6 +51,20 @@ def _save(run: Path, step: int, **fields: Any) -> tuple[nn.Module, KeyedOptimize
     return model, optimizer
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a checkpoint of step 1. Not to be written to."""
+    run = tmp_path_factory.mktemp("saved")
+    _save(run, 1)
+    return run
+
+
+@pytest.fixture
+def copied(saved: Path, tmp_path: Path) -> Path:
+    """A copy of the run ``saved``."""
+    return Path(shutil.copytree(saved, tmp_path / "run"))
+
+
 def _numbers(model: nn.Module, optimizer: KeyedOptimizerWrapper) -> list[Tensor]:
     states = [t for _, s in sorted(optimizer.state_dict()["state"].items()) for _, t in sorted(s.items())]
     return [t.clone() for t in [*model.state_dict().values(), *states]]
@@ -146,16 +160,15 @@ def test_old_checkpoints_go_and_those_of_an_abandoned_future_too(tmp_path: Path)
 @pytest.mark.parametrize(
     "pointer", [None, "", "step-00000009", "../step-00000001", "\xff\xfe", "step-00000001"], ids=repr
 )
-def test_a_lost_pointer_costs_nothing(tmp_path: Path, pointer: str | None) -> None:
-    for step in (1, 2):
-        _save(tmp_path, step)
+def test_a_lost_pointer_costs_nothing(copied: Path, pointer: str | None) -> None:
+    _save(copied, 2)
     if pointer is None:
-        (tmp_path / LATEST_NAME).unlink()
+        (copied / LATEST_NAME).unlink()
     else:
-        (tmp_path / LATEST_NAME).write_bytes(pointer.encode("latin-1"))
+        (copied / LATEST_NAME).write_bytes(pointer.encode("latin-1"))
     wanted = "step-00000001" if pointer == "step-00000001" else "step-00000002"
-    assert newest(tmp_path) == tmp_path / wanted
-    assert newest(tmp_path / "step-00000001") == tmp_path / "step-00000001"
+    assert newest(copied) == copied / wanted
+    assert newest(copied / "step-00000001") == copied / "step-00000001"
 
 
 def test_what_a_killed_save_left_is_never_loaded_and_goes(tmp_path: Path) -> None:
@@ -235,32 +248,29 @@ def _edit(change: Callable[[Any], Any]) -> Callable[[Path], None]:
     ],
 )
 def test_damaged_checkpoints_are_one_clear_error(
-    tmp_path: Path, damage: Callable[[Path], Any], message: str
+    copied: Path, damage: Callable[[Path], Any], message: str
 ) -> None:
-    _save(tmp_path, 1)
-    damage(tmp_path / "step-00000001")
+    damage(copied / "step-00000001")
     with pytest.raises(CheckpointError, match=message):
-        load_training(tmp_path, *_model())
+        load_training(copied, *_model())
 
 
-def test_another_model_does_not_fit(tmp_path: Path) -> None:
-    _save(tmp_path, 1)
+def test_another_model_does_not_fit(saved: Path) -> None:
     small = nn.Linear(2, 2)
     with pytest.raises(
         CheckpointError, match=r"model: the checkpoint lacks \['model.bias', 'model.weight'\] \(2\)"
     ):
-        load_training(tmp_path, small, None)
+        load_training(saved, small, None)
     wide = build_dlrm(**{**ARGUMENTS, "over_arch_layer_sizes": [16, 1]})
     with pytest.raises(CheckpointError, match=r"holds torch.float32 \[8, .*expected torch.float32 \[16, "):
-        load_training(tmp_path, wide, None)
+        load_training(saved, wide, None)
 
 
-def test_another_optimizer_does_not_fit(tmp_path: Path) -> None:
-    _save(tmp_path, 1)
+def test_another_optimizer_does_not_fit(saved: Path) -> None:
     model = build_dlrm(**ARGUMENTS)
     adagrad = KeyedOptimizerWrapper(dict(model.named_parameters()), lambda p: torch.optim.Adagrad(p))
     with pytest.raises(CheckpointError, match=r"optimizer: the checkpoint lacks \['optimizer\..*sum'"):
-        load_training(tmp_path, model, adagrad)
+        load_training(saved, model, adagrad)
 
 
 def test_the_exporter_takes_a_run_as_it_is(tmp_path: Path) -> None:
