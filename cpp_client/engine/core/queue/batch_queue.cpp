@@ -109,7 +109,14 @@ BatchSize BatchQueue::TakeAt(double now_s, Requests* batch, Requests* expired,
   const std::int64_t most_rows = limits.never_exceeds
                                      ? std::min(limits.enough_rows, limits_.max_batch_rows)
                                      : limits_.max_batch_rows;
-  BatchSize taken;
+  BatchSize taken = {num_rows(), num_ids()};
+  if (!by_request_ && !limits.light_only && taken.num_rows <= limits.enough_rows &&
+      taken.num_rows <= most_rows && taken.num_ids <= limits_.max_batch_ids) {
+    LeaveAll(batch);
+    rate_.Taken(now_s, true);
+    return taken;
+  }
+  taken = {};
   bool is_first = true;
   while (Request* const next = order_.Next()) {
     if (taken.num_rows >= limits.enough_rows || (limits.light_only && !next->is_light)) break;
@@ -200,6 +207,26 @@ std::shared_ptr<Request> BatchQueue::Leave(Request& request, double now_s, bool 
   }
   rate_.Left(request.room);
   return std::move(request.self);
+}
+
+void BatchQueue::LeaveAll(Requests* batch) {
+  batch->reserve(batch->size() + static_cast<std::size_t>(num_requests_));
+  for (Request* request = oldest_; request != nullptr;) {
+    Request& one = *request;
+    request = one.newer;
+    one.is_waiting = false;
+    one.deadline_line = 0;
+    one.queue_client = nullptr;
+    one.previous = one.next = one.older = one.newer = one.sooner = one.later = nullptr;
+    batch->push_back(std::move(one.self));
+  }
+  oldest_ = newest_ = nullptr;
+  num_requests_ = 0;
+  order_.LeaveAll();
+  deadlines_.RemoveAll();
+  rate_.Left(waiting_);
+  waiting_ = {};
+  light_ = {};
 }
 
 void BatchQueue::Expire(double now_s, Requests* expired) {

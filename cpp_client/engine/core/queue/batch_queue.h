@@ -134,8 +134,9 @@ class BatchQueue {
   std::optional<double> ReadyAt(double given_s);
 
   /// Takes out the next batch: as many requests as fit (or the model allows), in order; the first
-  /// that does not fit ends it. Those whose deadline has passed go to `expired`. Appends to both;
-  /// returns the size of what it appends to the batch.
+  /// that does not fit ends it. If all fit, they are in the order of their arrival. Those whose
+  /// deadline has passed go to `expired`. Appends to both; returns the size of what it appends to
+  /// the batch.
   BatchSize Take(Requests* batch, Requests* expired, const TakeLimits& limits = {}) {
     return TakeAt(Now(), batch, expired, limits);
   }
@@ -176,6 +177,8 @@ class BatchQueue {
   void NoteLightClient(const Request& request, double now_s);
   void Join(Request& request, double now_s);
   std::shared_ptr<Request> Leave(Request& request, double now_s, bool is_served = false);
+  /// Lets all requests leave, which are served.
+  void LeaveAll(Requests* batch);
   void Expire(double now_s, Requests* expired);
 
   const BatchLimits limits_;

@@ -62,6 +62,13 @@ void Deadlines::Remove(Request& request) {
   request.sooner = request.later = nullptr;
 }
 
+void Deadlines::RemoveAll() {
+  first_s_.fill(kNever);
+  last_s_.fill(-kNever);
+  lines_.fill({});
+  while (!others_.empty()) free_nodes_.push_back(others_.extract(others_.begin()));
+}
+
 Request* Deadlines::First() const {
   Request* first = others_.empty() ? nullptr : others_.begin()->second;
   double first_s = others_.empty() ? kNever : others_.begin()->first;

@@ -30,6 +30,9 @@ class Deadlines {
   void Add(Request& request, double at_s);
   /// Removes a request; ignored if it was not added.
   void Remove(Request& request);
+  /// Removes all requests, as far as this object knows them: the caller sets their `deadline_line`
+  /// to 0.
+  void RemoveAll();
   /// Infinite if there is none.
   double first_s() const {
     const double in_map_s = others_.empty() ? kNever : others_.begin()->first;

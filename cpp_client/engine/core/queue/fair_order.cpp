@@ -103,6 +103,21 @@ void FairOrder::Leave(Request& request, double now_s, bool is_served) {
   if (client.level == 0) BecomeIdle(client);
 }
 
+void FairOrder::LeaveAll() {
+  for (Level& level : levels_) {
+    for (QueueClient* const client : level.heap) {
+      client->waiting = {};
+      client->amounts = {};
+      client->level = 0;
+      BecomeIdle(*client);
+    }
+    level.heap.clear();
+    level.now = level.last_finish;
+  }
+  waiting_rows_ = 0;
+  num_waiting_ = 0;
+}
+
 Request* FairOrder::Next() const {
   const QueueClient* next = nullptr;
   double next_s = 0;

@@ -111,6 +111,9 @@ class FairOrder {
   void Join(Request& request, double now_s);
   /// Removes a request. `is_served`: its rows count against its client.
   void Leave(Request& request, double now_s, bool is_served);
+  /// Removes all requests at once, which are served: no client owes anything then. Does not look at
+  /// the requests, whose links the caller cuts.
+  void LeaveAll();
   /// Returns the next request; null if none waits.
   Request* Next() const;
 
