@@ -317,7 +317,9 @@ class BatchQueue(Generic[T]):
         return start_s - self._clock.behind_s
 
     def take(self) -> Taken[T]:
-        """Remove and return the next batch: as many requests as fit, in order, and at least one if any waits.
+        """Remove and return the next batch: as many requests as fit, and at least one if any waits.
+
+        They are taken in order; the order within the batch means nothing.
 
         The first request that does not fit ends the batch. All requests whose deadline has passed are removed
         too and returned separately.

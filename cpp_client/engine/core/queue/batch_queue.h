@@ -134,9 +134,8 @@ class BatchQueue {
   std::optional<double> ReadyAt(double given_s);
 
   /// Takes out the next batch: as many requests as fit (or the model allows), in order; the first
-  /// that does not fit ends it. If all fit, they are in the order of their arrival. Those whose
-  /// deadline has passed go to `expired`. Appends to both; returns the size of what it appends to
-  /// the batch.
+  /// that does not fit ends it. The order within the batch means nothing. Those whose deadline has
+  /// passed go to `expired`. Appends to both; returns the size of what it appends to the batch.
   BatchSize Take(Requests* batch, Requests* expired, const TakeLimits& limits = {}) {
     return TakeAt(Now(), batch, expired, limits);
   }

@@ -287,9 +287,19 @@ TEST_F(QueueTest, UrgentRequestsGoFirstAndEachLevelKeepsItsOrder) {
 }
 
 TEST_F(QueueTest, PrioritiesShareABatch) {
+  Put(WaitAt("low", Priority::kLow, 3));
+  Put(WaitAt("normal", Priority::kNormal, 7));
+  Put(WaitAt("high", Priority::kHigh, 3));
+  EXPECT_EQ(Batches(), (std::vector<Names>{{"high", "normal"}, {"low"}}));
+}
+
+TEST_F(QueueTest, WhatFitsIntoOneBatchLeavesInTheOrderOfArrival) {
   Put(WaitAt("low", Priority::kLow, 5));
   Put(WaitAt("high", Priority::kHigh, 5));
-  EXPECT_EQ(Batches(), (std::vector<Names>{{"high", "low"}}));
+  EXPECT_EQ(Batches(), (std::vector<Names>{{"low", "high"}}));
+  Put(WaitAt("low", Priority::kLow, 5));
+  Put(WaitAt("high", Priority::kHigh, 6));
+  EXPECT_EQ(Batches(), (std::vector<Names>{{"high"}, {"low"}}));
 }
 
 TEST_F(QueueTest, StarvationIsBoundedByAWindowForEachLevel) {

@@ -33,7 +33,7 @@ TEST_F(DelayedQueueTest, ABatchWaitsUntilItsOldestRequestHasWaitedLongEnough) {
   PutInto(queue_, WaitAt("high", Priority::kHigh, 1));
   EXPECT_TRUE(queue_.has_delay());
   EXPECT_EQ(queue_.ReadyAt(), 3.0 + kDelayS);
-  EXPECT_EQ(TakeFrom(queue_).batch, (Names{"high", "low"}));
+  EXPECT_EQ(TakeFrom(queue_).batch, (Names{"low", "high"}));
   EXPECT_EQ(queue_.ReadyAt(), std::nullopt);
 }
 

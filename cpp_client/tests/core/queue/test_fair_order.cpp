@@ -115,7 +115,8 @@ TEST_F(FairOrderTest, LightRequestsAreTakenByThemselves) {
 TEST_F(FairOrderTest, AClientThatHadNothingWaitingGoesAheadOfLargeRequests) {
   LeaveALargeRequest();
   PutMany('n', 1);
-  EXPECT_EQ(Take(), (Names{"n0", "f1"}));
+  EXPECT_EQ(TakeShort(1), Names{"n0"});
+  EXPECT_EQ(Take(), Names{"f1"});
 }
 
 TEST_F(FairOrderTest, ASmallRequestGoesAheadOfLargeOnesOfClientsThatHadNothingWaiting) {
@@ -219,9 +220,11 @@ TEST_F(FairOrderTest, WhatLeavesUnservedCostsNoTurn) {
   PutMany('b', 2);
   EXPECT_EQ(queue_.Cancel(*gone), gone);
   now_s_ = 2;
-  const Taken taken = TakeFrom(queue_);
-  EXPECT_EQ(taken.expired, Names{"a1"});
-  EXPECT_EQ(taken.batch, (Names{"b0", "a2", "b1", "a3"}));
+  Requests batch, expired;
+  queue_.Take(&batch, &expired, {3, true});
+  EXPECT_EQ(NamesOf(expired), Names{"a1"});
+  EXPECT_EQ(NamesOf(batch), (Names{"b0", "a2", "b1"}));
+  EXPECT_EQ(Take(), Names{"a3"});
 }
 
 TEST_F(FairOrderTest, KnownClientsAllocateNothing) {

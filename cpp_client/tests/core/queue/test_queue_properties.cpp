@@ -145,6 +145,7 @@ class QueueMachine {
       return;
     }
     EXPECT_TRUE(taken.size() == 1 || FitsBatch(taken));
+    if (waiting_.empty()) return;
     for (std::size_t i = 1; i < taken.size(); ++i) EXPECT_LE(KeyS(*taken[i - 1]), KeyS(*taken[i]));
     CheckFollowing(taken);
   }
@@ -157,7 +158,6 @@ class QueueMachine {
 
   /// The one that comes next would not have fitted any more.
   void CheckFollowing(const Kept& taken) {
-    if (waiting_.empty()) return;
     const auto following =
         *std::min_element(waiting_.begin(), waiting_.end(),
                           [](const auto& a, const auto& b) { return KeyS(*a) < KeyS(*b); });
