@@ -85,10 +85,11 @@ class Request {
   double deadline_s = std::numeric_limits<double>::infinity();
   /// Whether the client has sent little while others have sent more than can be read at once.
   bool is_light = false;
-  bool is_waiting = false;
   /// The line of deadlines that it is in; 0 for none.
   std::uint8_t deadline_line = 0;
   int level = 0;
+  /// The round of the queue that it waits in, from 1; a request of another round does not wait.
+  std::uint64_t waits_in = 0;
   /// The room that it takes in the queue.
   Amounts room;
   double enqueued_s = 0;

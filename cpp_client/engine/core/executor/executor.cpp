@@ -79,7 +79,7 @@ Executor::Executor(Servable& servable, Servable::Deliver deliver, Clock clock, S
       queue_(servable.settings().limits, clock_, servable.signature().by_request),
       threads_(MaxThreads(servable.settings()), clock_,
                [this](std::size_t number) { RunFurtherThread(number); }),
-      here_{{servable_, deliver_, clock_}, {}, {}, {}} {
+      here_{{servable_, deliver_, clock_}} {
   slots_.SetAtLeast(static_cast<int>(threads_.most()));
 }
 
@@ -241,7 +241,7 @@ void Executor::SetPhase(Phase phase) {
 std::unique_ptr<Executor::Worker> Executor::MakeWorker(std::size_t number) {
   NameThread("executor-" + servable_.name() + "-" + std::to_string(number));
   if (!servable_.settings().cpus.empty()) StayOn(servable_.settings().cpus);
-  return std::unique_ptr<Worker>(new Worker{{servable_, deliver_, clock_}, {}, {}, {}});
+  return std::unique_ptr<Worker>(new Worker{{servable_, deliver_, clock_}});
 }
 
 void Executor::WarmUp(BatchRunner& runner, const std::vector<WarmUpBatch>& batches) {
@@ -351,8 +351,9 @@ bool Executor::ReleaseSlot(Lock& lock) {
 void Executor::RunBatch(Lock& lock, Worker& worker, double now_s) {
   BatchPolicy::State state = StateAt(now_s);
   state.has_light_client = !queue_.has_delay() && queue_.HasLightClient(state.now_s);
-  worker.size = queue_.TakeAt(queue_.At(now_s), &worker.requests, &worker.expired,
-                              {ShareOf(state), state.has_light_client, IsLightNext()});
+  worker.size =
+      queue_.TakeAt(queue_.At(now_s), &worker.requests, &worker.expired,
+                    {ShareOf(state), state.has_light_client, IsLightNext()}, &worker.others);
   RunTaken(lock, worker, state.now_s, true);
 }
 
@@ -364,12 +365,13 @@ void Executor::RunTaken(Lock& lock, Worker& worker, double began_s, bool has_slo
       policy_.Decide(StateAt(began_s)) == Act::kWake) {
     Wake(began_s);
   }
-  const bool is_empty = worker.requests.empty();
+  const bool is_empty = worker.requests.empty() && worker.others == nullptr;
   bool was_preempted = false;
   double ended_s = 0;
   const std::shared_ptr<CutRequest> cut = &worker == &here_ ? nullptr : Cut(worker, began_s);
   {
     const Unlocked unlocked(lock);
+    BatchQueue::AppendAll(std::exchange(worker.others, nullptr), &worker.requests);
     for (const auto& request : worker.expired) AnswerExpired(*request, deliver_);
     const std::int64_t num_preempted = NumPreempted();
     worker.runner.Run(&worker.requests, cut.get());
@@ -459,7 +461,8 @@ void Executor::RunLightHere(Lock& lock) {
   is_running_here_ = true;
   TakeLimits limits;
   limits.light_only = true;
-  here_.size = queue_.TakeAt(queue_.At(began_s), &here_.requests, &here_.expired, limits);
+  here_.size =
+      queue_.TakeAt(queue_.At(began_s), &here_.requests, &here_.expired, limits, &here_.others);
   RunTaken(lock, here_, began_s, false);
   is_running_here_ = false;
   const double ended_s = clock_();

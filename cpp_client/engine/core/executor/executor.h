@@ -85,9 +85,11 @@ class Executor final : private Slots::Waiter {
   /// What a thread runs batches with.
   struct Worker {
     BatchRunner runner;
-    Requests requests, expired;
-    /// Size of `requests`.
-    BatchSize size;
+    Requests requests = {}, expired = {};
+    /// Further requests of the batch that BatchQueue::AppendAll has not appended yet.
+    Request* others = nullptr;
+    /// Size of the batch.
+    BatchSize size = {};
   };
 
   // The executor's own threads.

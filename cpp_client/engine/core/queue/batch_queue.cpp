@@ -91,7 +91,7 @@ QueueFullError BatchQueue::ErrorOf(const PushedOut& pushed_out) {
 }
 
 std::shared_ptr<Request> BatchQueue::Cancel(Request& request) {
-  return request.is_waiting ? Leave(request, clock_.last_s()) : nullptr;
+  return IsWaiting(request) ? Leave(request, clock_.last_s()) : nullptr;
 }
 
 std::optional<double> BatchQueue::ReadyAt(double given_s) {
@@ -104,15 +104,17 @@ std::optional<double> BatchQueue::ReadyAt(double given_s) {
 }
 
 BatchSize BatchQueue::TakeAt(double now_s, Requests* batch, Requests* expired,
-                             const TakeLimits& limits) {
+                             const TakeLimits& limits, Request** all) {
   Expire(now_s, expired);
   const std::int64_t most_rows = limits.never_exceeds
                                      ? std::min(limits.enough_rows, limits_.max_batch_rows)
                                      : limits_.max_batch_rows;
   BatchSize taken = {num_rows(), num_ids()};
-  if (!by_request_ && !limits.light_only && taken.num_rows <= limits.enough_rows &&
-      taken.num_rows <= most_rows && taken.num_ids <= limits_.max_batch_ids) {
-    LeaveAll(batch);
+  if (num_requests_ > 1 && !by_request_ && !limits.light_only &&
+      taken.num_rows <= limits.enough_rows && taken.num_rows <= most_rows &&
+      taken.num_ids <= limits_.max_batch_ids) {
+    batch->reserve(batch->size() + static_cast<std::size_t>(num_requests_));
+    *all = LeaveAll();
     rate_.Taken(now_s, true);
     return taken;
   }
@@ -178,7 +180,7 @@ void BatchQueue::NoteLightClient(const Request& request, double now_s) {
 }
 
 void BatchQueue::Join(Request& request, double now_s) {
-  request.is_waiting = true;
+  request.waits_in = round_;
   request.newer = nullptr;
   request.older = newest_;
   (newest_ == nullptr ? oldest_ : newest_->newer) = &request;
@@ -197,7 +199,7 @@ std::shared_ptr<Request> BatchQueue::Leave(Request& request, double now_s, bool 
   (request.newer == nullptr ? newest_ : request.newer->older) = request.older;
   request.older = request.newer = nullptr;
   order_.Leave(request, now_s, is_served);
-  request.is_waiting = false;
+  request.waits_in = 0;
   --num_requests_;
   deadlines_.Remove(request);
   waiting_ -= request.room;
@@ -209,24 +211,28 @@ std::shared_ptr<Request> BatchQueue::Leave(Request& request, double now_s, bool 
   return std::move(request.self);
 }
 
-void BatchQueue::LeaveAll(Requests* batch) {
-  batch->reserve(batch->size() + static_cast<std::size_t>(num_requests_));
-  for (Request* request = oldest_; request != nullptr;) {
-    Request& one = *request;
-    request = one.newer;
-    one.is_waiting = false;
-    one.deadline_line = 0;
-    one.queue_client = nullptr;
-    one.previous = one.next = one.older = one.newer = one.sooner = one.later = nullptr;
-    batch->push_back(std::move(one.self));
-  }
-  oldest_ = newest_ = nullptr;
+Request* BatchQueue::LeaveAll() {
+  ++round_;
+  Request* const oldest = std::exchange(oldest_, nullptr);
+  newest_ = nullptr;
   num_requests_ = 0;
   order_.LeaveAll();
   deadlines_.RemoveAll();
   rate_.Left(waiting_);
   waiting_ = {};
   light_ = {};
+  return oldest;
+}
+
+void BatchQueue::AppendAll(Request* all, Requests* batch) {
+  for (Request* request = all; request != nullptr;) {
+    Request& one = *request;
+    request = one.newer;
+    one.deadline_line = 0;
+    one.queue_client = nullptr;
+    one.previous = one.next = one.older = one.newer = one.sooner = one.later = nullptr;
+    batch->push_back(std::move(one.self));
+  }
 }
 
 void BatchQueue::Expire(double now_s, Requests* expired) {

@@ -135,12 +135,21 @@ class BatchQueue {
 
   /// Takes out the next batch: as many requests as fit (or the model allows), in order; the first
   /// that does not fit ends it. The order within the batch means nothing. Those whose deadline has
-  /// passed go to `expired`. Appends to both; returns the size of what it appends to the batch.
+  /// passed go to `expired`. Appends to both; returns the size of what it takes for the batch.
   BatchSize Take(Requests* batch, Requests* expired, const TakeLimits& limits = {}) {
-    return TakeAt(Now(), batch, expired, limits);
+    Request* all = nullptr;
+    const BatchSize size = TakeAt(Now(), batch, expired, limits, &all);
+    AppendAll(all, batch);
+    return size;
   }
-  /// The same at a time that Now or At has returned.
-  BatchSize TakeAt(double now_s, Requests* batch, Requests* expired, const TakeLimits& limits);
+  /// The same at a time that Now or At has returned, but if all requests leave at once, they are
+  /// not appended: they hang together from `all`, for AppendAll. So the time under the caller's
+  /// lock does not grow with their number.
+  BatchSize TakeAt(double now_s, Requests* batch, Requests* expired, const TakeLimits& limits,
+                   Request** all);
+  /// Appends the requests that hang from `all`, which may be null, to the batch that TakeAt was
+  /// given. Needs no lock.
+  static void AppendAll(Request* all, Requests* batch);
 
   /// Whether a client that had little waiting has lately put a request behind a batch and more of
   /// clients that had much. The time is one on the given clock.
@@ -171,13 +180,14 @@ class BatchQueue {
   std::optional<Lack> LackFor(const Amounts& amounts) const;
   Full FullFor(const Lack& lack, double now_s) const;
   bool IsHuge(const Request& request) const;
+  bool IsWaiting(const Request& request) const { return request.waits_in == round_; }
   /// Makes room for a client's request, if that is fair; returns false if it is not.
   bool PushOut(const Request& request, double now_s, PushedOut* pushed_out);
   void NoteLightClient(const Request& request, double now_s);
   void Join(Request& request, double now_s);
   std::shared_ptr<Request> Leave(Request& request, double now_s, bool is_served = false);
-  /// Lets all requests leave, which are served.
-  void LeaveAll(Requests* batch);
+  /// Lets all requests leave, which are served; returns the oldest.
+  Request* LeaveAll();
   void Expire(double now_s, Requests* expired);
 
   const BatchLimits limits_;
@@ -195,6 +205,8 @@ class BatchQueue {
   DrainRate rate_;
   Amounts waiting_;
   std::int64_t num_requests_ = 0;
+  /// Counts up when all requests leave at once.
+  std::uint64_t round_ = 1;
   BatchSize light_;
   double light_until_s_ = -std::numeric_limits<double>::infinity();
 };

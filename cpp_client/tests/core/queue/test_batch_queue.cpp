@@ -302,6 +302,22 @@ TEST_F(QueueTest, WhatFitsIntoOneBatchLeavesInTheOrderOfArrival) {
   EXPECT_EQ(Batches(), (std::vector<Names>{{"high"}, {"low"}}));
 }
 
+TEST_F(QueueTest, WhatLeavesWithAllOthersWaitsNoMore) {
+  const auto first = Wait("first"), second = Wait("second");
+  Put(first);
+  Put(second);
+  Requests batch, expired;
+  Request* all = nullptr;
+  const BatchSize size = queue_.TakeAt(queue_.Now(), &batch, &expired, {}, &all);
+  EXPECT_EQ(size.num_rows, 2);
+  EXPECT_EQ(queue_.Cancel(*first), nullptr);
+  Put(Wait("third"));
+  EXPECT_EQ(queue_.Cancel(*second), nullptr);
+  BatchQueue::AppendAll(all, &batch);
+  EXPECT_EQ(NamesOf(batch), (Names{"first", "second"}));
+  EXPECT_EQ(Batches(), (std::vector<Names>{{"third"}}));
+}
+
 TEST_F(QueueTest, StarvationIsBoundedByAWindowForEachLevel) {
   struct Case {
     Priority slow, fast;

@@ -176,7 +176,7 @@ class QueueMachine {
     EXPECT_EQ(queue_.num_rows(), total[Amount::kRows]);
     EXPECT_EQ(queue_.num_ids(), total[Amount::kIds]);
     EXPECT_EQ(queue_.num_bytes(), total[Amount::kBytes]);
-    for (const auto& request : waiting_) EXPECT_TRUE(request->is_waiting);
+    for (const auto& request : waiting_) EXPECT_NE(request->self, nullptr);
   }
 
   /// A batch is never put off for long.
