@@ -109,16 +109,16 @@ BatchSize BatchQueue::TakeAt(double now_s, Requests* batch, Requests* expired,
   const std::int64_t most_rows = limits.never_exceeds
                                      ? std::min(limits.enough_rows, limits_.max_batch_rows)
                                      : limits_.max_batch_rows;
-  BatchSize taken = {num_rows(), num_ids()};
+  const BatchSize waiting = {num_rows(), num_ids()};
   if (num_requests_ > 1 && !by_request_ && !limits.light_only &&
-      taken.num_rows <= limits.enough_rows && taken.num_rows <= most_rows &&
-      taken.num_ids <= limits_.max_batch_ids) {
+      waiting.num_rows <= std::min(limits.enough_rows, most_rows) &&
+      waiting.num_ids <= limits_.max_batch_ids) {
     batch->reserve(batch->size() + static_cast<std::size_t>(num_requests_));
     *all = LeaveAll();
     rate_.Taken(now_s, true);
-    return taken;
+    return waiting;
   }
-  taken = {};
+  BatchSize taken;
   bool is_first = true;
   while (Request* const next = order_.Next()) {
     if (taken.num_rows >= limits.enough_rows || (limits.light_only && !next->is_light)) break;
