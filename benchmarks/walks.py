@@ -318,11 +318,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _serve(Path(words[1]), words[2:])
     parser = make_parser("walks", __doc__)
     walks = f"of {', '.join(WALKS)}; all by default"
-    parser.add_argument("walks", nargs="*", choices=WALKS, metavar="WALK", help=walks)
+    # Without a word, argparse of Python 3.11 looks for an empty list among choices.
+    parser.add_argument("walks", nargs="*", type=_walk, metavar="WALK", help=walks)
     parser.add_argument(
         "--doors", action="store_true", help="list each file with the functions that others call"
     )
     return run(parser, words, _measured)
+
+
+def _walk(word: str) -> str:
+    if word not in WALKS:
+        raise argparse.ArgumentTypeError(f"got {word!r}, expected some of {', '.join(WALKS)}")
+    return word
 
 
 def _measured(args: argparse.Namespace, folder: Path) -> Measured:
