@@ -111,7 +111,9 @@ def test_rows_that_are_written_to_in_place_give_no_wrong_answer_and_do_not_end_t
     with served_copy(small, tmp_path) as (server, artifact):
         assert answers(server, small, 5) == {grpc.StatusCode.OK: 5}
         damage(artifact)
-        assert set(answers(server, small, 50)) <= {grpc.StatusCode.OK, grpc.StatusCode.INTERNAL}
+        ends = set(answers(server, small, 50))
+        # Seconds later the version is unloaded.
+        assert ends <= {grpc.StatusCode.OK, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE}
         assert server.is_alive()
         assert server.stop()[0] == 0
 
