@@ -380,19 +380,6 @@ class Traced:
     dense_dtype: torch.dtype
 
 
-class _Uncompiled(fx.GraphModule):
-    """A graph that gets its code when ``recompile`` is called, not already when it is made: passes change it first."""
-
-    def __init__(self, root: nn.Module, graph: fx.Graph) -> None:
-        self.__dict__["_is_being_made"] = True
-        super().__init__(root, graph)
-        del self.__dict__["_is_being_made"]
-
-    def recompile(self) -> Any:
-        """Generate the code."""
-        return None if "_is_being_made" in self.__dict__ else super().recompile()
-
-
 def traced_model(
     model: nn.Module,
     input_mapping: InputMapping,
@@ -415,12 +402,9 @@ def traced_model(
     kind = _exported_type(len(input_mapping.dense), input_mapping.has_weights, bool(context))
     root = kind(model, input_mapping, devices, dense_dtype, context)
     graph = trace(root, Sizes(root, root.example, {}))
-    module = _Uncompiled(root, graph)
-    # Copies, because the dtype of the model's own layers must not change. Copied scripted layers would have gradients.
+    # A copy, because the dtype of the model's own layers must not change. Copied scripted layers would have gradients.
     with torch.no_grad():
-        copied: dict[int, Any] = {}
-        for name in ("_parameters", "_buffers", "_modules"):
-            vars(module)[name] = copy.deepcopy(vars(module)[name], copied)
+        module = copy.deepcopy(fx.GraphModule(root, graph))
     if input_mapping.are_chosen:
         without_unused(module)
     spell_for_torchscript(module)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache, wraps
+from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
@@ -69,26 +69,13 @@ def patched(root: nn.Module) -> Iterator[None]:
         for name in _SIZED:
             stack.enter_context(_taking_sizes(name))
         stack.enter_context(patch.object(autocast, "__enter__", _refusing(autocast.__enter__)))
-        stack.enter_context(_layers_of_known_sizes())
+        for layer in _LAYERS:
+            stack.enter_context(patch.object(layer, "__init__", _of_known_sizes(layer.__init__)))
         yield
 
 
-@contextmanager
-def _layers_of_known_sizes() -> Iterator[None]:
-    """Let the constructors of torch's layers take traced sizes, such as that of ``nn.LayerNorm(x.size(-1))``."""
-    originals = [(layer, vars(layer)["__init__"]) for layer in _LAYERS]
-    for layer, original in originals:
-        layer.__init__ = _of_known_sizes(original)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        for layer, original in originals:
-            layer.__init__ = original  # type: ignore[method-assign]
-
-
-@cache
 def _of_known_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that takes traced sizes."""
+    """Return a function that takes traced sizes, such as the constructor of ``nn.LayerNorm(x.size(-1))``."""
 
     @wraps(original)
     def make(*args: Any, **kwargs: Any) -> Any:

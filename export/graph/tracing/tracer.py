@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 import sys
 from collections.abc import Iterator
@@ -39,9 +38,9 @@ LINE = "line"
 SETTLED = "settled"
 
 
-@functools.cache
-def _knows_axis(name: str) -> bool:
+def _knows_axis(target: Any) -> bool:
     """Return whether an operator, such as ``segment_reduce``, has an argument ``axis`` in TorchScript too."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
     operators = getattr(torch.ops.aten, name.lstrip("_"), None) if name.strip("_") else None
     overloads = [] if operators is None else [getattr(operators, kind) for kind in operators.overloads()]
     return any(argument.name == "axis" for one in overloads for argument in one._schema.arguments)
@@ -133,8 +132,7 @@ class ModelTracer(fx.Tracer):
         Raises:
             TypeError: Which dimensions have the size 1 is open.
         """
-        name = target if isinstance(target, str) else getattr(target, "__name__", "")
-        names = {} if _knows_axis(name) else _AS_SCRIPTED
+        names = {} if _knows_axis(target) else _AS_SCRIPTED
         kwargs = {names.get(name, name): value for name, value in kwargs.items() if name not in _NOT_SCRIPTED}
         if target is operator.getitem:
             args = (args[0], _indices(args[1]))
