@@ -42,7 +42,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from benchmarks.measure.command import Measured, make_parser, run
+from benchmarks.measure.command import Measured, make_parser, name_of, run
 from benchmarks.measure.tables import table_of
 from recsys import (
     DistributedModelParallel,
@@ -319,17 +319,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser("walks", __doc__)
     walks = f"of {', '.join(WALKS)}; all by default"
     # Without a word, argparse of Python 3.11 looks for an empty list among choices.
-    parser.add_argument("walks", nargs="*", type=_walk, metavar="WALK", help=walks)
+    parser.add_argument("walks", nargs="*", type=name_of(WALKS), metavar="WALK", help=walks)
     parser.add_argument(
         "--doors", action="store_true", help="list each file with the functions that others call"
     )
     return run(parser, words, _measured)
-
-
-def _walk(word: str) -> str:
-    if word not in WALKS:
-        raise argparse.ArgumentTypeError(f"got {word!r}, expected some of {', '.join(WALKS)}")
-    return word
 
 
 def _measured(args: argparse.Namespace, folder: Path) -> Measured:

@@ -67,17 +67,21 @@ def make_parser(
     return parser
 
 
-def names_of(known: Collection[str]) -> Callable[[str], list[str]]:
-    """Return the type of an option that takes some of the known names, with commas between."""
+def name_of(known: Collection[str]) -> Callable[[str], str]:
+    """Return the type of words that are known names, of which there may be several."""
 
-    def parse(text: str) -> list[str]:
-        names = text.split(",")
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise argparse.ArgumentTypeError(f"got {unknown[0]!r}, expected some of {', '.join(known)}")
-        return names
+    def parse(text: str) -> str:
+        if text not in known:
+            raise argparse.ArgumentTypeError(f"got {text!r}, expected some of {', '.join(known)}")
+        return text
 
     return parse
+
+
+def names_of(known: Collection[str]) -> Callable[[str], list[str]]:
+    """Return the type of an option that takes some of the known names, with commas between."""
+    one = name_of(known)
+    return lambda text: [one(name) for name in text.split(",")]
 
 
 def run(
